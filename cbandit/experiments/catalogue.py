@@ -1,7 +1,7 @@
 """The catalogue: all experiments by name, and those that a file describes.
 
-A file that names its ``experiment`` is of one in the catalogue; one with a
-``[problem]`` is a study of the user's own. Lists in both are sweeps.
+A file with the key ``experiment`` runs that experiment of the catalogue; a file with a
+table ``[problem]`` is a study of the user's own. Lists in either are sweeps.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Job:
 
     Args:
         experiment: its problem and policies.
-        settings: of it.
-        folder: its place among those of a sweep; empty where there is none.
+        settings: the parameters, policies and numbers to run it with.
+        folder: its folder among those of a sweep; empty where there is no sweep.
     """
 
     experiment: Experiment
@@ -49,7 +49,7 @@ class Job:
 
 
 def find(name: str) -> Experiment:
-    """The experiment of that name, or an error that lists them all."""
+    """Return the experiment of that name, or raise an error that lists them all."""
     if name not in EXPERIMENTS:
         raise CBanditError(
             f"no experiment is named {name!r}; known are {', '.join(EXPERIMENTS)}"
@@ -58,12 +58,12 @@ def find(name: str) -> Experiment:
 
 
 def jobs_of(name: str, **options: Any) -> list[Job]:
-    """An experiment of the catalogue; several where options are lists.
+    """Return the jobs of an experiment of the catalogue; several for a sweep.
 
     Args:
         name: of the experiment.
-        options: as for ``Experiment.settings``. A parameter may be a text of several
-            values with commas.
+        options: as for ``Experiment.settings``; lists are sweeps. A parameter may also
+            be a text of several values, separated by commas.
     """
     experiment = find(name)
     parameters = options.get("parameters") or {}
@@ -84,12 +84,12 @@ def jobs_in(
     trust: Sequence[str] | None = None,
     **over: Any,
 ) -> list[Job]:
-    """The experiment of a file; several where its values are lists.
+    """Return the jobs of the experiment in a file; several for a sweep.
 
     Args:
         path: the file.
-        changed: parameters, or keys of a study's tables with dots, which win over the
-            file's.
+        changed: values that replace the file's, by parameter or, in a study, by the
+            dotted key of a table's entry.
         trust: the modules that a study's file may name; ``None``: all.
         over: settings that win over the file's, unless they are ``None``.
     """
@@ -106,9 +106,9 @@ def jobs_in(
 
 
 def kept_in(folder: str | os.PathLike[str]) -> Job:
-    """The experiment whose results a folder holds, as far as they are to be shown.
+    """Return the job whose results a folder holds, for showing them.
 
-    Of a study no module is imported, and no data are read.
+    For a study, no module is imported and no data are read.
     """
     path = Path(folder) / "config.toml"
     if not path.is_file():
@@ -127,7 +127,7 @@ def _studies(
     over: Mapping[str, Any],
     run: bool = False,
 ) -> list[Job]:
-    """The studies of a file, ready to be run or only to be shown."""
+    """Return the jobs of a study file, to be run or only to be shown."""
     where, folder = str(path), os.getcwd()
     home = Home(folder, None if trust is None else tuple(trust))
     for key in raw:
@@ -172,7 +172,7 @@ def _some(
 def _with(
     raw: Mapping[str, Any], changed: Mapping[str, str], path: str | os.PathLike[str]
 ) -> dict[str, Any]:
-    """A study's tables with other values, each by its key with dots."""
+    """Return a study's tables with some values replaced, each by its dotted key."""
     out = dict(raw)
     for key, text in changed.items():
         *above, last = key.split(".")
@@ -190,26 +190,26 @@ def _with(
 
 
 def _several(value: object) -> Any:
-    """A parameter as typed, ``half,quarter``, as a list."""
+    """Return a parameter that was typed as ``half,quarter`` as a list."""
     if not isinstance(value, str) or "," not in value:
         return value
     return [part.strip() for part in value.split(",")]
 
 
 def _apart(jobs: Iterable[Job]) -> list[Job]:
-    """The jobs of a sweep, or an error where two would share a folder."""
-    apart: dict[str, Job] = {}
+    """Return the jobs of a sweep, or raise where two would share a folder."""
+    by_folder: dict[str, Job] = {}
     for job in jobs:
-        if apart.setdefault(job.folder, job) is not job:
+        if by_folder.setdefault(job.folder, job) is not job:
             raise CBanditError(
                 f"{job.experiment.name}: two entries of a sweep would share the folder "
                 f"{job.folder}: give different values"
             )
-    return list(apart.values())
+    return list(by_folder.values())
 
 
 def _folder(chosen: Mapping[str, Any], prefix: str) -> str:
-    """A folder's name, of letters that need no quotes."""
+    """Return the name of a sweep's folder, in letters that need no quotes."""
     signs = {"<=": "le", ">=": "ge", "<": "lt", ">": "gt"}
     words = ",".join(f"{k.removeprefix(prefix)}={v}" for k, v in chosen.items())
     for sign, name in signs.items():

@@ -1,4 +1,4 @@
-"""Paired comparisons: what policies, folders or parameters change, trial by trial.
+"""Paired comparisons of policies, folders or parameters, trial by trial.
 
 Trials of one number and seed see the same world and the same noise. Their differences
 vary less than the trials themselves, and it is these that are compared.
@@ -28,14 +28,13 @@ DRAWS = 9999  # resamples of the bootstrap
 
 @dataclass(frozen=True)
 class Comparison:
-    """Final values that are told apart by one column, and alike in the others.
+    """Final values of trials that differ in one column alone.
 
     Args:
-        by: the column.
-        words: in what all of them are alike.
-        values: a row for each trial that all of them have; columns by value of the
-            column ``by``, and within by metric. The first value is what the others are
-            compared with.
+        by: the column, such as ``policy``.
+        words: what they have in common.
+        values: a row for each trial that all of them have; columns by the value of
+            ``by``, then by metric. The others are compared with the first value.
     """
 
     by: str
@@ -44,16 +43,16 @@ class Comparison:
 
     @property
     def names(self) -> list[str]:
-        """The values of the column."""
+        """The values of the column ``by``."""
         return [str(name) for name in self.values.columns.unique(0)]
 
     def difference(self, name: str, metric: str) -> Interval:
-        """The mean difference of ``name`` to the first, with its interval."""
+        """Return the mean of ``name`` less that of the first, with its interval."""
         gaps = self.values[name, metric] - self.values[self.names[0], metric]
         return interval(gaps.to_numpy("float64"))
 
     def rows(self) -> list[tuple[list[str], list[str]]]:
-        """The means in words, then the differences: one name or two, and the cells."""
+        """Return the table's rows: names (two for a difference), and the cells."""
         first, *others = self.names
         count = len(self.values)
         mean, sem = self.values.mean(skipna=False), self.values.sem(skipna=False)
@@ -70,9 +69,9 @@ class Comparison:
 
 
 def interval(differences: np.ndarray) -> Interval:
-    """The mean of ``(n,)`` paired differences, and its bias-corrected bootstrap's ends.
+    """Return the mean of ``(n,)`` paired differences and its bootstrap interval.
 
-    The ends are NaN where a single pair tells nothing of them.
+    The ends of the interval are NaN where there is only one pair.
     """
     from scipy.stats import bootstrap
 
@@ -95,13 +94,14 @@ def interval(differences: np.ndarray) -> Interval:
 def compare(
     folders: Sequence[tuple[Path, Settings]], by: str | None = None
 ) -> list[Comparison]:
-    """Pair the trials of folders; one comparison for each combination of the rest.
+    """Compare policies, folders or parameters, pairing trials of the same number.
+
+    There is one comparison for each combination of the columns that are not compared.
 
     Args:
         folders: where results lie, and their settings.
-        by: the column that tells apart: ``policy``, ``folder``, or a parameter in which
-            the folders differ. Unless given it is ``policy`` for one folder, and
-            ``folder`` for several.
+        by: the column to compare: ``policy``, ``folder``, or a parameter in which the
+            folders differ. The default is ``policy`` for one folder, else ``folder``.
     """
     by = by or ("policy" if len(folders) == 1 else "folder")
     _check_alike(folders)
@@ -113,13 +113,13 @@ def compare(
         if by != "policy" and by not in label:
             raise CBanditError(f"{path} has no {by}: it cannot be compared by it")
     # folders differ in their names always: a parameter in which they do says more
-    apart = (by,) if by == "policy" else (by, "folder")
-    rest = [k for k in known[1:] if len({str(x.get(k)) for x in labels}) > 1]
-    rest = [] if by == "folder" else [k for k in rest if k not in apart]
+    compared = (by,) if by == "policy" else (by, "folder")
+    others = [k for k in known[1:] if len({str(x.get(k)) for x in labels}) > 1]
+    others = [] if by == "folder" else [k for k in others if k not in compared]
     groups: dict[str, dict[str, pandas.DataFrame]] = {}
     for (path, _), label in zip(folders, labels, strict=True):
         frame = read_rounds(path, last=True)
-        words = [f"{k} = {label[k]}" for k in rest if k in label]
+        words = [f"{k} = {label[k]}" for k in others if k in label]
         for policy, part in frame.groupby("policy", sort=False):
             alike = words if by == "policy" else [*words, str(policy)]
             value = str(policy) if by == "policy" else str(label[by])
@@ -143,7 +143,7 @@ def compare(
 
 
 def _check_alike(folders: Sequence[tuple[Path, Settings]]) -> None:
-    """Raise where trials of one number are not of the same draws and rounds."""
+    """Raise unless trials of one number share their draws and rounds."""
     (first, settings), *others = folders
     for path, other in others:
         for name in ("experiment", "horizon", "seed"):
@@ -156,7 +156,7 @@ def _check_alike(folders: Sequence[tuple[Path, Settings]]) -> None:
 
 
 def _name(path: Path, folders: Sequence[tuple[Path, Settings]]) -> str:
-    """A folder's name; its whole path where another has the same name."""
+    """Return a folder's name, or its path where another has the same name."""
     names = [other.resolve().name for other, _ in folders]
     name = path.resolve().name
     return name if names.count(name) == 1 else str(path)
@@ -166,7 +166,7 @@ def _name(path: Path, folders: Sequence[tuple[Path, Settings]]) -> str:
 
 
 def in_lines(compared: Sequence[Comparison], settings: Settings) -> list[str]:
-    """A table for each comparison: means, and differences with their intervals."""
+    """Return a table for each comparison: means, and differences with intervals."""
     out = [_head(settings)]
     for pairs in compared:
         count = len(pairs.values)
@@ -193,7 +193,7 @@ def _in_words(difference: Interval) -> str:
 
 
 def in_latex(compared: Sequence[Comparison], settings: Settings) -> list[str]:
-    """The same as one table for a paper; it needs LaTeX's package booktabs."""
+    """Return all comparisons as one LaTeX table; it needs the package booktabs."""
     out = [
         f"% {_head(settings)}",
         r"\begin{tabular}{l" + "r" * len(COLUMNS) + "}",
@@ -213,7 +213,7 @@ def in_latex(compared: Sequence[Comparison], settings: Settings) -> list[str]:
 
 
 def _powers(words: str) -> str:
-    """Return numbers as TeX's mathematics writes them."""
+    """Return a text with its numbers in TeX's notation."""
     words = re.sub(r"e([-+])0*(\d+)", _power, words)
     return words.replace("+-", r"\pm")
 

@@ -23,9 +23,9 @@ class Parameter:
     """A parameter of an experiment.
 
     Args:
-        default: its value unless another is given; of the kind that all values have.
+        default: its value unless another is given; all values are of its type.
         choices: all of its values, the default first, if they are few.
-        meaning: in words.
+        meaning: what it sets, in words.
         least: of a number that is not one of a few, the least one allowed. With a text
             as default, other values must be texts of such numbers.
     """
@@ -36,7 +36,7 @@ class Parameter:
     least: float | None = None
 
     def parse(self, name: str, value: object) -> Any:
-        """``value``, perhaps as typed on a command line, in the default's kind."""
+        """Return ``value``, perhaps typed on a command line, as the default's type."""
         kind = type(self.default)
         wanted = {int: "a whole number", float: "a number"}.get(kind, "a text")
         try:
@@ -66,12 +66,12 @@ class Figures:
         averaged: metrics whose time averages are drawn.
         evolution: the regret of a figure that shows it beside each round's expected
             cost and reward, and what is optimal; ``None``: no such figure.
-        boxes: rounds between boxplots of the time averages: ``each``, and by policy
-            where one has its own; ``None``: no boxplots.
+        boxes: every how many rounds a boxplot of the time averages is drawn: by policy,
+            and under ``each`` for all others; ``None``: no boxplots.
         early: a figure of the time averages up to this round, if given.
         traded: two metrics to draw against each other, a point a policy, if given.
-        sweeps: policies that differ in one argument alone, in its order; there, a line
-            joins those of each sweep.
+        sweeps: groups of policies that differ in one argument alone, in its order; the
+            figure of ``traded`` joins each group by a line.
     """
 
     spread: str = "sem"
@@ -90,8 +90,8 @@ class Experiment:
 
     Args:
         name: as the command line knows it.
-        about: one line.
-        horizon, trials: of the paper.
+        about: a description in one line.
+        horizon, trials: as in the paper.
         problem: builds the problem; called with ``trials``, ``seed`` and those of the
             parameters that it takes.
         policies: ``(problem, task) -> policy``, by their names in results.
@@ -114,7 +114,7 @@ class Experiment:
     tables: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self, **options: Any) -> Settings:
-        """The experiment's defaults, replaced by options that are not ``None``."""
+        """Return the defaults, replaced by options that are not ``None``."""
         listed = [known.name for known in fields(Settings) if known.name != "tables"]
         unknown = [name for name in options if name not in listed[1:]]
         if unknown:
@@ -186,7 +186,7 @@ class Task:
 
     @property
     def label(self) -> str:
-        """A name for its files."""
+        """The name of the task's files."""
         name = quote(self.policy, safe=" =,()+")
         if len(self.trials) == self.settings.trials:
             return name
@@ -194,7 +194,7 @@ class Task:
 
     @property
     def common(self) -> dict[str, Any]:
-        """The keywords that all policies of a task share."""
+        """The keyword arguments that every policy of the task is built with."""
         return {
             "seed": self.settings.seed,
             "trials": self.trials,

@@ -23,13 +23,13 @@ VIOLATIONS = ("soft_violation", "hard_violation")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The results of an experiment, as far as they are drawn.
+    """The results in one folder that figures are drawn from.
 
     Args:
-        experiment: that was carried out.
-        settings: of it.
-        curves: of its metrics.
-        name: of the folder, to tell it from others.
+        experiment: the experiment that was carried out.
+        settings: what it was run with.
+        curves: its metrics, by policy.
+        name: the folder's name, to tell it from others.
     """
 
     experiment: Experiment
@@ -39,19 +39,19 @@ class Outcome:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All in which it may differ from another: parameters, then the rest."""
-        rest = ("horizon", "trials", "seed", "dtype")
-        numbers = {name: getattr(self.settings, name) for name in rest}
+        """The parameters and numbers in which two outcomes may differ, by name."""
+        names = ("horizon", "trials", "seed", "dtype")
+        numbers = {name: getattr(self.settings, name) for name in names}
         return {**self.settings.world, **numbers}
 
     def in_words(self, names: Sequence[str]) -> str:
-        """Some of the facts in words."""
+        """Return some of the facts in words."""
         return _words({name: self.facts[name] for name in names if name in self.facts})
 
     def title(self, parameters: Mapping[str, Any], trials: int | None) -> str:
-        """The experiment's name, some parameters, and what its bands are of.
+        """Return the experiment's name, some parameters, and what its bands show.
 
-        ``trials`` is ``None`` where folders differ in it.
+        ``trials`` is ``None`` where the folders' numbers of trials differ.
         """
         title = self.experiment.name
         title += f" ({_words(parameters)})" if parameters else ""
@@ -64,10 +64,10 @@ class Outcome:
         return f"{title}: mean and {share}{band} of {count} trials"
 
     def draw(self, boxes: pandas.DataFrame | None, out: Path) -> list[Path]:
-        """Draw the figures into a folder; return where they lie.
+        """Draw the figures into a folder; return their paths.
 
         These are the account, its time averages, and those that the experiment asks
-        for; ``boxes`` are those of its table, if it has one.
+        for. ``boxes`` is the folder's table of boxplots, ``None`` if it has none.
         """
         experiment, settings, curves = self.experiment, self.settings, self.curves
         figures, marks = experiment.figures, experiment.changes
@@ -110,7 +110,7 @@ class Outcome:
         return paths
 
     def levels(self) -> tuple[Curves, dict[str, list[plots.Level]]]:
-        """Curves with costs in the problem's units, and what is optimal and allowed.
+        """Return curves in the problem's units, and levels: optimum and threshold.
 
         Where thresholds differ from trial to trial, or there are several costs, the
         cost shown stays the largest one less its threshold.
@@ -120,14 +120,14 @@ class Outcome:
         best = float(problem.stochastic_optimum(1).mean())
         spent = problem.optimal_costs() - problem.thresholds
         shift = float(tau[0]) if problem.m == 1 and bool((tau == tau[0]).all()) else 0.0
-        moved: dict[str, dict[str, Curve]] = {}
+        shifted: dict[str, dict[str, Curve]] = {}
         for policy, metrics in self.curves.items():
-            moved[policy] = dict(metrics)
+            shifted[policy] = dict(metrics)
             if "stage_cost" in metrics:
                 cost = metrics["stage_cost"]
-                moved[policy]["stage_cost"] = replace(cost, mean=cost.mean + shift)
+                shifted[policy]["stage_cost"] = replace(cost, mean=cost.mean + shift)
         optimal = float(spent.amax(-1).mean()) + shift
-        return moved, {
+        return shifted, {
             "stage_cost": [
                 ("threshold", shift, "#000000"),
                 ("optimum", optimal, "#C00000"),
@@ -143,14 +143,14 @@ def _words(parameters: Mapping[str, Any]) -> str:
 def draw_together(
     outcomes: Sequence[Outcome], path: Path, panels: str | None = None
 ) -> None:
-    """Draw one figure of several folders, each with other parameters of one experiment.
+    """Draw one figure of several folders, which hold one experiment.
 
     Args:
         outcomes: their results.
         path: of the figure.
-        panels: a parameter: regret alone, a panel for each of its values, a curve for
-            each of the others'. Left out: a row for each folder, with costs and
-            rewards, or with violations where there are no expected ones.
+        panels: a parameter. If given, regret alone is drawn, with a panel for each of
+            its values. If not, each folder has a row of panels, with costs and rewards,
+            or with violations where there are no expected costs.
     """
     first = outcomes[0]
     experiments = sorted({outcome.settings.experiment for outcome in outcomes})
@@ -193,9 +193,10 @@ def draw_together(
 def _panels(
     outcomes: Sequence[Outcome], panels: str, others: Sequence[str]
 ) -> dict[str, dict[str, Mapping[str, Curve]]]:
-    """The curves of a panel for each value of a parameter, by policy and the rest.
+    """Return each panel's curves, by the value of ``panels`` and then by their name.
 
-    Folders that are alike in all of it are told apart by their names.
+    A curve is named by its policy and the values of ``others``; folders that are alike
+    in all of these are told apart by their names.
     """
     keys = [(x.in_words([panels]), x.in_words(others)) for x in outcomes]
     grouped: dict[str, dict[str, Mapping[str, Curve]]] = {}
@@ -231,7 +232,7 @@ def draw_comparison(
 def comparison_title(
     compared: Sequence[Comparison], settings: Sequence[Settings]
 ) -> str:
-    """Say what is compared, and the limits where all folders have the same."""
+    """Return a title: what is compared, and the limits if all folders share them."""
     first, goals = settings[0], {folder.goal for folder in settings}
     counts = sorted({len(pairs.values) for pairs in compared})
     return (

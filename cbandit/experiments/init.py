@@ -1,4 +1,4 @@
-"""A commented study file from the columns of a table."""
+"""Write a commented study file from the columns of a table."""
 
 from __future__ import annotations
 
@@ -69,7 +69,17 @@ type = "Random"
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, as a comment tells of it."""
+    """A column of a table.
+
+    Args:
+        name: its name.
+        words: what it holds, for a comment.
+        numeric: whether it holds numbers.
+        distinct: how many different values it has.
+        middle: the median of its numbers.
+        numbers_rows: whether it may number the rows: it has no value twice.
+        whole: whether its numbers are whole.
+    """
 
     name: str
     words: str
@@ -91,19 +101,20 @@ def study_text(
     """Return the text of a study file.
 
     Args:
-        frame: of the table.
-        table: its path, as the file is to name it.
-        file: that the text goes to.
-        name: of the study.
+        frame: the table's rows.
+        table: the table's path, as the file is to name it.
+        file: the path that the text will be written to.
+        name: the study's name.
         goal: ``maximise`` or ``minimise``, and the column. Unless given it is the first
             that looks like a measurement.
         limits: such as ``"latency <= 20"``. Unless given, other columns that look like
             measurements are kept below their medians; where there are none, the file
             asks for limits, and cannot run before.
 
-    In a table of few rows columns of fractions that hardly repeat may be measurements.
-    They are taken for some, with a mark, where nothing was said and none is sure; else
-    they are no knobs, and limits on them stand in comments.
+    In a table of few rows, a column of fractions that hardly repeat may be a
+    measurement. It counts as one if no goal or limit is given and no other column is
+    clearly measured; the file then marks it as a guess. Otherwise it is no knob, and
+    the file offers a limit on it in a comment.
     """
     columns = {str(k): _column(str(k), values) for k, values in frame.items()}
     read = dict(_limit(words, columns) for words in limits)
@@ -210,15 +221,16 @@ def _looks_measured(column: Column, rows: int) -> bool:
 
 
 def _maybe_measured(columns: list[Column], rows: int, needed: bool) -> list[str]:
-    """Return columns that may be measured though they miss the rule; a knob is left.
+    """Return columns that may be measured although :data:`RULE` does not say so.
 
-    Fractions that hardly repeat; the later half of all numbers if one is ``needed``.
+    These are fractions that hardly repeat; if one is ``needed`` and there are none, the
+    later half of the columns of numbers. At least one column is left as a knob.
     """
     numbers = [c for c in columns if c.numeric]
-    some = [c for c in numbers if not c.whole and 4 * c.distinct > 3 * rows]
-    if needed and not 0 < len(some) < len(columns):
-        some = numbers[len(numbers) // 2 :] if numbers[1:] else numbers
-    return [c.name for c in some] if len(some) < len(columns) else []
+    maybe = [c for c in numbers if not c.whole and 4 * c.distinct > 3 * rows]
+    if needed and not 0 < len(maybe) < len(columns):
+        maybe = numbers[len(numbers) // 2 :] if numbers[1:] else numbers
+    return [c.name for c in maybe] if len(maybe) < len(columns) else []
 
 
 def _below(column: Column) -> str:
@@ -237,7 +249,7 @@ def _known(name: str, columns: dict[str, Column]) -> None:
 
 
 def _limit(words: str, columns: dict[str, Column]) -> tuple[str, str]:
-    """``latency <= 20`` as the column and the rest."""
+    """Split ``latency <= 20`` into the column and its limit."""
     match = LIMIT.match(words)
     if match is None:
         raise CBanditError(f"--limit takes 'COLUMN <= NUMBER' or >=; got {words!r}")

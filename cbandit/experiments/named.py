@@ -1,4 +1,4 @@
-"""Things that a study file names: ``"CKB"``, ``"module:Class"``, and their arguments.
+"""The objects that a study file names: ``"CKB"``, ``"module:Class"``.
 
 A table with a ``type`` stands for the object that its other keys build. A type is a
 public name of cbandit or of ``cb.baselines``, or ``module:object``, which is looked up
@@ -32,14 +32,14 @@ class Home:
 
     Args:
         folder: the place that is looked at first.
-        trust: the modules that may be imported, with those below them; ``None``: all.
+        trust: the modules that may be imported, and their submodules; ``None``: all.
     """
 
     folder: str
     trust: tuple[str, ...] | None = None
 
     def check(self, words: str, module: str) -> None:
-        """Raise unless a module that a text leads to may be imported and used."""
+        """Raise unless the module that a text names is trusted."""
         below = f"{module}."
         if self.trust is None or any(below.startswith(f"{m}.") for m in self.trust):
             return
@@ -50,7 +50,7 @@ class Home:
         )
 
     def find(self, words: str) -> Any:
-        """Return what a type names, after a look at whether its module may be imported.
+        """Return the object that a text names; raise if its module is not trusted.
 
         Args:
             words: a public name, or ``module:object``.
@@ -96,7 +96,7 @@ class Home:
         return call
 
     def build(self, where: str, value: object) -> Any:
-        """Return a value of a file, tables with a ``type`` as the objects they mean.
+        """Return a value of a file; each table with a ``type`` becomes an object.
 
         Args:
             where: the file, table and key, for errors.
@@ -120,7 +120,7 @@ class Home:
         table: Mapping[str, Any],
         offers: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call what ``words`` name; the arguments are those of :meth:`arguments`."""
+        """Call a callable with the arguments that :meth:`arguments` returns."""
         arguments = self.arguments(where, words, call, table, offers)
         with located(where):
             return call(**arguments)
@@ -133,14 +133,14 @@ class Home:
         table: Mapping[str, Any],
         offers: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Return all that a callable needs, or raise over a key that does not fit.
+        """Return a callable's keyword arguments, or raise over a key it does not take.
 
         Args:
             where: the file, table and key, for errors.
             words: what the file calls it.
             call: the callable.
             table: the file's arguments.
-            offers: others, of which it gets those that it takes.
+            offers: further arguments; it gets those that it takes.
         """
         built = {key: self.build(f"{where} {key}", v) for key, v in table.items()}
         takes = Arguments(call)
@@ -153,7 +153,7 @@ class Home:
 
 
 def _public(words: str) -> Any:
-    """Return a public name that stands for a kind of object; cb.load does not, say."""
+    """Return what a capitalised public name stands for; ``load``, say, is refused."""
     names = {n: room for room in (cb.baselines, cb) for n in room.__all__}
     kinds = {name: room for name, room in names.items() if name[0].isupper()}
     if words not in kinds:
@@ -178,7 +178,7 @@ def _written_in(thing: object) -> str:
 
 
 def of_botorch(rooms: Sequence[ModuleType], words: str, base: type) -> Any:
-    """Return the class that the first of some modules of BoTorch has by this name.
+    """Return a class of BoTorch by its name, from the first module that has it.
 
     Args:
         rooms: the modules.
@@ -219,7 +219,7 @@ class Arguments:
             self._hand_on(call)
 
     def _hand_on(self, call: Callable[..., Any]) -> None:
-        """Take in what ``**common`` is handed on to: mostly the next constructor."""
+        """Add the arguments that ``**common`` stands for, mostly the base class's."""
         common = getattr(call, "common", None)
         line = [c for c in getattr(call, "__mro__", ())[:-1] if "__init__" in vars(c)]
         if common is not None and call.__module__.partition(".")[0] == "cbandit":
@@ -233,7 +233,7 @@ class Arguments:
         return self.open or name in self.named
 
     def check(self, where: str, words: str, table: Iterable[str]) -> None:
-        """Raise over a key of a file that ``words`` does not take."""
+        """Raise if a file gives a key that the callable does not take."""
         for key in table:
             if key not in self:
                 known = ", ".join(n for n in self.named if n != "actions")
@@ -245,7 +245,7 @@ class Arguments:
 
 @contextmanager
 def located(where: str) -> Iterator[None]:
-    """Say where in a file an error comes from."""
+    """Name the place in a file in the errors that are raised in here."""
     try:
         yield
     except (CBanditError, TypeError, ValueError) as error:

@@ -18,7 +18,7 @@ GROWING = ("stochastic_regret", "hard_violation")
 
 
 def lines(summary: Mapping[str, Any]) -> list[str]:
-    """A summary in words: the table, then what an experiment has beside it."""
+    """Return a summary in words: the table, stages, phases, soft violation."""
     finished = {k: v for k, v in summary["policies"].items() if "regret" in v}
     trials = summary["trials"]
     return [
@@ -30,7 +30,7 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _table(summary: Mapping[str, Any]) -> str:
-    """The final values, mean +- standard error over the trials."""
+    """Return the table of final values, mean +- standard error over the trials."""
     trials = summary["trials"]
     rows = [["policy", *COLUMNS.values(), "ms/round"]]
     for name, values in summary["policies"].items():
@@ -46,7 +46,7 @@ def _table(summary: Mapping[str, Any]) -> str:
 
 
 def _stages(policies: Mapping[str, Any], trials: int) -> Iterator[str]:
-    """Policy regret and stage costs of every policy that randomises."""
+    """Yield policy regret and stage costs of every policy that randomises."""
     for name, values in policies.items():
         if "policy_regret" in values:
             regret = number(**values["policy_regret"], trials=trials)
@@ -59,7 +59,7 @@ def _stages(policies: Mapping[str, Any], trials: int) -> Iterator[str]:
 
 
 def _phases(policies: Mapping[str, Any], trials: int) -> list[str]:
-    """Rewards and violations a round in each phase of a world that changes."""
+    """Return rewards and violations per round, for each phase of a changing world."""
     phases = [(k, part) for k, v in policies.items() for part in v.get("phases", ())]
     return [
         f"rounds {part['first']}-{part['last']}, {name}: "
@@ -70,14 +70,14 @@ def _phases(policies: Mapping[str, Any], trials: int) -> list[str]:
 
 
 def _settled(policies: Mapping[str, Any]) -> str:
-    """From which round on no trial has a soft violation."""
+    """Say from which round on no trial has a soft violation."""
     first = {name: v.get("soft_violation_over") for name, v in policies.items()}
     parts = [f"{name} {'-' if t is None else t}" for name, t in first.items()]
     return f"soft violation 0 in every trial from round: {', '.join(parts)}"
 
 
 def growth(table: Curves, horizon: int) -> str:
-    """Exponents fitted to the mean curves over the last nine tenths of the rounds."""
+    """Return exponents fitted to the mean curves over the last nine tenths."""
     first = max(1, horizon // 10)
     rows = [["policy", *(COLUMNS[name] for name in GROWING)]]
     for policy, curves in table.items():
@@ -99,7 +99,7 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def number(mean: float | None, sem: float | None, trials: int) -> str:
-    """``mean +- sem`` in few digits; the mean alone for one trial."""
+    """Return ``mean +- sem`` in few digits; the mean alone for one trial."""
     if mean is None or sem is None or mean != mean:
         return "unknown"
     short = f"{sem:.2g}"
@@ -108,8 +108,8 @@ def number(mean: float | None, sem: float | None, trials: int) -> str:
 
 
 def in_words(status: Mapping[str, str]) -> str:
-    """The policies' states in words; those alike once."""
-    alike: dict[str, list[str]] = {}
+    """Return the policies' states in words, each state once."""
+    by_state: dict[str, list[str]] = {}
     for name, state in status.items():
-        alike.setdefault(state, []).append(name)
-    return "; ".join(f"{', '.join(names)} {state}" for state, names in alike.items())
+        by_state.setdefault(state, []).append(name)
+    return "; ".join(f"{', '.join(names)} {state}" for state, names in by_state.items())

@@ -44,12 +44,12 @@ def summarise(
     status: Mapping[str, str],
     changes: tuple[int, ...] = (),
 ) -> dict[str, Any]:
-    """Final values of all runs, with the settings and versions that made them.
+    """Return the final values of all runs, with their settings and versions.
 
     Args:
-        settings: of the experiment.
+        settings: what the experiment was run with.
         runs: by policy.
-        status: by policy, of those without a run too.
+        status: by policy, also for those without a run.
         changes: the first rounds of the world's later phases, each accounted for apart.
     """
     policies: dict[str, dict[str, Any]] = {name: {} for name in status}
@@ -68,14 +68,14 @@ def summarise(
 
 
 def soft_violation_over(run: Run) -> int | None:
-    """The round from which the soft violation is 0 in every trial; ``None``: never."""
+    """Return the round from which no trial has a soft violation, ``None``: never."""
     worst = run.soft_violation.reshape(-1, run.rounds).amax(0)
     first = int((worst > 0).nonzero().max()) + 2 if bool((worst > 0).any()) else 1
     return first if first <= run.rounds else None
 
 
 def _phases(run: Run, changes: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Reward, regret and hard violation a round within each phase of the world."""
+    """Return reward, regret and hard violation per round, for each phase."""
     edges = [1, *(t for t in changes if t <= run.rounds), run.rounds + 1]
     out = []
     for first, after in itertools.pairwise(edges):
@@ -97,14 +97,14 @@ def write_summary(summary: dict[str, Any], out: Path) -> None:
 
 
 def _without_nan(value: object) -> Any:
-    """NaN is no JSON: ``null`` instead, where a number is not known."""
+    """Return a value with ``None`` in place of NaN and infinity, for JSON."""
     if isinstance(value, dict):
         return {key: _without_nan(entry) for key, entry in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Read ``summary.json``, and make sure that the tables beside it are whole."""
+    """Read ``summary.json``, and raise if a table beside it is missing or broken."""
     summary = _summary(folder)
     for name in summary.pop("tables"):
         table(folder, name)
@@ -113,7 +113,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    """Read ``summary.json``; an error unless it is, to the bit, what was written."""
+    """Read ``summary.json``; raise unless it is, to the bit, what was written."""
     path = folder / "summary.json"
     try:
         raw = path.read_bytes()
@@ -139,9 +139,9 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 
 def table(folder: Path, name: str) -> Path | None:
-    """Return the path of a table, ``None`` if the folder's summary lists none.
+    """Return the path of a table, ``None`` if the folder's summary does not list it.
 
-    An error if the table is missing, or is not the one whose digest is listed.
+    Raise if it is listed and missing, or if its digest is not the listed one.
     """
     path, summary = folder / name, folder / "summary.json"
     none = f"{folder} holds no results"
@@ -175,7 +175,7 @@ def table(folder: Path, name: str) -> Path | None:
 
 
 def _present(folder: Path, name: str) -> Path:
-    """Return the path of a table that every folder has."""
+    """Return the path of a table that every folder must have."""
     path = table(folder, name)
     if path is None:
         raise CBanditError(f"{folder} holds no results: no {name} in its summary")
@@ -200,7 +200,7 @@ def _inflates(path: Path) -> bool:
 
 
 def read_frame(path: Path, **options: object) -> pandas.DataFrame:
-    """Read a table as a pandas frame; equal texts are one object, however many."""
+    """Read a table as a pandas frame, which stores equal texts once."""
     schema = parquet.read_schema(path)
     texts = [f.name for f in schema if str(f.type) in ("string", "large_string")]
     options |= {"read_dictionary": texts, "page_checksum_verification": True}
@@ -209,7 +209,7 @@ def read_frame(path: Path, **options: object) -> pandas.DataFrame:
 
 
 def _write_frame(parts: Sequence[Mapping[str, Any]], path: Path) -> pandas.DataFrame:
-    """Write one table of several, each given by its columns."""
+    """Join tables, each given by its columns, and write them; return the frame."""
     whole = pandas.concat(map(pandas.DataFrame, parts), ignore_index=True)
     with atomic(path) as file:
         whole.to_parquet(file, index=False, write_page_checksum=True)
@@ -245,8 +245,8 @@ def write_boxes(
 ) -> pandas.DataFrame:
     """Write ``boxes.parquet``, policy, metric, t, trial, value; return the frame.
 
-    These are each trial's time averages every so many rounds: ``every[policy]``, or
-    ``every["each"]``.
+    The values are each trial's time averages, one every ``every[policy]`` rounds, or
+    every ``every["each"]`` rounds.
     """
     parts = []
     for policy, run in runs.items():
@@ -279,7 +279,7 @@ def write_rounds(runs: Sequence[Run], out: Path, every: int = 1) -> None:
     Args:
         runs: of different policies.
         out: the folder.
-        every: keep every so many rounds, and the last.
+        every: keep one round in so many, and the last.
     """
     heads = [pyarrow.Table.from_pandas(_frame(_part(run, 0, 1))[:1]) for run in runs]
     schemas = [head.schema.remove_metadata() for head in heads]
@@ -305,14 +305,14 @@ def write_rounds(runs: Sequence[Run], out: Path, every: int = 1) -> None:
 
 
 def _frame(run: Run) -> pandas.DataFrame:
-    """A run's frame, with categories as texts: a column has one type."""
+    """Return a run's frame, with columns of several types turned into texts."""
     frame = run.frame()
     mixed = frame.columns[frame.dtypes.map(str) == "object"]
     return frame.astype(dict.fromkeys(mixed, str))
 
 
 def _part(run: Run, first: int, stop: int) -> Run:
-    """The run's trials from place ``first`` to before ``stop``."""
+    """Return the run of the trials at positions ``first`` to ``stop - 1``."""
     if run.trials is None:
         return run
     cut: dict[str, Any] = {
@@ -324,7 +324,7 @@ def _part(run: Run, first: int, stop: int) -> Run:
 
 
 def read_rounds(folder: Path, last: bool = False) -> pandas.DataFrame:
-    """Read the rows of a folder as a pandas frame; with ``last``, of its last round."""
+    """Read a folder's rounds as a pandas frame; with ``last``, the last round's."""
     with _rounds_of(folder) as path:
         wanted = None
         if last:

@@ -58,11 +58,11 @@ def carry_out(
         experiment: its problem and policies; picklable where there are workers.
         settings: made by ``experiment.settings(...)``.
         folder: gets ``config.toml``, ``summary.json``, PNG figures, ``rounds.parquet``
-            and ``means.parquet``. The former holds a row a policy, trial and round; the
-            latter mean, standard deviation and standard error over the trials of every
-            metric's curve, on about 1000 rounds, half of them evenly and half of them
-            logarithmically spaced. Results of the same settings are computed and
-            written again; those of others are an error.
+            and ``means.parquet``. The former has a row for each policy, trial and
+            round; the latter has the mean, standard deviation and standard error over
+            the trials of every metric, on about 1000 rounds, half of them evenly and
+            half of them logarithmically spaced. Results of the same settings are
+            computed and written again; results of other settings are an error.
         resume: go on from the finished runs and checkpoints in the folder.
         workers: how many processes share the trials, or ``"ray"``: as many as Ray's
             cluster has CPUs (``folder`` must be the same on all of its machines).
@@ -104,7 +104,7 @@ class _Place:
     out: Path
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keep other processes out of the folder, which is made unless it is there."""
+        """Make the folder if need be, and keep other processes out of it."""
         busy = (
             f"{self.out}: another process is at work on this experiment; wait until it "
             "has ended, or choose another folder"
@@ -149,7 +149,7 @@ class _Place:
         return None
 
     def _difference(self, config: Path) -> str:
-        """The settings in which a folder's file differs, in words."""
+        """Say in which settings a folder's file differs; empty if in none."""
         raw, now = read_toml(config, ours=True), self.settings
         if raw.get("experiment") == now.experiment and not now.tables:
             # parameters that are new since have their defaults
@@ -178,7 +178,7 @@ class _Place:
         begun, trials = monotonic(), dict.fromkeys(self.settings.policies, 0)
 
         def done(task: Task) -> None:
-            """Say of each policy when the last of its trials is finished."""
+            """Announce the policy if the last of its trials is finished."""
             trials[task.policy] += len(task.trials)
             over = [count == self.settings.trials for count in trials.values()]
             if say is not None and trials[task.policy] == self.settings.trials:
@@ -208,7 +208,7 @@ class _Place:
         return played
 
     def _tasks(self, workers: int) -> list[Task]:
-        """Every policy's tasks; its trials are shared out among the workers."""
+        """Return every policy's tasks, with its trials divided among the workers."""
         trials = self.settings.trials
         parts = min(workers, trials)
         edges = [trials * k // parts for k in range(parts + 1)]
@@ -221,7 +221,7 @@ class _Place:
     def conclude(
         self, played: Mapping[str, list[Ending]], every: int
     ) -> dict[str, Any]:
-        """Write the results of all runs that are there; return the summary."""
+        """Write the results of all finished runs; return the summary."""
         experiment, settings, out = self.experiment, self.settings, self.out
         runs: dict[str, Run] = {}
         status: dict[str, str] = {}
@@ -294,6 +294,6 @@ def _play(
 
 
 def _is_whole(run: Run, task: Task) -> bool:
-    """Return whether a run is the whole of a task."""
+    """Return whether a run holds all rounds and trials of a task."""
     wanted = task.policy, task.settings.seed, task.trials, task.settings.horizon
     return (run.policy, run.seed, run.trials, run.rounds) == wanted

@@ -32,7 +32,7 @@ class Settings:
     """All that is needed to run an experiment again; ``Experiment.settings`` makes it.
 
     Args:
-        experiment: its name.
+        experiment: the experiment's name.
         parameters: by name.
         policies: the names of those to play.
         horizon: rounds.
@@ -56,7 +56,7 @@ class Settings:
 
     @property
     def world(self) -> dict[str, Any]:
-        """The facts about the problem in which folders may differ."""
+        """The parameters, or the entries of a study's ``[problem]``, by name."""
         facts = flat(self.tables.get("problem", {}))
         facts.pop("sha256", None)
         return self.parameters or facts
@@ -79,7 +79,7 @@ class Settings:
         return f"; {aim} {self.reward}, {', '.join(limits)}" if limits else ""
 
     def toml(self) -> str:
-        """The text of a settings file."""
+        """Return the text of a settings file."""
         head: dict[str, Any] = {
             "name" if self.tables else "experiment": self.experiment
         }
@@ -101,7 +101,7 @@ class Settings:
 
 
 def _section(name: str, table: Mapping[str, Any]) -> list[str]:
-    """A table of a file; a list in it is a value, which a list around it says."""
+    """Return the lines of a table; a list is put in a list, so that it is no sweep."""
     lines = ["", f"[{name}]"]
     inner = []
     for key, value in table.items():
@@ -135,29 +135,29 @@ def toml_value(value: object) -> str:
 
 
 def of_results(path: Path) -> bool:
-    """Return whether a settings file is of a results folder, under whatever name."""
+    """Return whether a settings file is from a results folder, even if renamed."""
     if path.name == "config.toml" or not path.is_file():
         return True
     return _ends_sealed(path.read_bytes())
 
 
 def _ends_sealed(raw: bytes) -> bool:
-    """Return whether the last line of a file says that it is a digest."""
+    """Return whether the last line of a file holds a digest."""
     return raw.rstrip().rpartition(b"\n")[2].startswith(SEAL[0].encode())
 
 
 def _is_deep(line: str) -> bool:
-    """Return whether a line begins with a key of very many parts."""
+    """Return whether a line begins with a key of too many dotted parts."""
     key = line.partition("=")[0].partition("#")[0]
     return "," not in key and key.count(".") >= DEEPEST
 
 
 def read_toml(path: str | os.PathLike[str], ours: bool = False) -> dict[str, Any]:
-    """The tables and keys of a settings file.
+    """Read the tables and keys of a settings file.
 
     Args:
-        path: of the file. Where it ends with a digest, that must fit.
-        ours: the file is that of a results folder and ends with a digest.
+        path: the file. If it ends with a digest, that must match.
+        ours: whether it must end with one, as in a folder of results.
     """
     try:
         raw = checks.path("path", path).read_bytes()
@@ -200,7 +200,7 @@ def flat(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of the library and of all that its numbers depend on."""
+    """Return the versions of the library and of all that its numbers depend on."""
     out = {"python": ".".join(map(str, sys.version_info[:3]))}
     for name in PACKAGES:
         try:

@@ -34,11 +34,12 @@ TRIED = 3  # rounds that every policy plays before anything is begun
 
 
 class Variant(NamedTuple):
-    """One of the values that a value with lists stands for.
+    """One entry of a sweep.
 
     Args:
-        chosen: the entries of its lists, by dotted key.
-        value: without lists; of :func:`expanded` a table.
+        chosen: the entry that was taken from each list, by dotted key.
+        value: the value with these in place of the lists; :func:`expanded` gives
+            tables.
     """
 
     chosen: dict[str, Any]
@@ -48,12 +49,12 @@ class Variant(NamedTuple):
 def expanded(
     table: Mapping[str, Any], where: str, whole: Sequence[str] = ()
 ) -> list[Variant]:
-    """Return every table that a table with lists stands for.
+    """Return a table for each combination of the entries of a table's lists.
 
     Args:
         table: of a file; tables in it may hold lists too.
         where: the file and the table, for errors.
-        whole: keys whose lists are values.
+        whole: keys whose lists are values, not sweeps.
     """
     options: list[list[Variant]] = []
     for key, value in table.items():
@@ -96,19 +97,19 @@ def _policies(
     out: dict[str, dict[str, Any]] = {}
     sweeps: dict[tuple[Any, ...], list[str]] = {}
     for name, table in tables.items():
-        here = f"{where}: [policies.{name}]"
+        place = f"{where}: [policies.{name}]"
         if not isinstance(table, Mapping):
-            raise CBanditError(f"{here} must be a table with a type; got {table!r}")
+            raise CBanditError(f"{place} must be a table with a type; got {table!r}")
         if "type" not in table:
-            raise CBanditError(f"{here} type is missing: the kind of policy, as 'CKB'")
-        for variant in expanded({**shared, **table}, here):
+            raise CBanditError(f"{place} type is missing: the kind of policy, as 'CKB'")
+        for variant in expanded({**shared, **table}, place):
             chosen = variant.chosen.items()
             words = ", ".join(f"{key}={value}" for key, value in chosen)
             label = f"{name} {words}" if words else name
             out[label] = variant.value
             for key in variant.chosen:
-                rest = tuple((k, str(v)) for k, v in chosen if k != key)
-                sweeps.setdefault((name, key, rest), []).append(label)
+                others = tuple((k, str(v)) for k, v in chosen if k != key)
+                sweeps.setdefault((name, key, others), []).append(label)
     return out, tuple(map(tuple, sweeps.values()))
 
 
@@ -122,9 +123,7 @@ def study(
     home: Home,
     places: Sequence[Path] | None = None,
 ) -> Experiment:
-    """Return the experiment that a file describes.
-
-    Nothing is imported.
+    """Return the experiment that a file describes, without importing anything.
 
     Args:
         where: the file, for errors.
@@ -156,9 +155,9 @@ def study(
 
 
 def tried(experiment: Experiment, settings: Settings) -> tuple[str, ...]:
-    """Raise unless the problem and every policy can be built and play some rounds.
+    """Build the problem and every policy, play a few rounds, and raise if that fails.
 
-    Returns what the problem remarks on its data.
+    Return the remarks on the problem's data.
     """
     problem = experiment.build(settings, range(1))
     for name in settings.policies:

@@ -1,8 +1,8 @@
 """BoTorch's acquisition functions as policies of a study.
 
-A file says which one, and what is its user's to say (``beta``, the numbers of samples).
-The rest follows from model, data and limits, and is given to the arguments of BoTorch's
-names for it: ``best_f``, ``X_baseline``, ``constraints``, and so on.
+A file names the function and gives the arguments that are a user's choice (``beta``,
+the numbers of samples). The others follow from model, data and limits, and are found by
+BoTorch's names for them: ``best_f``, ``X_baseline``, ``constraints``, and so on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ POINTS = 512  # that stand for the whole set where an integral over it is asked 
 
 
 def acquisition(where: str, value: object, home: Home) -> Acquisition:
-    """Return what a policy of BoTorch's builds its acquisition function with.
+    """Return the callable that builds a policy's acquisition function.
 
     Args:
         where: the file, table and key, for errors.
@@ -71,11 +71,11 @@ def _kind(words: str, home: Home) -> Any:
 class Acquisition:
     """Builds an acquisition function every round. It can be pickled.
 
-    It holds the class itself: a checkpoint with the name of one could name any other.
+    It holds the class, not its name: a forged checkpoint could name any other class.
 
     Args:
         kind: the class.
-        arguments: those of its arguments that the file says.
+        arguments: the arguments that the file gives.
     """
 
     kind: type[AcquisitionFunction]
@@ -84,7 +84,7 @@ class Acquisition:
     def __call__(
         self, model: ModelListGP, policy: BoTorchPolicy
     ) -> AcquisitionFunction:
-        """Build it from the model of one trial."""
+        """Build the acquisition function from the model of one trial."""
         from botorch.exceptions.errors import BotorchError
         from botorch.exceptions.warnings import BotorchWarning
 
@@ -126,7 +126,7 @@ class _State:
         self.limits = policy._limits(policy.t + 1)[policy.trial] if self.m else None
 
     def best(self) -> Tensor:
-        """The best posterior mean where all costs keep to limits; the least if none."""
+        """Return the best mean reward at points believed feasible, else the least."""
         with torch.no_grad():
             mean = self.model.posterior(self.x.unsqueeze(1)).mean.squeeze(1)
         reward: Tensor = mean[:, 0]
@@ -136,7 +136,7 @@ class _State:
         return reward[feasible].amax() if bool(feasible.any()) else reward.amin()
 
     def constraints(self) -> Any:
-        """By output for analytic functions; for others callables, feasible at <= 0."""
+        """Return bounds by output for analytic functions, for others callables."""
         if self.limits is None:
             return {} if self.analytic else None
         limits = enumerate(self.limits.tolist(), start=1)
@@ -145,13 +145,13 @@ class _State:
         return [_excess(j, limit) for j, limit in limits]
 
     def objective(self) -> Any:
-        """The reward alone of several outputs."""
+        """Return an objective that is the first of several outputs, the reward."""
         from botorch.acquisition.objective import GenericMCObjective
 
         return GenericMCObjective(_reward) if self.m else None
 
     def transform(self) -> Any:
-        """The reward alone, for functions that draw no samples."""
+        """Return a transform to the reward, for functions that draw no samples."""
         from botorch.acquisition.objective import ScalarizedPosteriorTransform
 
         if not self.m or self.sampled:
@@ -159,7 +159,7 @@ class _State:
         return ScalarizedPosteriorTransform(torch.eye(1 + self.m).to(self.x)[0])
 
     def spread(self) -> Tensor:
-        """Points that stand for the whole set, ``(n, d)``."""
+        """Return points that stand for the whole set, ``(n, d)``."""
         from botorch.utils.sampling import draw_sobol_samples
 
         actions = self.policy.actions

@@ -34,7 +34,7 @@ def belief(where: str, table: Mapping[str, Any], actions: Actions, home: Home) -
     Args:
         where: the file and the table, for errors.
         table: of the file.
-        actions: what the belief is over.
+        actions: the set that the belief is over.
         home: which modules may be imported.
     """
     if "type" in table:
@@ -84,7 +84,7 @@ def _gp(
 
 
 def _swapped(kernel: gpk.Kernel, make: Callable[..., gpk.Kernel]) -> gpk.Kernel:
-    """Return a default kernel with another one for its numbers."""
+    """Return a default kernel with another kernel for its numeric coordinates."""
     if isinstance(kernel, gpk.ProductKernel):
         return gpk.ProductKernel(*(_swapped(part, make) for part in kernel.kernels))
     if not isinstance(kernel, gpk.RBFKernel | gpk.MaternKernel):

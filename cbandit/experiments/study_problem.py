@@ -1,6 +1,6 @@
 """Problems of a study: a table of measurements, a BoTorch test function, or an object.
 
-All are looked up and built alike in the process that was called and in its workers.
+The main process and its workers look each up and build it in the same way.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class StatedProblem:
 
     @classmethod
     def read(cls, where: str, section: object, home: Home) -> StatedProblem:
-        """Return a problem as a file states it, or raise; nothing else is read.
+        """Check the problem that a file states, and return it; no data are read.
 
         Args:
             where: the file and the table, for errors.
@@ -159,9 +159,10 @@ def read_table(path: Path) -> pandas.DataFrame:
 
 
 def remarks(problem: object) -> tuple[str, ...]:
-    """Say which rows of a table were left out, and how many were put together.
+    """Return remarks on the data of a table, each in words.
 
-    And what its columns are suspected of, and limits that no row keeps.
+    These are its warnings about columns and limits, the rows that were left out, and
+    how many rows repeat a configuration.
     """
     out = list(getattr(problem, "remarks", ()))
     dropped = getattr(problem, "dropped", ())

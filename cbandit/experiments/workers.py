@@ -38,12 +38,12 @@ PATIENCE = 0.2  # seconds between two looks for a signal
 def in_processes(
     work: Work[T], tasks: Sequence[Task], workers: int, progress: bool, done: Done
 ) -> list[T]:
-    """Do the tasks in so many processes of this machine; return their results.
+    """Do the tasks in ``workers`` processes of this machine; return their results.
 
     ``done`` is called with each task that is finished.
 
-    After Ctrl-C or SIGTERM no task is begun any more, and those at work write their
-    checkpoints and end. Where this process is killed, so are they.
+    After Ctrl-C or SIGTERM no further task begins, and the running ones write their
+    checkpoints and end. If this process is killed, its workers end too.
     """
     threads = max(1, (os.cpu_count() or 1) // workers)
     returned: dict[int, T] = {}
@@ -84,7 +84,7 @@ def in_processes(
 
 
 def _end(children: set[BaseProcess], pool: ProcessPoolExecutor) -> None:
-    """Tell workers to end, and wait until they have; told again, do not wait."""
+    """Tell workers to end, and wait for them; kill them if interrupted meanwhile."""
     try:
         for child in children:
             child.terminate()
@@ -96,7 +96,7 @@ def _end(children: set[BaseProcess], pool: ProcessPoolExecutor) -> None:
 
 
 def _begun(threads: int) -> None:
-    """Begin a worker: while it has no task it ignores Ctrl-C, and SIGTERM ends it."""
+    """Set up a worker; without a task it ignores Ctrl-C, and SIGTERM ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
@@ -106,7 +106,7 @@ def _begun(threads: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process, whatever it does, once its parent has."""
+    """End this process as soon as its parent has ended."""
     parent = parent_process()
     if parent is not None:
         ready([parent.sentinel])
@@ -126,7 +126,7 @@ def _ending(work: Work[T], task: Task) -> T:
 
 
 def _told(number: int, frame: FrameType | None) -> None:
-    """Hear SIGTERM as Ctrl-C, once: the pool repeats it when the first worker ends."""
+    """Treat SIGTERM as Ctrl-C, once: the pool repeats it when the first worker ends."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.raise_signal(signal.SIGINT)
 
@@ -135,7 +135,7 @@ def _told(number: int, frame: FrameType | None) -> None:
 def _handling(
     number: int, handler: Callable[[int, FrameType | None], Any]
 ) -> Iterator[None]:
-    """Handle a signal in here only; it is the main thread that can."""
+    """Let ``handler`` handle a signal in here; only the main thread can do so."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -148,7 +148,7 @@ def _handling(
 
 @contextmanager
 def _held() -> Iterator[None]:
-    """Hold signals back: here, and in processes started in here until they begin."""
+    """Block signals in here, and in processes started in here until they are set up."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -172,7 +172,7 @@ def _ray() -> Any:
 
 @contextmanager
 def ray_cluster() -> Iterator[int]:
-    """Ray's cluster, or a local one of all CPUs; gives how many CPUs it has."""
+    """Connect to Ray's cluster, or start a local one; yield its number of CPUs."""
     ray = _ray()
     ours = not ray.is_initialized()
     if ours:
@@ -187,7 +187,7 @@ def ray_cluster() -> Iterator[int]:
 
 
 def on_ray(work: Work[T], tasks: Sequence[Task], progress: bool, done: Done) -> list[T]:
-    """Do the tasks on Ray's cluster, one a CPU; return their results.
+    """Do the tasks on Ray's cluster, one per CPU; return their results.
 
     ``done`` is called with each task that is finished.
     """
@@ -215,7 +215,7 @@ def on_ray(work: Work[T], tasks: Sequence[Task], progress: bool, done: Done) -> 
 
 
 def _on_one(work: Work[T], task: Task) -> T:
-    """Do a task in a worker of Ray's, which tells it to end as Ctrl-C would."""
+    """Do a task in a worker of Ray's, which Ray ends by SIGINT."""
     torch.set_num_threads(1)
     with _handling(signal.SIGINT, signal.default_int_handler):
         return work(task)

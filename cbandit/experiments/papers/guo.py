@@ -34,7 +34,7 @@ BOUNDS, SLATER = (7.0, 1.95), 0.05
 def _policy(
     problem: Gridded, task: Task, kind: Callable[..., Policy], **options: object
 ) -> Policy:
-    """A policy with the beliefs and widths that all of them have."""
+    """Build a policy with the beliefs and widths that all policies share."""
     parameters = task.settings.parameters
     lam = 1 + 2 / task.settings.horizon
     if parameters["lam"] != "theory":
@@ -60,7 +60,7 @@ def _windowed(problem: Gridded, task: Task) -> Policy:
 def _ckb(
     problem: Gridded, task: Task, kind: Callable[..., Policy] = CKB, **options: object
 ) -> Policy:
-    """CKB, whose theorem sets its steps from these constants."""
+    """Build CKB with the constants from which its theorem sets the steps."""
     options |= {"clip": BOUNDS, "slater": SLATER, "horizon": task.settings.horizon}
     return _policy(problem, task, kind, **options)
 

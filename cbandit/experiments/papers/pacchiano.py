@@ -54,7 +54,7 @@ def _policy(
 
 
 def _linear(problem: Any, task: Task, build: Callable[..., Policy]) -> Policy:
-    """LC-LUCB or Safe-LTS with ``S = L = lam = 1``, ``delta = 0.1``, the true ``R``."""
+    """Build LC-LUCB or Safe-LTS with the true ``R`` and ``S = L = lam = 1``."""
     r = math.sqrt(task.settings.parameters.get("noise", 1.0))
     belief = Linear(subgaussian=r, ridge=1.0, norm=1.0, length=1.0)
     return _policy(problem, task, build, belief, Safe(x=problem.actions.center))
@@ -63,7 +63,7 @@ def _linear(problem: Any, task: Task, build: Callable[..., Policy]) -> Policy:
 def _opb(
     problem: Table, task: Task, belief: Counts | GP | None = None, **options: object
 ) -> Policy:
-    """OPB with ``R = 1``, ``delta = 0.1``; the safe arm, the first, is known."""
+    """Build OPB with ``R = 1``, ``delta = 0.1``; the first arm is known to be safe."""
     belief = belief or Counts(subgaussian=1.0, means=(0.0, 1.0))
     safe = Safe(index=0, reward=problem.f[..., 0], cost=problem.g[..., 0])
     horizon = task.settings.horizon
@@ -71,7 +71,7 @@ def _opb(
 
 
 def _opb_gp(problem: Table, task: Task) -> Policy:
-    """OPB's GP form under the functions' own prior; the safe corner is known."""
+    """Build OPB's GP form with the functions' prior and a known safe corner."""
     beta = task.settings.parameters["beta"]
     belief = GP(rbf(0.5), noise=task.settings.parameters["noise"])
     explore, largest = UCB(beta) if beta else None, problem.f.amax(-1)

@@ -59,12 +59,12 @@ def _started(policy: GPPolicy, problem: Gridded, task: Task) -> Policy:
 def _epochs(
     problem: Gridded, task: Task, epoch: int | None = None, fixed: bool = False
 ) -> Policy:
-    """Epoch penalties; with a noisy constraint Algorithm 3's, else Algorithm 2's.
+    """Build the epoch-penalty policy of Algorithm 2, or 3 for a noisy constraint.
 
     Args:
         problem: over a grid.
-        task: its parameters hold all but, at times, ``epoch``.
-        epoch: rounds of an epoch, where they are not a parameter.
+        task: gives the parameters.
+        epoch: rounds of an epoch, where that is not a parameter.
         fixed: keep the multiplier at 1.
     """
     parameters = task.settings.parameters

@@ -30,9 +30,9 @@ def _policy(
     explore: type[Explore] = UCB,
     **options: object,
 ) -> Policy:
-    """A policy with the papers' beliefs and widths.
+    """Build a policy with the papers' beliefs and widths.
 
-    These are the theory's, at ``B`` and ``G = max|g|``, unless there is a number.
+    The theory's widths, at ``B`` and ``G = max|g|``, unless ``beta`` is a number.
     """
     known, parameters = problem.known, task.settings.parameters
     noises = known.noise, known.cost_noise
@@ -64,7 +64,7 @@ def _policy(
 
 
 def _ckb(problem: Table, task: Task, explore: type[Explore]) -> Policy:
-    """CKB with ``rho = 4B/delta``."""
+    """Build CKB with ``rho = 4B/delta``."""
     known = problem.known
     clip, cap = (known.bound, known.cost_bound), 4 * known.bound / known.slater
     options = {"clip": clip, "slater": known.slater, "cap": cap}
@@ -72,7 +72,7 @@ def _ckb(problem: Table, task: Task, explore: type[Explore]) -> Policy:
 
 
 def _safe(problem: Table, task: Task, kind: Callable[..., Policy]) -> Policy:
-    """StageOpt or SGP-UCB, which know some feasible actions."""
+    """Build StageOpt or SGP-UCB, which are told of some feasible actions."""
     options = {"safe": problem.known.safe, "rounds": SAFE_ROUNDS}
     if kind is StageOpt:
         options["lipschitz"] = problem.known.cost_lipschitz
