@@ -52,7 +52,7 @@ def _before_all(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The entry point; a user's error is one line and exit code 2."""
+    """Run a command; a user's error prints one line and exits with code 2."""
     try:
         app(args=arguments)
     except CBanditError as error:

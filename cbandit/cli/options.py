@@ -16,7 +16,7 @@ from cbandit.errors import CBanditError
 
 @dataclass
 class Options:
-    """The options as they were given; ``None`` where one was not."""
+    """The options that were given; ``None`` for each that was not."""
 
     # an option takes one value: what follows it comes as arguments
     more: Annotated[
@@ -91,7 +91,7 @@ class Options:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of an experiment that are options of their own."""
+        """The settings of an experiment that have an option each."""
         names = ("trials", "horizon", "policies", "seed", "device", "dtype")
         settings = {name: getattr(self, name) for name in names}
         if self.policies is not None:

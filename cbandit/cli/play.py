@@ -182,7 +182,7 @@ def _carry_out(jobs: Sequence[Job], options: Options) -> None:
 
 
 def _all_done(jobs: Sequence[Job], options: Options, aloud: bool = True) -> None:
-    """Try out every study, then carry all jobs out."""
+    """Try every study on a few rounds, then carry out all jobs."""
     from cbandit.experiments.study import tried
 
     home = options.out or Path("results") / jobs[0].experiment.name

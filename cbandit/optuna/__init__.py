@@ -7,7 +7,7 @@ machines come and go:
 - what finished trials measured enters the beliefs;
 - a trial keeps the estimate at its choice, and the multiplier is folded over trials by
   number, finished or not;
-- what others are choosing at this moment is foreseen, by asking in their place;
+- what other workers are choosing at this moment is predicted, by asking for them;
 - draws are keyed by seed and trial number;
 - hyperparameters are fitted when the number of finished trials reaches a multiple of
   the belief's ``refit_every``, to the trials that had finished by then.

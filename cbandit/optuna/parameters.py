@@ -23,14 +23,14 @@ GRID, CHOICES = 200_000, 20_000  # combinations alone, and beside continuous par
 class Domain:
     """The parameters of a study as a set of actions.
 
-    Whole numbers of which there are too many combinations count as continuous; what is
-    chosen is rounded.
+    Where whole numbers have too many combinations, some count as continuous, and what
+    is chosen is rounded.
     """
 
     def __init__(self, distributions: dict[str, BaseDistribution]) -> None:
         self._distributions = distributions
         self._parameters = {n: _parameter(d) for n, d in distributions.items()}
-        values = {name: each.values for name, each in self._parameters.items()}
+        values = {name: p.values for name, p in self._parameters.items()}
         counts = {name: len(v) for name, v in values.items() if v is not None}
         numbers = {n for n in counts if not isinstance(self._parameters[n], Category)}
         free = len(counts) < len(self._parameters)
@@ -43,14 +43,14 @@ class Domain:
         self.space: Any = Space(**self._parameters)
 
     def known(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return a trial's parameters, ``None`` if one is missing or elsewhere."""
+        """Return a trial's parameters, ``None`` if one is missing or out of range."""
         for name, parameter in self._parameters.items():
             if name not in params or parameter.place(params[name]) is None:
                 return None
         return {name: params[name] for name in self._parameters}
 
     def suggested(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the policy's choice as the study's parameters allow it."""
+        """Return the policy's choice, moved to values that the study allows."""
         return {n: _allowed(d, params[n]) for n, d in self._distributions.items()}
 
     def __eq__(self, other: object) -> bool:
@@ -60,7 +60,7 @@ class Domain:
 
 
 def _parameter(of: BaseDistribution) -> Parameter:
-    """Return a parameter with the values of one of Optuna's."""
+    """Return our parameter with the values of an Optuna distribution."""
     if isinstance(of, CategoricalDistribution):
         return Category(*of.choices)
     if isinstance(of, IntDistribution | FloatDistribution):
@@ -73,7 +73,7 @@ def _parameter(of: BaseDistribution) -> Parameter:
 
 
 def _allowed(of: Any, value: Any) -> Any:
-    """Return the value of a parameter that is nearest to ``value``."""
+    """Return the value of an Optuna distribution that is nearest to ``value``."""
     if isinstance(of, CategoricalDistribution):
         return value
     if of.step is not None:

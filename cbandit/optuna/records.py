@@ -18,15 +18,15 @@ class Record(NamedTuple):
     """A trial of the study, as a policy sees it.
 
     Args:
-        number: the trial's.
-        state: the trial's.
-        ended: when it did, in seconds; infinite: it has not.
-        params: of the space, by name; ``None``: not all of them are known.
-        reward: as the study has it; ``None``: not measured.
-        costs: likewise; ``None``: not all of them were measured.
-        estimate: at the policy's choice; ``None``: the policy did not choose it.
-        size: the costs' units then, ``None`` where there was none.
-        choosing: whether a policy is about to choose it.
+        number: the trial's number.
+        state: the trial's state.
+        ended: when the trial ended, in seconds; infinite: it has not.
+        params: its parameters by name; ``None``: not all of them are known.
+        reward: its value in the study; ``None``: not measured.
+        costs: its costs in the study; ``None``: not all of them were measured.
+        estimate: the policy's estimate there; ``None``: the policy did not choose it.
+        size: the costs' units at that time, ``None`` where there was none.
+        choosing: whether a policy is choosing its parameters now.
     """
 
     number: int
@@ -41,11 +41,11 @@ class Record(NamedTuple):
 
     @property
     def measured(self) -> bool:
-        """Return whether anything came of it."""
+        """Whether its reward or its costs were measured."""
         return self.reward is not None or bool(self.costs)
 
     def within(self, largest: float) -> Record:
-        """Return it without numbers above ``largest``, whose squares are infinite."""
+        """Return the record without numbers above ``largest`` in size."""
 
         def fits(values: Sequence[float] | None) -> bool:
             return all(abs(value) <= largest for value in values or ())
@@ -57,7 +57,7 @@ class Record(NamedTuple):
         )
 
     def played(self, policy: GPPolicy) -> Played:
-        """Return it as a round of the policy."""
+        """Return the trial as a round that the policy has played."""
         t, excess = self.number + 1, None
         if self.costs is not None:
             told = torch.tensor([self.costs], dtype=torch.float64)
@@ -83,7 +83,7 @@ def is_params(value: object) -> bool:
 
 
 def is_round(value: object, m: int) -> bool:
-    """Return whether a trial's attribute is what a sampler keeps of its round.
+    """Return whether a trial's attribute is one that a sampler stored for its round.
 
     Args:
         value: the attribute.

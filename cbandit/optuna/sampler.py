@@ -105,7 +105,7 @@ class Sampler(BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the parameters that all trials have, as far as they can vary."""
+        """Return the parameters that all trials have and that can vary."""
         self._raise_error_if_multi_objective(study)
         return _shared_space(study.get_trials(deepcopy=False))
 
@@ -139,7 +139,7 @@ class Sampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Return a random value, the same for this trial whoever asks."""
+        """Return a random value, the same for this trial in every process."""
         key = f"{self._seed}/{trial.number}/{param_name}".encode()
         seed = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "little")
         return RandomSampler(seed).sample_independent(
@@ -177,8 +177,9 @@ class Sampler(BaseSampler):
     def policy(self, study: Study) -> GPPolicy:
         """Return the policy with all that the study knows, as it would choose next.
 
-        For looking: ``policy(study).recommend()``, ``.posterior(params=...)``,
-        ``.multiplier``. What it is asked or told does not reach the study.
+        It is a copy to look at: ``policy(study).recommend()``,
+        ``.posterior(params=...)``, ``.multiplier``. Asking or telling it does not
+        change the study.
         """
         trials = study.get_trials(deepcopy=False)
         space = _shared_space(trials)
@@ -237,7 +238,7 @@ class Sampler(BaseSampler):
         return sorted(names, key=lambda name: (len(name), name))
 
     def _constraints(self, trial: FrozenTrial) -> dict[str, Any]:
-        """Return what Optuna keeps as the constraints of a trial."""
+        """Return the constraints that Optuna has stored for a trial."""
         try:
             return trial.constraints
         except TypeError:
@@ -248,7 +249,7 @@ class Sampler(BaseSampler):
     def _attribute(
         self, trial: FrozenTrial, name: str, sound: Callable[[Any], bool]
     ) -> dict[str, Any]:
-        """Return a system attribute of a trial, nothing where it is broken."""
+        """Return a system attribute of a trial, or an empty dict if it is broken."""
         value = trial.system_attrs.get(name)
         if value is not None and not sound(value):
             self._left_out(trial, f"system attribute {name!r}", value)
@@ -258,12 +259,12 @@ class Sampler(BaseSampler):
     def _left_out(
         self, trial: FrozenTrial, name: str, value: object, advice: str = ""
     ) -> None:
-        """Warn that an attribute of a trial teaches nothing."""
+        """Warn that a trial's attribute is left out."""
         words = f"trial {trial.number} has {value!r:.80} as its {name}: it is left out"
         self._warn((trial.number, name), words + advice)
 
     def _warn(self, key: Hashable, words: str) -> None:
-        """Warn once of what ``key`` stands for."""
+        """Warn, but only once for each ``key``."""
         if key not in self._warned:
             self._warned.add(key)
             warn(words)
@@ -314,7 +315,7 @@ class Sampler(BaseSampler):
         return told
 
     def _within(self, record: Record, policy: GPPolicy) -> Record:
-        """Return a trial without numbers that are too large for a policy's dtype."""
+        """Return a record without numbers that are too large for the policy's dtype."""
         out = record.within(checks.LARGEST[policy.dtype])
         if out != record:
             words = f"trial {record.number} has numbers whose squares {policy.dtype}"
@@ -324,15 +325,14 @@ class Sampler(BaseSampler):
     def _fitted_to(
         self, first: GPPolicy, key: tuple[Any, ...], measured: list[Record]
     ) -> tuple[GPPolicy, int]:
-        """Return a policy with the first trials seen, and how many of them it has.
+        """Return a policy fitted to the first trials, and the number of these trials.
 
-        Its hyperparameters were fitted to these. It is a copy of one that is kept until
-        there are enough for another fit.
+        It is a copy: the original serves until there are enough trials for another fit.
 
         Args:
             first: a policy that has seen nothing.
-            key: what it was made for.
-            measured: all trials that teach, in the order in which they ended.
+            key: the space, the goal and the number of costs that it was made for.
+            measured: all trials that were measured, in the order in which they ended.
         """
         groups = first._beliefs.groups
         intervals = [g.gp.refit_every for g in groups if g.gp.refit_every is not None]
@@ -344,7 +344,7 @@ class Sampler(BaseSampler):
         return copy.deepcopy(self._fitted[1]), used
 
     def _made(self, domain: Domain, minimise: bool, m: int) -> GPPolicy:
-        """Return a new policy, checked."""
+        """Return a new policy, or raise if it does not suit the study."""
         settings: dict[str, Any] = {"minimise": minimise, "seed": self._seed}
         settings["thresholds"] = 0.0 if self._limits is None else self._limits
         if isinstance(self._kind, type):
@@ -387,7 +387,8 @@ def _shared_space(trials: list[FrozenTrial]) -> dict[str, BaseDistribution]:
 def _kind(policy: Any, limited: bool) -> Any:
     """Return the class of a policy by its name; a callable as it is.
 
-    An error if it is none for a study, or keeps no limits and there are some.
+    Raise if there is no such policy for a study, or if it cannot keep limits and there
+    are some.
     """
     if callable(policy):
         return policy
