@@ -45,7 +45,7 @@ class Curve:
     sem: Tensor
 
     def until(self, last: int) -> Curve:
-        """The rounds up to ``last``."""
+        """Return the part of the curve up to round ``last``."""
         early = self.t <= last
         return Curve(*(x[early] for x in (self.t, self.mean, self.std, self.sem)))
 
@@ -56,7 +56,7 @@ Curves = Mapping[str, Mapping[str, Curve]]
 
 @runtime_checkable
 class HasCurves(Protocol):
-    """A run, as far as figures need it."""
+    """The part of a run that figures need."""
 
     @property
     def policy(self) -> str:
@@ -68,34 +68,34 @@ class HasCurves(Protocol):
 
     @property
     def stopped(self) -> Tensor | None:
-        """The round in which each trial's policy ended by itself, if it can."""
+        """The round in which each trial's policy stopped by itself, if it can."""
 
     def curve(
         self, name: str, points: int | None = None, average: bool = False
     ) -> Curve:
-        """A metric's mean and spread over the trials."""
+        """Return a metric's mean and spread over the trials."""
 
 
 def over_trials(values: Tensor, t: Tensor) -> Curve:
-    """The curve of ``values`` ``(trials, n)`` at the rounds ``t`` ``(n,)``."""
+    """Return the curve of ``values`` ``(trials, n)`` at the rounds ``t`` ``(n,)``."""
     std = values.std(0) if len(values) > 1 else torch.zeros_like(values[0])
     return Curve(t, values.mean(0), std, std / len(values) ** 0.5)
 
 
 def mean_and_sem(values: Tensor) -> dict[str, float]:
-    """Mean of ``(n,)`` values and its standard error, 0 for a single one."""
+    """Return the mean of ``(n,)`` values and its standard error (0 for one value)."""
     spread = float(values.std()) / len(values) ** 0.5 if len(values) > 1 else 0.0
     return {"mean": float(values.mean()), "sem": spread}
 
 
 def averaged(curve: Curve) -> Curve:
-    """A cumulative curve divided by the number of rounds."""
+    """Return a cumulative curve divided by the number of rounds so far."""
     t = curve.t.double()
     return replace(curve, mean=curve.mean / t, std=curve.std / t, sem=curve.sem / t)
 
 
 def thinned(rounds: int, points: int | None) -> Tensor:
-    """The rounds ``(n,)`` to keep of a curve: all, or about ``points`` at most.
+    """Return the rounds ``(n,)`` to keep of a curve: all, or about ``points``.
 
     Half of these are evenly spaced, half of them logarithmically.
     """
@@ -111,9 +111,10 @@ def thinned(rounds: int, points: int | None) -> Tensor:
 
 
 def exponent(curve: Curve, first: int) -> float:
-    """``a`` of ``mean ~ t^a`` from round ``first`` on, by least squares of logarithms.
+    """Return ``a`` of ``mean ~ t^a``, fitted from round ``first`` on.
 
-    0 for a curve that is 0; NaN for one that is not positive throughout.
+    The fit is least squares of logarithms. It is 0 for a curve that is 0, and NaN for
+    one that is not positive throughout.
     """
     chosen = curve.t >= first
     t, mean = curve.t[chosen].double(), curve.mean[chosen].double()

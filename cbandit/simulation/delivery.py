@@ -1,4 +1,4 @@
-"""Late feedback: letters that wait for the round in which they arrive."""
+"""Late feedback, as letters that wait for the round in which they arrive."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ class Letter:
     """The feedback of one choice that arrives in one round.
 
     Args:
-        choice: of the policy.
+        choice: the policy's choice.
         reward: ``(*trials,)``.
         cost: ``(*trials, m)``.
-        arrives: trials whose reward, and trials whose cost, is in it, ``(2, *trials)``.
+        arrives: which trials' rewards, and which trials' costs, are in this letter,
+            bool ``(2, *trials)``.
     """
 
     choice: Choice
@@ -31,13 +32,13 @@ class Letter:
     arrives: Tensor
 
     def read(self, policy: Policy) -> None:
-        """Tell the policy."""
+        """Tell the policy the feedback in this letter."""
         rewarded, charged = self.arrives
         charged = charged & bool(policy.m)
-        both = rewarded & charged
-        tell(policy, self.choice, both, reward=self.reward, cost=self.cost)
-        tell(policy, self.choice, rewarded & ~both, reward=self.reward)
-        tell(policy, self.choice, charged & ~both, cost=self.cost)
+        complete = rewarded & charged
+        tell(policy, self.choice, complete, reward=self.reward, cost=self.cost)
+        tell(policy, self.choice, rewarded & ~complete, reward=self.reward)
+        tell(policy, self.choice, charged & ~complete, cost=self.cost)
 
 
 class Post:
@@ -58,7 +59,7 @@ class Post:
         delays: Tensor,
         failed: Tensor | None = None,
     ) -> None:
-        """Post the feedback of a choice.
+        """Send the feedback of a choice on its way.
 
         Args:
             t: the round that is being played.

@@ -1,7 +1,7 @@
-"""The loop: ask the policy, ask the world, tell the policy, keep the account.
+"""The loop: ask the policy, ask the problem, tell the policy, keep the account.
 
-It is the only one in the library. A policy never sees the problem, nor the problem the
-policy.
+It is the only loop in the library. The policy never sees the problem, and the problem
+never sees the policy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Played:
 
     Args:
         t: the round, counted from 1.
-        choice: of the policy.
+        choice: the policy's choice.
         reward: as observed, ``(*trials,)``, whether or not it has arrived yet.
         cost: as observed, ``(*trials, m)``; NaN where the action has failed.
     """
@@ -59,7 +59,7 @@ def simulate(
     checkpoint_every: float = 30.0,
     trust: Iterable[object] = (),
 ) -> Run:
-    """Play ``horizon`` rounds and return all that happened.
+    """Play ``horizon`` rounds of a policy on a problem and return all that happened.
 
     The world's draws come from the policy's seed and trials, so policies of one seed
     meet the same noise, and trial ``i`` the same whatever batch it runs in.
@@ -184,7 +184,7 @@ def simulate(
 def _record(
     tape: Tape, world: World, shown: Round, played: Played, failed: Tensor | None
 ) -> None:
-    """Note all that one round was."""
+    """Write one round on the tape: choice, feedback and the truth."""
     t, choice = played.t, played.choice
     tape.put("actions", choice.x)
     if choice.index is not None:

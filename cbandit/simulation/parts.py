@@ -59,7 +59,7 @@ class Policy(Protocol):
         """Take the feedback of a choice, or a part of it."""
 
     def lighten(self) -> None:
-        """Drop, before a checkpoint, what is better computed anew than saved."""
+        """Drop, before a checkpoint, arrays that are better recomputed than saved."""
 
 
 _POLICY = "name seed m trials batch_shape multiplier ask() tell() lighten()"
@@ -67,7 +67,7 @@ _PROBLEM = "actions trials reward() costs() observe() optimum() stochastic_optim
 
 
 def check_parts(policy: Policy, problem: Problem) -> None:
-    """Raise if either lacks something, or if they do not go together."""
+    """Raise if policy or problem lacks something, or if they do not fit together."""
     _complete("policy", policy, _POLICY)
     _complete("problem", problem, _PROBLEM)
     ours, theirs = trial_range(policy.trials), trial_range(problem.trials)
@@ -108,7 +108,7 @@ def check_rounds(policy: Policy, rounds: int) -> None:
 
 
 def senses_of(problem: Problem, policy: Policy) -> Senses:
-    """Return how a problem states its functions; costs may be named by the policy."""
+    """Return a problem's names, signs and limits; the policy may name the costs."""
     senses = getattr(policy, "senses", None)
     names = senses.names if isinstance(senses, Senses) else None
     return Senses.of_problem(problem, policy.m, names)
@@ -128,7 +128,7 @@ def _complete(name: str, part: Policy | Problem, attributes: str) -> None:
 
 
 def _unlike(wanted: str, ours: object, theirs: object) -> CBanditError:
-    """Say in what a policy and a problem must be alike, and are not."""
+    """Return the error about a policy and a problem that do not fit together."""
     return CBanditError(
         f"policy and problem must {wanted}; the policy has {ours}, the problem {theirs}"
     )
@@ -157,7 +157,7 @@ def _check_senses(policy: Policy, theirs: Senses) -> None:
 
 
 def _check_thresholds(policy: Policy, limits: object) -> None:
-    """Warn where a policy keeps to limits that nobody may have meant."""
+    """Warn if the policy's limits are looser than the problem's, or left out."""
     if callable(limits) or not policy.m:
         return
     name, shape = "problem.thresholds", (*policy.batch_shape, policy.m)

@@ -36,7 +36,7 @@ Level = tuple[str, float, str]
 """A horizontal line: what it is called, its height, its colour."""
 
 Band = tuple[str, float]
-"""What a band shows, ``"sem"`` or ``"std"``, and how many of them to either side."""
+"""The spread of a band, ``"sem"`` or ``"std"``, and how many of them to each side."""
 
 # Okabe and Ito's colours, told apart by the colour-blind too; yellow is too faint
 COLOURS = (
@@ -77,7 +77,7 @@ def curves(
     points: int | None = 1000,
     average: bool = False,
 ) -> Curves:
-    """The curves of several runs, by policy and metric; see :meth:`Run.curve`.
+    """Return the curves of several runs, by policy and metric; see :meth:`Run.curve`.
 
     Costs with names have ``"cost NAME"`` and ``"limit NAME"`` too.
     """
@@ -113,7 +113,7 @@ def overview(
     marks: Sequence[int] = (),
     reward: str = "reward",
 ) -> Figure:
-    """Draw one panel a metric, one curve a policy.
+    """Draw a panel for each metric, with a curve for each policy.
 
     A dotted line shows where a policy has stopped in half of its trials.
 
@@ -125,10 +125,9 @@ def overview(
         average: divide by the number of rounds so far.
         spread: the band is ``"sem"``, the standard error of the mean over the trials,
             or ``"std"``, their standard deviation.
-        width: the band is so many of them to either side.
-        log: whether rounds are on a logarithmic axis. Unless given they are for
-            averages, and for the soft violation, which is often over within a few
-            rounds.
+        width: the band reaches this many of them to either side.
+        log: whether rounds are on a logarithmic axis. By default they are for averages,
+            and for the soft violation, which is often over within a few rounds.
         until: the last round shown; all of them unless given.
         marks: rounds marked in every panel, such as those at which the world changes.
         reward: what the reward is called.
@@ -189,7 +188,7 @@ def _table(
     average: bool,
     until: int | None,
 ) -> Curves:
-    """The curves to draw, averaged and cut as asked."""
+    """Return the curves to draw, averaged and cut as asked."""
     if not isinstance(shown, Mapping):
         runs = [shown] if isinstance(shown, HasCurves) else shown
         table = curves(runs, metrics, 1000, average)
@@ -215,8 +214,8 @@ def costs(
 ) -> Figure:
     """Draw the averages so far of the reward and of each cost that has a name.
 
-    Lines mark the costs' limits. A policy that keeps limits on average ends at them or
-    on their right side.
+    Lines mark the costs' limits. A policy that keeps its limits on average ends on the
+    allowed side of them.
 
     Args:
         table: curves as :func:`curves` returns them, of runs with named costs.
@@ -259,10 +258,10 @@ def evolution(
     spread: str = "std",
     width: float = 1.0,
 ) -> Figure:
-    """Draw a row for each setting of an experiment, one panel a metric.
+    """Draw a row for each setting of an experiment, with a panel for each metric.
 
     Args:
-        rows: the setting in words, its curves, and levels to be marked, by metric.
+        rows: for each setting its name, its curves, and by metric the levels to mark.
         metrics: of :data:`LABELS`.
         title: above all panels.
         spread: as for :func:`overview`.
@@ -295,7 +294,7 @@ def comparison(
     spread: str = "std",
     width: float = 1.0,
 ) -> Figure:
-    """Draw one metric, one panel a setting, one curve for each name in it."""
+    """Draw one metric: a panel for each setting, a curve for each name in it."""
     columns, order = len(panels), _policies(panels.values())
     with _sheet(title, columns, columns, 3.8, 0.0, sharey=True) as (figure, grid):
         for panel, (words, table) in zip(grid[0], panels.items(), strict=True):
@@ -310,12 +309,12 @@ def comparison(
 def boxes(
     frame: pd.DataFrame, *, title: str | None = None, table: Curves | None = None
 ) -> Figure:
-    """Draw boxplots of time averages: a row a metric, a column a policy.
+    """Draw boxplots of time averages: a row per metric, a column per policy.
 
     Args:
         frame: columns ``policy``, ``metric``, ``t``, ``trial``, ``value``.
         title: above all panels.
-        table: the curves, which know where a policy stopped; marked if given.
+        table: the curves; if given, the round where a policy stopped is marked.
     """
     policies, metrics = list(frame.policy.unique()), list(frame.metric.unique())
     count, columns = len(metrics) * len(policies), len(policies)
@@ -351,14 +350,14 @@ def trade_off(
     title: str | None = None,
     sweeps: Sequence[Sequence[str]] = (),
 ) -> Figure:
-    """Draw final time averages of two metrics against each other, a point a policy.
+    """Draw each policy's final time averages of two metrics as a point.
 
     Args:
         table: the curves, by policy; bars are standard errors over the trials.
         metrics: along the axes.
         title: above the panel.
-        sweeps: policies that differ in one argument alone; a line joins those of each
-            sweep, in this order.
+        sweeps: groups of policies that differ in one argument alone; a line joins each
+            group, in its order.
     """
     with _sheet(title, 1, 1, 4.2, 0.0, width=5.6) as (figure, panels):
         panel, places = panels[0, 0], {}
@@ -388,7 +387,7 @@ def differences(
     *,
     title: str | None = None,
 ) -> Figure:
-    """Draw differences and their intervals beside 0, a panel a metric.
+    """Draw differences and their intervals beside 0, with a panel for each metric.
 
     Args:
         shown: by metric and by name, a difference and the ends of its interval.
@@ -415,7 +414,7 @@ def differences(
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Write the figure to a file, atomically; its kind is by the path's ending."""
+    """Write the figure to a file, atomically; the path's ending says its format."""
     kind = Path(path).suffix.lstrip(".").lower() or "png"
     known = figure.canvas.get_supported_filetypes()
     if kind not in known:
@@ -479,19 +478,19 @@ def _policies(tables: Iterable[Curves]) -> list[str]:
 
 
 def _columns(count: int) -> int:
-    """How many of ``count`` panels stand side by side, in one row or in two."""
+    """Return how many of ``count`` panels stand side by side, in one row or two."""
     return count if count < 4 else (count + 1) // 2
 
 
 def _png(figure: Figure) -> bytes:
-    """The figure as a picture, which IPython shows without pyplot."""
+    """Return the figure as a PNG picture, which IPython shows without pyplot."""
     file = BytesIO()
     figure.savefig(file, format="png", dpi=figure.dpi)
     return file.getvalue()
 
 
 def _title_of(metric: str, reward: str = "reward") -> str:
-    """A metric's name with a capital letter, the reward by what it is called."""
+    """Return a metric's name as a title, with the reward's own name in it."""
     words = LABELS[metric].replace("reward", reward)
     if metric == "regret" and reward != "reward":
         words = f"regret in {reward}"
@@ -512,7 +511,7 @@ def _add_legend(figure: Figure, panels: Iterable[Axes]) -> None:
 
 
 def _stop_of(lines: Mapping[str, Curve]) -> int | None:
-    """The round from which half of a policy's trials have stopped, if they have."""
+    """Return the round from which half of a policy's trials have stopped, if any."""
     if "stopped" not in lines:
         return None
     over = lines["stopped"].mean >= 0.5
@@ -537,12 +536,12 @@ def _draw_panel(
         panel: where to draw.
         table: the curves; policies without this metric are left out.
         name: the metric.
-        band: to either side.
-        order: all policies of the figure, whose places settle colours and dashes.
+        band: the spread around each curve.
+        order: all policies of the figure; their places fix colours and dashes.
         average: whether the curves are time averages.
         log: whether rounds are on a logarithmic axis.
         reward: what the reward is called.
-        zero: whether a line marks 0, where that tells something.
+        zero: whether a line marks 0, for metrics whose values lie near it.
     """
     from matplotlib.ticker import EngFormatter, MaxNLocator
 

@@ -35,13 +35,12 @@ def few_threads(size: float) -> Iterator[None]:
 
 @contextmanager
 def until_interrupted(active: bool) -> Iterator[list[int]]:
-    """Yield a list for the number of a signal, Ctrl-C or SIGTERM, that has come.
+    """Catch Ctrl-C and SIGTERM, so that the round can be finished.
 
-    So the round can be finished.
-
-    A second signal stops at once. (Launchers pass on the one that the terminal has sent
-    to all their processes: a signal within a second of the first is the same.) Handlers
-    other than Python's own stay as they are.
+    Yield a list, which gets the number of the signal that has come. A second signal
+    stops at once. (Launchers pass on the one that the terminal has sent to all their
+    processes: a signal within a second of the first is the same.) Handlers other than
+    Python's own stay as they are.
     """
     heard: list[int] = []
     first = math.inf  # when the first signal came
@@ -71,14 +70,14 @@ def until_interrupted(active: bool) -> Iterator[list[int]]:
 
 
 def stop(number: int) -> None:
-    """End as the signal would have, had nobody listened."""
+    """End the process as the signal would have, had it not been caught."""
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     raise SystemExit(128 + number)
 
 
 def bar(shown: bool, name: str, done: int, total: int) -> Any:
-    """A progress bar, seen on a terminal and after a second only."""
+    """Return a progress bar; it is shown after a second, and on a terminal only."""
     if not (shown and sys.stderr.isatty()):
         return _Unseen()
     from tqdm import tqdm
@@ -89,7 +88,7 @@ def bar(shown: bool, name: str, done: int, total: int) -> Any:
 
 
 class _Unseen(AbstractContextManager["_Unseen"]):
-    """No bar; tqdm's own would keep a lock that a process must give back."""
+    """A bar that is not shown; tqdm's own would hold a lock between processes."""
 
     def __exit__(self, *raised: object) -> None: ...
 

@@ -1,4 +1,4 @@
-"""A run's checkpoint: what is in it, and who may go on with it."""
+"""The checkpoint of a run: its content, and checks that it fits the run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class State:
 
     @classmethod
     def fresh(cls, policy: Policy) -> State:
-        """The state before the first round."""
+        """Return the state before the first round."""
         streams = Streams(policy.seed, policy.trials, "world")
         return cls(streams, Tape(tuple(policy.batch_shape)), Post())
 
@@ -48,12 +48,12 @@ class Checkpoint:
     """The file of one run of one policy on one problem.
 
     Args:
-        path: where it lies, or will.
+        path: the file, which need not exist yet.
         policy: as it was built.
-        problem: likewise.
+        problem: as it was built.
         ranks: the processes that share the run; the first of them reads and writes.
-        trust: what the file may name, beside what is known and what ``policy`` is made
-            of.
+        trust: classes, functions or modules that the file may name, beside those of
+            the library and those that ``policy`` is made of.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Checkpoint:
         }
 
     def exists(self) -> bool:
-        """Whether there is a file to go on from."""
+        """Return whether there is a file to go on from."""
         there: bool = self._ranks.first(self.path.exists)
         if not there:
             self._digests[os.path.realpath(self.path)] = ()  # and none is to come
@@ -108,7 +108,7 @@ class Checkpoint:
         self._ranks.first(lambda: files.write(self.path, *rest))
 
     def read(self, horizon: int) -> State:
-        """Return the state in the file, and bring the policy to the one it had there.
+        """Return the state in the file, and restore the policy from it.
 
         A file of another run, or of more rounds than ``horizon``, is an error; then the
         policy stays as it is.
@@ -136,7 +136,7 @@ class Checkpoint:
         return state
 
     def _check(self, mark: dict[str, Any], settings: dict[str, Any]) -> None:
-        """Raise if the file is of another run, or of one built otherwise."""
+        """Raise if the file is of another run, or of one built with other arguments."""
         words = [
             f"{key} is {mark[key]!r}, expected {value!r}"
             for key, value in self._mark.items()

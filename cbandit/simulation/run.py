@@ -49,12 +49,12 @@ class Summary(dict[str, dict[str, float]]):
     """Final values of a run: ``summary["regret"]["mean"]``; prints as a table.
 
     Args:
-        policy: its name.
+        policy: the policy's name.
         rounds: how many were played.
         values: ``mean`` and ``sem``, the standard error over the trials, by metric.
         seconds_per_round: of the whole batch of trials.
         trials: how many there were.
-        alike: whether they did the same to the bit: nothing is drawn at random.
+        alike: whether all trials are equal to the bit, as nothing is drawn at random.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class Run:
         optimum: of each round, ``(*trials, T)``; NaN where nothing is feasible.
         stochastic_optimum: as ``optimum``.
         seconds: taken by each round of the whole batch of trials, ``(T,)``.
-        thresholds: the problem's, ``(*trials, 1, m)`` or ``(*trials, T, m)``; those
-            that the policy was given are its own affair.
+        thresholds: the problem's, ``(*trials, 1, m)`` or ``(*trials, T, m)``, whatever
+            thresholds the policy was given.
         expected_rewards: under each round's distribution, ``(*trials, T)``; ``None``
             for policies that do not randomise.
         expected_costs: likewise, less thresholds, ``(*trials, T, m)``.
@@ -156,7 +156,7 @@ class Run:
 
     @property
     def prices(self) -> Tensor:
-        """The multipliers in the user's units, before each round, as they are there.
+        """The multipliers before each round, in the user's units.
 
         ``(*trials, T, m)``; NaN where a standardised belief had no unit yet.
         """
@@ -193,11 +193,11 @@ class Run:
         return Senses(self.m) if self.senses is None else self.senses
 
     def _up(self, rewards: Tensor) -> Tensor:
-        """Return rewards that are to be large."""
+        """Return rewards with the sign under which larger is better."""
         return self._words.reward(rewards)
 
     def _stated(self, over: Tensor) -> Tensor:
-        """Return costs as the problem states them, by how much they are beyond it."""
+        """Return costs in the problem's words, from their excess over thresholds."""
         return self._words.costs(over) + self.thresholds
 
     @property
@@ -213,9 +213,10 @@ class Run:
 
     @property
     def policy_regret(self) -> Tensor:
-        """Cumulative regret of the distributions drawn from, ``(*trials, T)``.
+        """Cumulative expected regret of the policy's distributions, ``(*trials, T)``.
 
-        Both sides are expectations: against the best distribution's.
+        Each round compares the expected reward of the best distribution with that of
+        the distribution drawn from.
         """
         best, earned = self.stochastic_optimum, self._stage_rewards
         return account.policy_regret(self._up(best), self._up(earned))
@@ -233,7 +234,7 @@ class Run:
 
     @property
     def stage_kept(self) -> Tensor:
-        """Whether each round's expected costs kept to thresholds, ``(*trials, T)``."""
+        """Whether a round's expected costs are within thresholds, ``(*trials, T)``."""
         return account.stage_kept(self.stage_costs)
 
     @property
@@ -243,40 +244,40 @@ class Run:
 
     @property
     def stage_rounds_kept(self) -> Tensor:
-        """The share of rounds so far that kept to thresholds, ``(*trials, T)``."""
+        """The share of rounds so far with :attr:`stage_kept`, ``(*trials, T)``."""
         return account.time_average(self.stage_kept.double().cumsum(-1))
 
     @property
     def stage_runs_kept(self) -> Tensor:
-        """1 while every round so far kept to thresholds, then 0, ``(*trials, T)``."""
+        """1 while every round had :attr:`stage_kept`, then 0, ``(*trials, T)``."""
         return self.stage_kept.double().cummin(-1).values
 
     @property
     def realised_regret(self) -> Tensor:
-        """Cumulative ``f(x*) - r_t`` on the rewards that came, ``(*trials, T)``.
+        """Cumulative ``f(x*) - r_t`` of the observed rewards, ``(*trials, T)``.
 
-        Where an action has failed none came, and its true reward stands for it.
+        Where an action has failed none was observed, and its true reward is taken.
         """
-        came = self.rewards
+        rewards = self.rewards
         if self.failed is not None:
-            came = torch.where(self.failed, self.true_rewards, came)
-        return account.realised_regret(self._up(self.optimum), self._up(came))
+            rewards = torch.where(self.failed, self.true_rewards, rewards)
+        return account.realised_regret(self._up(self.optimum), self._up(rewards))
 
     @property
     def soft_violation(self) -> Tensor:
-        """``|| [ sum g(x_s) ]_+ ||``, ``(*trials, T)``."""
+        """Soft violation ``|| [ sum_s g(x_s) ]_+ ||``, ``(*trials, T)``."""
         return account.soft_violation(self.true_costs)
 
     @property
     def hard_violation(self) -> Tensor:
-        """``sum sum_j [g_j(x_s)]_+``, ``(*trials, T)``."""
+        """Hard violation ``sum_s sum_j [g_j(x_s)]_+``, ``(*trials, T)``."""
         return account.hard_violation(self.true_costs)
 
     @property
     def hard_violation_in_spreads(self) -> Tensor:
-        """As :attr:`hard_violation`, each cost in spreads of what was seen of it.
+        """Hard violation with each cost over its observed spread, ``(*trials, T)``.
 
-        ``(*trials, T)``. Costs of different units add up to something then.
+        So costs of different units can be added up.
         """
         costs = self.costs.double().flatten(0, -2)
         spread = costs.std(0) if len(costs) > 1 else torch.ones_like(costs[0])
@@ -300,7 +301,7 @@ class Run:
     def best_feasible(self) -> Tensor:
         """The largest true reward so far of a feasible action, ``(*trials, T)``.
 
-        NaN until one was played.
+        NaN until a feasible action was played.
         """
         return account.best_feasible(self.true_rewards, self.true_costs)
 
@@ -310,7 +311,7 @@ class Run:
         return float(self.seconds.mean()) if self.rounds else 0.0
 
     def summary(self) -> Summary:
-        """Final values over the trials: a dict that prints as a table.
+        """Return final values over the trials: a dict that prints as a table.
 
         For a policy that randomises it also holds :data:`STAGES`: policy regret, the
         largest stage cost, and the shares of rounds, and of whole runs, whose stage
@@ -339,7 +340,7 @@ class Run:
     def curve(
         self, name: str, points: int | None = None, average: bool = False
     ) -> Curve:
-        """A metric's mean and spread over the trials.
+        """Return a metric's mean and spread over the trials.
 
         Args:
             name: a cumulative metric, such as ``"regret"`` or ``"reward"`` (true
@@ -360,11 +361,11 @@ class Run:
         return over_trials(total.reshape(-1, self.rounds)[:, t - 1], t)
 
     def thinned(self, points: int | None = None) -> Tensor:
-        """The rounds ``(n,)`` of a curve, ``n`` at most about ``points``."""
+        """Return the rounds ``(n,)`` of a curve, ``n`` at most about ``points``."""
         return thinned(self.rounds, points)
 
     def cumulative(self, name: str) -> Tensor:
-        """A metric of :meth:`curve` in each trial, ``(*trials, T)``, float64."""
+        """Return a metric of :meth:`curve` in each trial, ``(*trials, T)``, float64."""
         name = name if isinstance(name, str) else repr(name)  # no metric's name
         kind, _, cost = name.partition(" ")
         if kind in NAMED and cost in self.cost_names:
@@ -393,7 +394,7 @@ class Run:
         return values.double()
 
     def frame(self) -> pd.DataFrame:
-        """A long pandas frame with a row for each trial and round.
+        """Return a long pandas frame with a row for each trial and round.
 
         Columns: policy, trial, t, x1.. (or the parameters' names, with the user's
         values; and action, its number), reward, cost1.. (or the costs' names),

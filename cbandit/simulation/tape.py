@@ -18,7 +18,7 @@ BLOCK = 256
 
 
 class Tape:
-    """All rounds so far, a list of pieces for each quantity.
+    """All rounds so far, as a list of pieces for each quantity.
 
     A piece is ``(*trials, n, ...)``, on the CPU. The rounds of the block that is being
     played stay where their values are made, so that the host waits for a policy on a
@@ -38,7 +38,7 @@ class Tape:
         return vars(self) | {"block": {}, "rows": {}, "pieces": pieces}
 
     def has(self, name: str) -> bool:
-        """Whether this quantity was noted before."""
+        """Return whether this quantity was noted before."""
         return name in self.rows or name in self.pieces
 
     def put(self, name: str, value: Tensor) -> None:
@@ -50,14 +50,14 @@ class Tape:
         rows[self.rounds % BLOCK].copy_(value)
 
     def turn(self, seconds: float, world: World) -> None:
-        """End the round, which took so many seconds."""
+        """End the round, which took ``seconds``."""
         self.seconds.append(seconds)
         self.rounds += 1
         if self.rounds % BLOCK == 0:
             self.flush(world)
 
     def flush(self, world: World) -> None:
-        """Put the block away, and ask a blockwise problem for the truth about it."""
+        """Move the block to the CPU, and ask a blockwise problem for its truth."""
         start, stop = self.flushed, self.rounds
         if start == stop:
             return
@@ -78,14 +78,14 @@ class Tape:
         self.flushed, self.seconds = stop, []
 
     def _axis(self, values: Tensor) -> int:
-        """Return which axis the rounds are; all but seconds have one of trials."""
+        """Return the axis of rounds: seconds have it first, others after the trials."""
         return min(len(self.batch), values.dim() - 1)
 
     def _joined(self, pieces: list[Tensor]) -> Tensor:
         return torch.cat(pieces, self._axis(pieces[0]))
 
     def run(self, policy: Policy, senses: Senses, horizon: int) -> Run:
-        """Return the rounds so far as a run; this empties the tape, flushed before."""
+        """Return the rounds so far as a run, and empty the tape; flush it before."""
         # one by one: never all of it twice
         out = {name: self._joined(self.pieces.pop(name)) for name in [*self.pieces]}
         index = out.pop("index", None)
@@ -111,7 +111,7 @@ class Tape:
 
 
 def _thresholds(limits: object, costs: Tensor) -> Tensor:
-    """``(*trials, T, m)``, or ``(*trials, 1, m)`` where they do not change."""
+    """Return thresholds ``(*trials, T, m)``; if constant, ``(*trials, 1, m)``."""
     shape = (*costs.shape[:-2], costs.shape[-1])
 
     def checked(value: object) -> Tensor:

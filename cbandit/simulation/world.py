@@ -1,4 +1,4 @@
-"""The problem as the loop sees it: its answers checked, and as tensors."""
+"""The problem as the loop sees it, with its answers checked and made tensors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class World:
         self.senses = senses_of(problem, policy)
 
     def show(self, t: int) -> tuple[Round, dict[str, Any]]:
-        """The problem's view before round ``t``, and the keywords for ``ask``."""
+        """Return the problem's view before round ``t``, and keywords for ``ask``."""
         if self._show is None:
             return NOTHING, {}
         shown = self._show(t, self.streams)
@@ -51,9 +51,9 @@ class World:
         return shown, question
 
     def observe(self, choice: Choice) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of a choice.
+        """Return noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of a choice.
 
-        And the trials in which it has failed, ``None``: in none.
+        The third value marks the trials in which it has failed; ``None``: in none.
         """
         outcome = self.problem.observe(choice, self.streams)
         if not isinstance(outcome, tuple | list) or len(outcome) not in (2, 3):
@@ -91,7 +91,7 @@ class World:
     # -- the noiseless truth ---------------------------------------------------------
 
     def truth(self, x: Tensor, t: int, m: int) -> dict[str, Tensor]:
-        """The truth about round ``t`` at ``x``; of a blockwise problem nothing yet."""
+        """Return the truth about round ``t`` at ``x``; nothing if it is blockwise."""
         if self._blocks is not None:
             return {}
         truth = {
@@ -106,7 +106,7 @@ class World:
         return truth
 
     def truths(self, t: Tensor, index: Tensor | None, x: Tensor) -> dict[str, Tensor]:
-        """The truth about rounds ``t`` ``(n,)``; nothing if it is not blockwise.
+        """Return the truth about rounds ``t`` ``(n,)``; nothing if it is not blockwise.
 
         Names as in :meth:`truth`; each value ``(*trials, n)`` or ``(*trials, n, m)``.
         """
@@ -122,7 +122,7 @@ class World:
         }
 
     def expected(self, choice: Choice, shown: Round, t: int) -> tuple[Tensor, Tensor]:
-        """The expected reward ``(*trials,)`` and costs ``(*trials, m)`` of a choice."""
+        """Return a choice's expected reward ``(*trials,)``, costs ``(*trials, m)``."""
         if choice.distribution is None:
             return self._reward(choice.x, t), self._costs(choice.x, t)
         index, probability = choice.distribution.index, choice.distribution.probability
@@ -145,7 +145,7 @@ class World:
         return checks.shaped("problem.reward", reward, self.batch, "(*trials,)")
 
     def _costs(self, x: Tensor, t: int, m: int | None = None) -> Tensor:
-        """``(*trials, m)``, also of a problem that leaves out the axis of one cost."""
+        """Return costs ``(*trials, m)``; the axis of a single cost may be missing."""
         batch = self.batch
         costs = checks.tensor("problem.costs", self.problem.costs(x, t))
         costs = costs.unsqueeze(-1) if costs.shape == batch else costs
@@ -154,7 +154,7 @@ class World:
 
 
 def _failures(marks: object, batch: tuple[int, ...]) -> Tensor | None:
-    """The trials ``(*trials,)`` in which an action has failed, on the host."""
+    """Return the trials ``(*trials,)`` in which an action has failed, on the host."""
     failed = checks.tensor("the failures of problem.observe", marks, None, "cpu")
     if failed.dtype != torch.bool:
         raise CBanditError(
