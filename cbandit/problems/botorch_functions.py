@@ -91,7 +91,7 @@ class Continuous(Fixed):
     def stochastic_optimum(self, t: int) -> Tensor:
         """The reward of the best distribution on 8192 Sobol points and the optimum.
 
-        The best on the whole box is at least that.
+        The best on the whole box is at least as good.
         """
         return self._stochastic_optimum
 
@@ -100,13 +100,13 @@ class Continuous(Fixed):
 
 
 def box_of(function: Any) -> Box:
-    """The box on which a test function is defined."""
+    """Return the box on which a test function is defined."""
     bounds: Tensor = function.bounds.double()
     return Box(bounds[0], bounds[1])
 
 
 def truth(function: ConstrainedBaseTestProblem, x: Tensor) -> Tensor:
-    """Reward and costs ``(*b, 1 + m)`` at ``x`` ``(*b, d)``, float64."""
+    """Return reward and costs ``(*b, 1 + m)`` at ``x`` ``(*b, d)``, float64."""
     sign = -1.0 if function._is_minimization_by_default else 1.0
     shape, flat = x.shape[:-1], x.reshape(-1, x.shape[-1])
     # without noise, and before BoTorch's own negate= turns signs
@@ -134,9 +134,9 @@ def from_botorch(
             ``(N, d)`` points, a :class:`~cbandit.Finite` or a
             :class:`~cbandit.ProductGrid`: these points. If none of them is feasible
             there is no regret, and a warning says so.
-        noise: variance on the reward; that of the function's ``noise_std`` if left out.
-        cost_noise: variance on the costs, a number or ``(m,)``; that of
-            ``constraint_noise_std`` if left out.
+        noise: variance on the reward; by default from the function's ``noise_std``.
+        cost_noise: variance on the costs, a number or ``(m,)``; by default from
+            ``constraint_noise_std``.
         optimum: the best feasible reward on the box. Left out, the best known; on
             points it is always exact.
 
@@ -209,7 +209,7 @@ def _variance(name: str, variance: object, std: object, count: int) -> Tensor:
 
 
 def _best_known(function: Any) -> float:
-    """The best feasible reward on the function's box; NaN where no one knows."""
+    """Return the best feasible reward on the function's box; NaN if it is unknown."""
     kind = type(function)
     sign = -1.0 if function._is_minimization_by_default else 1.0
     stated, optimizers = function._optimal_value, function._optimizers

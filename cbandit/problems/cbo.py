@@ -20,7 +20,7 @@ NOISE = 0.01
 
 
 def _service(x: Tensor) -> Tensor:
-    """``h_1(x_1) + h_2(x_2)``, concave."""
+    """Return the service ``h_1(x_1) + h_2(x_2)``, which is concave."""
     return torch.log1p(3 * x[..., 0]) / 1.5 + 0.9 * (x[..., 1] + 0.01).sqrt() - 0.09
 
 
@@ -55,16 +55,17 @@ class Allocation(Gridded):
         return Round(observed_costs=costs.unsqueeze(-2))
 
     def observe(self, choice: Choice, generator: Streams) -> tuple[Tensor, Tensor]:
-        """The noisy reward, and the constraint of the action as it was shown."""
+        """Return the noisy reward, and the action's constraint as it was shown."""
         reward, _ = self.look(choice.x, choice.t, generator)
         cost = self._arrived - _service(choice.x.cpu().double())
         return reward, cost.unsqueeze(-1)
 
 
 def cbo_gpu_allocation(trials: Trials = None, seed: int = 0) -> Allocation:
-    """``cbo-gpu-allocation``: ``g_t(x) = omega_t - h_1(x_1) - h_2(x_2)``.
+    """``cbo-gpu-allocation``: allocate GPUs to serve arrivals with little energy.
 
-    ``omega_t`` are this round's arrivals, seen before the choice. ``h_i`` are the known
+    The constraint is ``g_t(x) = omega_t - h_1(x_1) - h_2(x_2)``. ``omega_t`` are this
+    round's arrivals, seen before the choice. ``h_i`` are the known
     service curves of two nodes, concave in their shares of GPUs. The reward is minus
     the energy, which is unknown and observed with noise.
 

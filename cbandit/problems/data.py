@@ -1,7 +1,7 @@
 """Data files of the papers' experiments. The library does not ship them.
 
 They are looked for in ``$CBANDIT_DATA``, in ``../shared/data`` beside a checkout and in
-the user's data folder. :func:`write_public` makes them of public copies.
+the user's data folder. :func:`write_public` makes them from public copies.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Needed:
     """A data file that experiments read.
 
     Args:
-        name: of the file.
-        rows, columns: of its numbers.
-        digest: of these numbers, see :func:`digest`.
-        what: what they are, in words.
+        name: the file's name.
+        rows, columns: the shape of its table of numbers.
+        digest: the digest of these numbers, see :func:`digest`.
+        what: a description of them.
         public: the file's name in the public copy's repository.
         skip: header lines and columns before the numbers.
     """
@@ -89,7 +89,7 @@ STOCKS = Needed(
 
 
 def folders() -> list[Path]:
-    """The folders in which data files are looked for, in this order.
+    """Return the folders in which data files are looked for, in this order.
 
     These are ``$CBANDIT_DATA``, if it is set, one beside a checkout, and the user's, as
     the XDG base directories have it.
@@ -101,7 +101,7 @@ def folders() -> list[Path]:
 
 
 def _numbers(path: Path, wanted: Needed) -> np.ndarray:
-    """A file's numbers, of any shape; an error if it holds anything else."""
+    """Return a file's numbers, of any shape; raise if it holds anything else."""
     lines, columns = wanted.skip
     try:
         return np.loadtxt(
@@ -130,12 +130,12 @@ def _read(wanted: Needed) -> Tensor:
 
 
 def light() -> tuple[Tensor, Tensor]:
-    """Training ``(601, 41)`` and test ``(192, 41)`` readings of the light sensors."""
+    """Return training ``(601, 41)`` and test ``(192, 41)`` readings of the sensors."""
     return _read(TRAIN), _read(TEST)
 
 
 def stocks() -> Tensor:
-    """Adjusted closing prices, ``(823 days, 29 stocks)``."""
+    """Return adjusted closing prices, ``(823 days, 29 stocks)``."""
     return _read(STOCKS)
 
 
@@ -148,14 +148,14 @@ KNOWN = (
 
 
 def write_public(path: Path, changed: bool = False) -> list[Path]:
-    """Write what experiments read from one public copy; return where it lies.
+    """Turn one public copy into the files that experiments read; return their paths.
 
-    That is in ``$CBANDIT_DATA``, or in the user's folder where it is not set. Nothing
-    is written unless all of the file is in order.
+    They are in ``$CBANDIT_DATA``, or in the user's folder if it is not set. Nothing is
+    written unless the whole copy is in order.
 
     Args:
-        path: of the copy: a ``.mat`` file with the sensors, a ``.csv`` with the stocks.
-        changed: take numbers, too, that are not those of the published results.
+        path: the copy, a ``.mat`` file with the sensors or a ``.csv`` with the stocks.
+        changed: also take numbers that differ from those of our results.
     """
     if not path.is_file():
         raise CBanditError(f"{path} is not there; {KNOWN}")
@@ -180,7 +180,7 @@ def write_public(path: Path, changed: bool = False) -> list[Path]:
 
 
 def digest(table: np.ndarray) -> str:
-    """The SHA-256 digest of a table's numbers, row by row as 64-bit floats."""
+    """Return the SHA-256 digest of a table's numbers, row by row as 64-bit floats."""
     return hashlib.sha256(np.ascontiguousarray(table, "<f8").tobytes()).hexdigest()
 
 
@@ -202,11 +202,11 @@ def _check(path: Path, wanted: Needed, table: np.ndarray, changed: bool) -> None
 
 
 Copies = dict[Needed, tuple[np.ndarray, bytes]]
-"""The numbers of each file that a public copy holds, and its text."""
+"""The numbers and the text of each file that a public copy makes."""
 
 
 def _sensors(path: Path) -> Copies:
-    """The readings in ``data.train.sensordata`` and ``data.test.sensordata``."""
+    """Read ``data.train.sensordata`` and ``data.test.sensordata``."""
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
 
@@ -233,7 +233,7 @@ def _sensors(path: Path) -> Copies:
 
 
 def _stocks(path: Path) -> Copies:
-    """The file itself: a line of names, then a date and 29 prices a day."""
+    """Read the file: a line of names, then a date and 29 prices for each day."""
     raw = path.read_bytes().replace(b"\r\n", b"\n")
     if not raw.startswith(b"Date,"):
         raise CBanditError(f"{path} does not begin with 'Date,'; {KNOWN}")

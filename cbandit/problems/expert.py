@@ -17,16 +17,17 @@ def expert_distance(actions: Any, moves: object, kernel: Kernel) -> Tensor:
     """Return how far each action is from what an expert does, ``(N,)``.
 
     It is the squared maximum mean discrepancy between always playing ``x`` and the
-    expert's law, of which ``moves`` ``y_1 .. y_n`` are draws: ``k(x, x) - (2/n)
-    sum_i k(x, y_i) + (1/(n (n-1))) sum_{i != j} k(y_i, y_j)``. It is unbiased, so that
-    fresh moves each round are a full-information constraint for
-    :class:`~cbandit.SCGPUCB` (Zhou and Ji's longer form, appendix A), with the distance
-    that is allowed as its threshold. It may be below 0.
+    expert's distribution, of which ``moves`` ``y_1 .. y_n`` are draws:
+    ``k(x, x) - (2/n) sum_i k(x, y_i) + (1/(n (n-1))) sum_{i != j} k(y_i, y_j)``.
+
+    The estimate is unbiased, and so may be below 0. With fresh moves each round it is a
+    full-information constraint for :class:`~cbandit.SCGPUCB` (Zhou and Ji's longer
+    form, appendix A); its threshold is the distance that is allowed.
 
     Args:
         actions: a finite set or a grid, or points ``(N, d)``.
         moves: points ``(n, d)``, at least two.
-        kernel: of GPyTorch, on points.
+        kernel: a GPyTorch kernel on points.
 
     Example:
         >>> import cbandit as cb, gpytorch, torch

@@ -1,4 +1,4 @@
-"""Problems given by formulas on a box, played on a grid of it or anywhere inside."""
+"""Problems given by formulas on a box, played on a grid or anywhere inside."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ class Phase:
 
 
 class Gridded:
-    """A problem of formulas, on a grid; ``optimum`` is the grid's.
+    """A problem given by formulas, on a grid; its ``optimum`` is the grid's.
 
     A policy over a :class:`~cbandit.Box` can play it too, on ``problem.box``. Its
     regret is against the grid's optimum all the same, and may be a little negative.
 
     Args:
-        phases: how the world changes; one for a world that does not.
-        axes: of the grid, 1-d tensors.
+        phases: the functions from one round on; one phase if they never change.
+        axes: the grid's axes, 1-d tensors.
         noise: variance of the Gaussian noise on the reward.
         cost_noise: variance of the Gaussian noise on the costs.
         half_width: add noise uniform on ``[-half_width, half_width]`` to the costs.
         delay: mean of the Poisson delays of reward and cost, drawn for each round and
             trial; ``None``: feedback comes at once.
         trials: the trials it is for; ``None``: no trials axis.
-        seed: of the starts.
+        seed: the seed of the starts.
         purpose: keeps the starts of different problems apart.
     """
 
@@ -103,7 +103,7 @@ class Gridded:
     # -- the truth -----------------------------------------------------------------
 
     def phase(self, t: int) -> int:
-        """The number, counted from 0, of round ``t``'s phase."""
+        """Return the number of round ``t``'s phase, counted from 0."""
         return bisect_right(self._firsts, t) - 1
 
     def reward(self, x: Tensor, t: int) -> Tensor:
@@ -140,7 +140,7 @@ class Gridded:
         return self._stochastic_optima[self.phase(t)].expand(self._batch)
 
     def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:
-        """The truth about the rounds ``t`` ``(n,)``, as the loop asks for it."""
+        """Return the truth about the rounds ``t`` ``(n,)``."""
         x, shape = x.double(), x.shape[:-1]
         phase = torch.tensor([self.phase(s) for s in t.tolist()])
         reward = torch.empty(shape, dtype=torch.float64)
@@ -159,13 +159,13 @@ class Gridded:
     # -- rounds --------------------------------------------------------------------
 
     def observe(self, choice: Choice, generator: Streams) -> tuple[Tensor, Tensor]:
-        """Noisy reward ``(*trials,)`` and costs ``(*trials, m)``."""
+        """Return a choice's noisy reward ``(*trials,)``, costs ``(*trials, m)``."""
         return self.look(choice.x, choice.t, generator)
 
     def look(
         self, x: Tensor, t: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Noisy reward and costs of ``x`` ``(*trials, d)`` in round ``t``."""
+        """Return noisy reward and costs of ``x`` ``(*trials, d)`` in round ``t``."""
         x = x.cpu()
         batch = tuple(x.shape[:-1])
         reward, costs = self.reward(x, t), self.costs(x, t)
@@ -178,7 +178,7 @@ class Gridded:
         return reward, costs
 
     def round(self, t: int, generator: Streams) -> Round:
-        """Show the delays, where there are any."""
+        """Return the round's delays, if there are any."""
         if self._delays is None:
             return NOTHING
         draws = uniforms(generator, self._batch, 2)
@@ -190,10 +190,10 @@ class Gridded:
 
 
 def poisson(mean: float) -> Tensor:
-    """The distribution function of a Poisson variable at 0, 1, 2, ...
+    """Return the distribution function of a Poisson variable at 0, 1, 2, ...
 
     It ends where float64 cannot tell it from 1. ``searchsorted`` of a uniform draw in
-    it draws the variable.
+    it gives a draw of the variable.
     """
     mean = checks.number("delay", mean, minimum=0.0)
     k = torch.arange(int(mean + 12 * mean**0.5 + 30), dtype=torch.float64)

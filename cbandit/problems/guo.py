@@ -28,7 +28,7 @@ def waves(
     cost_shift: tuple[float, float] = (0.0, 0.0),
     level: float = 0.95,
 ) -> Phase:
-    """``f = -sin(x1 + shift) - x2``, ``g = sin(x1 + a) sin(x2 + b) + level``."""
+    """Return ``f = -sin(x1 + shift) - x2``, ``g = sin(x1 + a) sin(x2 + b) + level``."""
     a, b = cost_shift
 
     def reward(x: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def waves(
 
 
 def square(points: int = 61, side: float = 6.0) -> list[Tensor]:
-    """The axes of a grid of ``points x points`` on ``[0, side]^2``."""
+    """Return the axes of a grid of ``points x points`` on ``[0, side]^2``."""
     return [torch.linspace(0, side, points, dtype=torch.float64)] * 2
 
 

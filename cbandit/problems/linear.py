@@ -20,7 +20,7 @@ from cbandit.search.simplex.programme import PolicySolution
 
 
 class LinearProblem(Fixed):
-    """``f(x) = <x, theta>``, ``cost_j(x) = <x, mu_j>``.
+    """A linear problem: ``f(x) = <x, theta>``, ``cost_j(x) = <x, mu_j>``.
 
     Args:
         actions: a :class:`~cbandit.Finite` set, or a :class:`~cbandit.Star` whose
@@ -59,15 +59,15 @@ class LinearProblem(Fixed):
         self.actions, self.trials = actions, trial_range(trials)
         batch = () if self.trials is None else (len(self.trials),)
         dim = actions.dim
-        first = checks.finite("theta", checks.tensor("theta", theta))
-        rest = checks.finite("mu", checks.tensor("mu", mu))
-        if rest.dim() < 2:
+        theta = checks.finite("theta", checks.tensor("theta", theta))
+        mu = checks.finite("mu", checks.tensor("mu", mu))
+        if mu.dim() < 2:
             raise CBanditError(
-                f"mu must have shape (*trials, m, d); got {tuple(rest.shape)}"
+                f"mu must have shape (*trials, m, d); got {tuple(mu.shape)}"
             )
-        self.m = rest.shape[-2]
-        self.theta = checks.shaped("theta", first, (*batch, dim), "(*trials, d)")
-        self.mu = checks.shaped("mu", rest, (*batch, self.m, dim), "(*trials, m, d)")
+        self.m = mu.shape[-2]
+        self.theta = checks.shaped("theta", theta, (*batch, dim), "(*trials, d)")
+        self.mu = checks.shaped("mu", mu, (*batch, self.m, dim), "(*trials, m, d)")
         tau = checks.finite("thresholds", checks.tensor("thresholds", thresholds))
         self._tau = checks.shaped("thresholds", tau, (*batch, self.m), "(*trials, m)")
         self.thresholds: Any = self._tau

@@ -1,4 +1,4 @@
-"""A table of measurements as a problem: knobs, a target, limits, repeats, gaps."""
+"""Read a table of measurements: knobs, target, limits, repeats and missing cells."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ SPAN = 10**6  # whole numbers further apart than this count as numbers
 
 @dataclass(frozen=True)
 class Measured:
-    """A frame of measurements that has been read.
+    """The content of a frame of measurements.
 
     Args:
         actions: the configurations, each once, with names.
         reward: means of the target, ``(N,)``, as in the frame.
         costs: means of the costs, ``(m, N)``.
-        noise: variance of the reward; or outcomes to draw from.
-        cost_noise: variances of the costs, ``(m,)``; ``None`` beside outcomes.
+        noise: variance of the reward; or the outcomes to draw from.
+        cost_noise: variances of the costs, ``(m,)``; ``None`` if outcomes are drawn.
         dropped: the rows that were left out, by the frame's labels.
         repeats: how many rows were measured on configurations seen before.
     """
@@ -51,7 +51,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Noise drawn from what each configuration gave, reward and costs together.
+    """Noise drawn from each configuration's measurements, reward and costs together.
 
     Args:
         apart: deviations from the mean, ``(N, R, 1 + m)``, padded by zeros.
@@ -64,7 +64,7 @@ class Outcomes:
     def __call__(
         self, index: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Noise ``(*trials,)`` and ``(*trials, m)`` at the actions ``index``."""
+        """Return noise ``(*trials,)`` and ``(*trials, m)`` at the actions ``index``."""
         draws = uniforms(generator, tuple(index.shape), 1)[..., 0]
         noise = self.apart[index, (draws * self.count[index]).long()]
         return noise[..., 0], noise[..., 1:]
@@ -120,7 +120,7 @@ def measured(
 
 
 def _check_columns(frame: pd.DataFrame, used: list[Any], chosen: list[Any]) -> None:
-    """Raise if columns are missing, used twice, not named by strings, or hold dates."""
+    """Raise if a column is missing, used twice, not named by a string, or of dates."""
     known = list(frame.columns)
     for name in used:
         if known.count(name) != 1:
@@ -141,25 +141,25 @@ def _check_columns(frame: pd.DataFrame, used: list[Any], chosen: list[Any]) -> N
         raise CBanditError("knobs must hold at least one column; got none")
     for name in used:
         if getattr(frame[name].dtype, "kind", "O") in "mM":
-            rest = [column for column in used if column != name]
+            others = [column for column in used if column != name]
             raise CBanditError(
                 f"column {name!r} holds dates or times, which are no settings and no "
                 f"measurements: leave it out (knobs= names those that count, of "
-                f"{rest}) or make numbers or texts of it"
+                f"{others}) or make numbers or texts of it"
             )
 
 
 def _rows_apart(frame: pd.DataFrame, chosen: list[str]) -> None:
-    """Warn of columns that rather number or date the rows than set anything."""
+    """Warn of columns that seem to number or date the rows rather than set anything."""
     if len(frame) <= FEW or len(chosen) == 1:
         return
     odd = [name for name in chosen if apart(frame[name])]
     if odd:
-        rest = [name for name in chosen if name not in odd]
+        others = [name for name in chosen if name not in odd]
         warn(
             f"{', '.join(map(repr, odd))}: another value in each of the {len(frame)} "
             "rows. If that numbers or dates the rows and sets nothing, name the knobs: "
-            f"knobs={rest}"
+            f"knobs={others}"
         )
 
 
@@ -196,7 +196,7 @@ def _complete(
 
 
 def _numbers(frame: pd.DataFrame, name: str) -> np.ndarray:
-    """Return a column of outcomes as numbers, finite and so are their squares."""
+    """Return a column of outcomes as numbers, or raise if one is too large or none."""
     column = frame[name]
     try:
         values = column.to_numpy(dtype=np.float64)
@@ -227,12 +227,12 @@ def _odd(column: pd.Series[Any]) -> str:
 
 
 def _row(rows: pd.DataFrame | pd.Series[Any], label: object) -> str:
-    """Name a row; of a file it is a line."""
+    """Return the name of a row, such as ``row 3``, or ``line 3`` of a file."""
     return f"{rows.index.name or 'row'} {label}"
 
 
 def _parameter(column: pd.Series[Any]) -> Int | Float | Category:
-    """Return what a column of settings holds: whole numbers, numbers or categories."""
+    """Return the parameter that a column of settings holds."""
     kind = column.dtype.kind if hasattr(column.dtype, "kind") else "O"
     if kind in "iuf":
         values = column.to_numpy(dtype=np.float64)
@@ -267,7 +267,7 @@ def _coordinates(frame: pd.DataFrame, name: str, parameter: object) -> np.ndarra
 def _variances(
     noise: object, outcomes: list[str], apart: np.ndarray, free: int
 ) -> Tensor:
-    """Return the variance of each outcome: as told, or as the repeats say."""
+    """Return the variance of each outcome: as given, or as estimated from repeats."""
     if isinstance(noise, Mapping):
         if set(noise) != set(outcomes):
             raise CBanditError(

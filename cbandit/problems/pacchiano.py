@@ -34,7 +34,7 @@ class Bernoulli:
     def __call__(
         self, index: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Noise ``(*trials,)`` and ``(*trials, m)`` at the actions ``index``."""
+        """Return noise ``(*trials,)`` and ``(*trials, m)`` at the actions ``index``."""
         functions, size = self._means.shape[-2:]
         means = self._means.expand(*index.shape, functions, size)
         at = index.reshape(*index.shape, 1, 1).expand(*index.shape, functions, 1)
@@ -47,9 +47,9 @@ class Bernoulli:
 def pacchiano_cyclic(
     d: int = 10, tau: float = 0.5, noise: float = 1.0, trials: Trials = None
 ) -> LinearProblem:
-    """Segments from 0 to the cyclic shifts of ``(0, 1, .., d - 1)``, its length 1.
+    """Segments from 0 to the cyclic shifts of ``(0, .., d - 1)``, scaled to length 1.
 
-    The reward's coefficients are that vector, the cost's the same backwards. Ours:
+    The reward's coefficients are that vector; the cost's are the vector reversed. Ours:
     Gaussian noise, of variance ``noise``.
     """
     d = checks.whole("d", d, 2, "a whole number above 1")
@@ -66,7 +66,7 @@ def pacchiano_sphere(
     noise: float = 1.0,
     rays: int = 100,
 ) -> LinearProblem:
-    """Rays from 0 to 100 uniform unit vectors, for the unit ball.
+    """Rays from 0 to 100 uniform unit vectors, in place of the unit ball.
 
     Each trial draws its own coefficients, uniform unit vectors, and its own threshold,
     uniform on [0, 1]. Ours: each trial draws its own rays too; Gaussian noise of
@@ -84,7 +84,7 @@ def pacchiano_sphere(
 def pacchiano_opb_random(
     arms: int = 10, tau: float = 0.5, trials: Trials = None, seed: int = 0
 ) -> Table:
-    """Arms with Bernoulli rewards and costs of uniform means; arm 0 has (0, 0)."""
+    """Arms with Bernoulli rewards and costs of uniform means; those of arm 0 are 0."""
     arms = checks.whole("arms", arms, 2, "a whole number above 1")
     streams = Streams(seed, trial_range(trials), "pacchiano-opb-random")
     means = streams.uniform(2, arms)
@@ -110,7 +110,7 @@ def pacchiano_hard(
     tau: float = 0.5,
     trials: Trials = None,
 ) -> Table:
-    """The lower bound's two instances: arm 3 is too dear or, in the twin, affordable.
+    """The lower bound's two instances: arm 3 is infeasible, or in the twin feasible.
 
     ``gap`` is ``tau - c0``. To tell the two apart takes about ``1 / gap^2`` plays of an
     arm that can hardly be played. Gaussian noise of variance 1.
@@ -135,7 +135,7 @@ def bench_stagewise(
     trials: Trials = None,
     seed: int = 0,
 ) -> Table:
-    """Draws from a GP prior on a product grid over ``[0, 6]^2``, for OPB's GP form.
+    """Draws of a GP prior on a product grid over ``[0, 6]^2``, for OPB's GP form.
 
     This problem is ours. Reward and costs have an RBF kernel of lengthscale 0.5; every
     threshold is ``gap`` above its cost at the corner (action 0), which is therefore

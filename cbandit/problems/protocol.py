@@ -1,4 +1,4 @@
-"""The contract of a problem: what the loop asks of it, and what it may offer beside."""
+"""The protocol of a problem: the methods the loop needs, and optional ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cbandit.search.simplex.programme import PolicySolution
 
 @dataclass(frozen=True)
 class Round:
-    """The world's view before a round; by default it shows nothing.
+    """The part of the world that is shown before a round; by default nothing.
 
     Args:
         actions: a set for this round alone (contexts).
@@ -42,7 +42,7 @@ class Round:
     delays: Any = None
 
     def question(self) -> dict[str, Any]:
-        """The keywords for ``policy.ask``."""
+        """Return the keywords for ``policy.ask``."""
         named = {
             "actions": self.actions,
             "among": self.among,
@@ -123,7 +123,7 @@ class Problem(Protocol):
         """The reward of the best distribution feasible on average, ``(*trials,)``."""
 
     def round(self, t: int, generator: Streams) -> Round:
-        """The world's view before round ``t``; it shows nothing if this is left out."""
+        """Return what is shown before round ``t``; without this method, nothing is."""
 
 
 @dataclass(frozen=True)
@@ -145,13 +145,13 @@ class Evaluation:
 
 @runtime_checkable
 class Blockwise(Protocol):
-    """A problem that knows the truth about many rounds at once.
+    """A problem that can tell the truth about many rounds at once.
 
-    The loop then asks for it every few hundred rounds, rather than in each of them.
+    The loop then asks for it every few hundred rounds instead of in every round.
     """
 
     def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:
-        """The truth about rounds ``t`` ``(n,)``.
+        """Return the truth about rounds ``t`` ``(n,)``.
 
         ``index`` is ``(*trials, n)``, ``None`` without numbers; ``x`` is
         ``(*trials, n, d)``.
@@ -159,9 +159,10 @@ class Blockwise(Protocol):
 
 
 class Fixed(ABC):
-    """A problem whose functions never change. It is blockwise: its account is cheap.
+    """A problem whose functions never change.
 
-    Its noise is Gaussian, of deviations ``_std``, ``(1 + m,)`` or ``(*trials, 1 + m)``.
+    It is :class:`Blockwise`, so its account is cheap. Its noise is Gaussian with
+    standard deviations ``_std``, ``(1 + m,)`` or ``(*trials, 1 + m)``.
     """
 
     _std: Tensor
@@ -215,11 +216,11 @@ class Fixed(ABC):
         return self._stochastic_optimum
 
     def round(self, t: int, generator: Streams) -> Round:
-        """Nothing is shown before a round."""
+        """Return an empty round: nothing is shown before a choice."""
         return NOTHING
 
     def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:
-        """The truth about the rounds ``t``, as the loop asks for it in blocks."""
+        """Return the truth about the rounds ``t``."""
         values = self._values(x, index)
         return Evaluation(
             values[..., 0],
@@ -233,7 +234,7 @@ NOTHING = Round()
 
 
 def best_value(f: Tensor, g: Tensor, tau: Tensor) -> Tensor:
-    """The largest ``f (*b, N)`` among feasible actions, ``(*b,)``; NaN: there is none.
+    """Return the largest ``f (*b, N)`` of a feasible action, ``(*b,)``; NaN: none is.
 
     Feasible are those with ``g (*b, m, N)`` at most ``tau (*b, m)``.
     """
@@ -245,7 +246,10 @@ def best_value(f: Tensor, g: Tensor, tau: Tensor) -> Tensor:
 def normals(
     generator: torch.Generator, batch_shape: tuple[int, ...], *shape: int
 ) -> Tensor:
-    """Standard normals ``(*batch_shape, *shape)``, from each trial's own stream."""
+    """Draw standard normals ``(*batch_shape, *shape)``.
+
+    If ``generator`` has a stream for each trial, each trial draws from its own.
+    """
     if isinstance(generator, Streams) and generator.batch_shape == batch_shape:
         return generator.normal(*shape)
     return torch.randn(*batch_shape, *shape, generator=generator, dtype=torch.float64)
@@ -254,14 +258,14 @@ def normals(
 def uniforms(
     generator: torch.Generator, batch_shape: tuple[int, ...], *shape: int
 ) -> Tensor:
-    """Uniforms on [0, 1), ``(*batch_shape, *shape)``, from each trial's own stream."""
+    """Draw uniforms on [0, 1), ``(*batch_shape, *shape)``, as :func:`normals` does."""
     if isinstance(generator, Streams) and generator.batch_shape == batch_shape:
         return generator.uniform(*shape)
     return torch.rand(*batch_shape, *shape, generator=generator, dtype=torch.float64)
 
 
 def delays_of(delays: Any, batch_shape: tuple[int, ...]) -> Tensor:
-    """The delays of reward and cost, float64 ``(2, *trials)``."""
+    """Return the delays of reward and cost, float64 ``(2, *trials)``."""
     if isinstance(delays, Mapping):
         if set(delays) - {"reward", "cost"}:
             raise CBanditError(

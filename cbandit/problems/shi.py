@@ -83,7 +83,7 @@ def _budget(x: Tensor) -> Tensor:
 def shi_data_rate(
     constraint: str = "noiseless", trials: Trials = None, seed: int = 0
 ) -> Gridded:
-    """``shi-data-rate``: four users' utilities of their rates, one budget.
+    """``shi-data-rate``: the utility of four users' rates, under one budget.
 
     On ``[0, 2]^4``, ``f = sum U_i(x_i)``, for users 1 and 3
     ``U_i = c_i (1 / (1 + exp(-a_i (x_i - b_i))) + d_i)``, for users 2 and 4

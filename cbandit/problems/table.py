@@ -45,7 +45,7 @@ class Resampled:
     def __call__(
         self, index: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Noise ``(*trials,)`` and ``(*trials, m)`` at the actions ``index``."""
+        """Return noise ``(*trials,)`` and ``(*trials, m)`` at the actions ``index``."""
         draws = uniforms(generator, tuple(index.shape), 2)
         rows = (draws * self.reward.shape[0]).long()
         return (
@@ -56,7 +56,7 @@ class Resampled:
 
 @dataclass(frozen=True)
 class Normal:
-    """Gaussian noise with a deviation of each action's own.
+    """Gaussian noise whose standard deviation depends on the action.
 
     Args:
         reward: ``(N,)``, the deviations of the reward.
@@ -69,7 +69,7 @@ class Normal:
     def __call__(
         self, index: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Noise ``(*trials,)`` and ``(*trials, m)`` at the actions ``index``."""
+        """Return noise ``(*trials,)`` and ``(*trials, m)`` at the actions ``index``."""
         m = self.costs.shape[-2]
         draws = normals(generator, tuple(index.shape), 1 + m)
         costs = self.costs.mT[index] * draws[..., 1:]
@@ -85,15 +85,15 @@ class Table(Fixed):
         costs: ``g`` of every action, ``(m, N)`` or ``(*trials, m, N)``.
         noise: variance of the Gaussian noise on the reward, a number or ``(*trials,)``;
             or a callable ``(index, generator) -> (reward noise, costs noise)``.
-        cost_noise: variance on the costs, a number, ``(m,)`` or ``(*trials, m)``; that
-            of the reward unless given.
-        actions: the set, of ``N`` actions; numbers 0 to N - 1 on the line unless given.
+        cost_noise: variance on the costs, a number, ``(m,)`` or ``(*trials, m)``; by
+            default that of the reward.
+        actions: the set of ``N`` actions; by default the numbers 0 to N - 1.
         trials: the trials the tables are for, ``None`` without a trials axis.
         thresholds: a cost is feasible at or below it, a number, ``(m,)`` or
             ``(*trials, m)``; by name, ``{"latency": "<= 20", "up": ">= 0.9"}``, in the
             order of the costs.
         minimise: whether the reward is to be small.
-        known: facts about the problem that its policies may be told; kept as it is.
+        known: facts about the problem that policies may be told; stored unchanged.
 
     Example:
         >>> import cbandit as cb
@@ -142,8 +142,8 @@ class Table(Fixed):
         self.minimise = self.senses.minimise
         # as they are stated: a row of (f, g) for each action, all trials below each
         # other, for one look-up
-        both = torch.cat([f.unsqueeze(-2), g], -2)
-        self._rows = both.mT.reshape(-1, 1 + self.m).contiguous()
+        values = torch.cat([f.unsqueeze(-2), g], -2)
+        self._rows = values.mT.reshape(-1, 1 + self.m).contiguous()
         # as a policy means them: to be maximised, and to stay below
         self.f = self.senses.reward(f).contiguous()
         self.g = self.senses.costs(g.mT).mT.contiguous()
@@ -175,9 +175,10 @@ class Table(Fixed):
         if self._noise is None:
             lam = checks.nonnegative("noise", noise)
             lam = checks.shaped("noise", lam, batch, "(*trials,)").unsqueeze(-1)
-            rest = lam if cost_noise is None else cost_noise
-            rest, shape = checks.nonnegative("cost_noise", rest), (*batch, self.m)
-            cost_lam = checks.shaped("cost_noise", rest, shape, "(*trials, m)")
+            variance = lam if cost_noise is None else cost_noise
+            variance = checks.nonnegative("cost_noise", variance)
+            shape = (*batch, self.m)
+            cost_lam = checks.shaped("cost_noise", variance, shape, "(*trials, m)")
             self._std = torch.cat([lam, cost_lam], -1).sqrt()
         elif cost_noise is not None:
             raise CBanditError("cost_noise must be left out where noise is a callable")
@@ -197,12 +198,12 @@ class Table(Fixed):
     ) -> Table:
         """Make a problem of a table of measurements.
 
-        Its actions are the configurations that were measured, and have names; numbers,
-        whole numbers and categories are told by the columns' kinds. Rows with missing
-        cells are left out, and a warning names them (``problem.dropped``).
+        Its actions are the configurations that were measured, and have names; a
+        column's type says whether it holds numbers, whole numbers or categories. Rows
+        with missing cells are left out, and a warning names them (``problem.dropped``).
 
         Args:
-            frame: a pandas frame with a row a measurement.
+            frame: a pandas frame with a row for each measurement.
             maximise: the column that is to be large; or
             minimise: the column that is to be small.
             limits: by column, ``{"latency": "<= 20", "accuracy": ">= 0.9"}``; a number
@@ -210,11 +211,11 @@ class Table(Fixed):
                 of it with another name. If no row keeps all limits, a warning says so.
             knobs: the columns that can be set; a dict says what they hold, such as
                 ``{"threads": cb.Int(1, 64, log=True)}``. ``None``: all others; a
-                warning names those that have another value in every row.
-            noise: the variance of a measurement, a number or by column; ``None``: as
-                configurations measured more than once show, else 0.
-            repeats: what becomes of these: ``"mean"``, or ``"draw"``: what was measured
-                is drawn again, reward and costs together.
+                warning names those that have a different value in every row.
+            noise: the variance of a measurement, a number or by column; ``None``: it is
+                estimated from repeated configurations, and 0 if there are none.
+            repeats: how repeated configurations are used: ``"mean"`` takes their means;
+                ``"draw"`` draws from their measurements, reward and costs together.
 
         Example:
             >>> import cbandit as cb, pandas
@@ -253,7 +254,7 @@ class Table(Fixed):
         return table
 
     def _rows_of(self, index: Tensor) -> Tensor:
-        """``(*index.shape, 1 + m)``: reward and costs; ``index`` leads with trials."""
+        """Return reward and costs, ``(*index.shape, 1 + m)``, at ``(*trials, ...)``."""
         index = index.to(self._rows.device)
         if self._first is not None:
             index = index + self._first.view(-1, *[1] * (index.dim() - 1))
@@ -275,7 +276,7 @@ class Table(Fixed):
         return truth[..., 0] + reward, truth[..., 1:] + costs
 
     def _unkept(self) -> str:
-        """Say that no action keeps all limits, and how many keep each."""
+        """Return a warning: no action keeps all limits, and how many keep each one."""
         over = self.g - self._tau.unsqueeze(-1)
         counts = (over <= 0).sum(-1).reshape(-1, self.m).double().mean(0).tolist()
         shares = [f"{self.senses.label(j)} {count:g}" for j, count in enumerate(counts)]

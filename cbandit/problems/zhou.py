@@ -26,7 +26,7 @@ MAX_DRAWS = 10_000
 
 @dataclass(frozen=True)
 class Known:
-    """The facts that an experiment tells its policies; each number is ``(*trials,)``.
+    """The facts that an experiment tells its policies; numbers are ``(*trials,)``.
 
     Args:
         kernel: the reward's and the cost's kernel, double; ``None`` where the arms are
@@ -59,7 +59,7 @@ class Known:
 
 
 def rbf(lengthscale: float) -> Any:
-    """A squared-exponential kernel in float64."""
+    """Return a squared-exponential kernel in float64."""
     from gpytorch.kernels import RBFKernel
 
     kernel = RBFKernel().double()
@@ -69,7 +69,7 @@ def rbf(lengthscale: float) -> Any:
 
 
 def _lipschitz(h: Tensor, distance: Tensor) -> Tensor:
-    """The largest slope of ``h`` ``(*trials, N)`` over all pairs of actions."""
+    """Return the largest slope of ``h`` ``(*trials, N)`` over all pairs of actions."""
     rise = (h.unsqueeze(-1) - h.unsqueeze(-2)).abs()
     apart = distance > 0
     return (rise / distance.masked_fill(~apart, 1.0) * apart).flatten(-2).amax(-1)
@@ -78,7 +78,7 @@ def _lipschitz(h: Tensor, distance: Tensor) -> Tensor:
 def _facts(
     f: Tensor, g: Tensor, noise: Tensor, radius: Tensor, bound: str, distance: Tensor
 ) -> dict[str, Tensor]:
-    """The facts of :class:`Known` about functions ``(*trials, N)`` and their noise."""
+    """Return the facts of :class:`Known` about functions ``(*trials, N)``."""
     return {
         "noise": noise,
         "cost_noise": noise,
@@ -95,7 +95,7 @@ def _facts(
 def _safe(
     g: Tensor, seed: int, trials: range | None, purpose: str, seeds: int
 ) -> Tensor:
-    """Random feasible actions, uniform, ``(*trials, seeds)``; one is ``(*trials,)``."""
+    """Draw ``(*trials, seeds)`` feasible actions uniformly; ``(*trials,)`` if one."""
     draws = Streams(seed, trials, purpose).uniform(checks.whole("seeds", seeds))
     feasible = (g <= 0).expand(*draws.shape[:-1], g.shape[-1])
     count = feasible.sum(-1, keepdim=True)
@@ -106,7 +106,7 @@ def _safe(
 
 
 def _draw(stream: Streams, gram: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw one ``sum a_i k(., x_i)``, ``(N,)``; with its RKHS norm."""
+    """Draw one function ``sum a_i k(., x_i)``, ``(N,)``; return it and its norm."""
     size = gram.shape[-1]
     weight = torch.zeros(size, dtype=torch.float64)
     # a stream of one trial has a trials axis of length one
@@ -179,14 +179,14 @@ def zhou_synthetic(
 
 
 def _bound(f: Tensor, bound: str) -> Tensor:
-    """``B`` of functions ``(*trials, N)``."""
+    """Return the bound ``B`` of functions ``(*trials, N)``."""
     return (f if bound == "max" else f.abs()).amax(-1)
 
 
 def _feasible_draw(
     cost: str, bound: str, gram: Tensor, stream: Streams
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Draw one trial's ``f``, ``g`` ``(N,)`` and their norms, until it is feasible."""
+    """Draw one trial's ``f``, ``g`` ``(N,)`` and norms, again until it is feasible."""
     for _ in range(MAX_DRAWS):
         f, norm = _draw(stream, gram)
         if cost == "independent":
@@ -210,7 +210,7 @@ def _from_samples(
     seeds: int,
     gaussian: bool = False,
 ) -> Table:
-    """A table of arms with sampled rewards ``(S, N)``; ``g = -f + height``.
+    """Return a table of arms with sampled rewards ``(S, N)``; ``g = -f + height``.
 
     The arms' prior covariance is that of the normalised training columns.
     """
@@ -271,7 +271,7 @@ def zhou_light(
 
 
 def zhou_finance(trials: Trials = None, seed: int = 0, seeds: int = 1) -> Table:
-    """29 stocks: find the dearest, and hold prices above 100, under heavy-tailed noise.
+    """29 stocks: find the dearest, with a price of at least 100, under heavy tails.
 
     ``f`` is the mean price, the noise a random day's deviation; ``g = -f + 100``. As
     with the light sensors, everything is divided by the largest mean price, 237.3
