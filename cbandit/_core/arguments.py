@@ -1,4 +1,4 @@
-"""The settings of a policy or a problem: what a resumed run is compared with.
+"""The settings of a policy or problem, which a resumed run is compared with.
 
 A constructor notes its arguments in its first statement,
 ``self.settings = stated(self, locals())``. A checkpoint keeps them as plain values, so
@@ -30,7 +30,7 @@ FOREIGN = 2  # how deep to look into objects of other libraries
 
 
 def stated(thing: Any, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe a constructor's arguments, beneath those that a derived class noted.
+    """Describe a constructor's arguments; those that a subclass noted win.
 
     Args:
         thing: the object being built. A keyword in its constructor's ``**common`` must
@@ -119,7 +119,7 @@ def described(value: object, depth: int = DEPTH) -> Any:
 
 
 def _attributes(value: object) -> dict[str, Any]:
-    """Return an object's attributes but those that are computed when first used."""
+    """Return an object's attributes, without cached properties."""
     cached, held = functools.cached_property, getattr(value, "__dict__", {})
     names = [k for k in held if not isinstance(getattr(type(value), k, 0), cached)]
     return {name: held[name] for name in names}
@@ -158,7 +158,7 @@ def _numeric(value: object, depth: int) -> bool:
 
 
 def _numbers(array: np.ndarray) -> Numbers:
-    """Return the array's numbers if they are few, else two sums of unlike weights."""
+    """Return the array's numbers if they are few, else two sums that identify it."""
     shape, flat = array.shape, array.reshape(-1)
     if flat.size <= FEW:
         return Numbers(shape, tuple(flat.tolist()))
@@ -174,7 +174,7 @@ def _numbers(array: np.ndarray) -> Numbers:
 def differences(
     before: object, now: object, where: str = ""
 ) -> Iterator[tuple[str, object, object]]:
-    """Yield ``(name, before, now)`` of all in which two descriptions differ."""
+    """Yield ``(name, before, now)`` for each place where two descriptions differ."""
     if isinstance(before, dict) and isinstance(now, dict):
         if before.get("") == now.get(""):
             for key in before | now:
@@ -190,7 +190,7 @@ def differences(
 
 
 def _short(description: object) -> object:
-    """Return a description that fits in an error: of an object, its class alone."""
+    """Return a description, shortened for an error to an object's class."""
     if isinstance(description, dict):
         return description.get("", "several")
     return description

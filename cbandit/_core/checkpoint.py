@@ -1,13 +1,14 @@
-"""Checkpoints: written whole or not at all, read back only if they are ours.
+"""Checkpoints: written whole or not at all, and read only if this library wrote them.
 
 A file begins with one line, ``cbandit checkpoint FORMAT KIND ROUNDS DIGEST``; the rest
 is its body, as :mod:`~cbandit._core.graph` makes it. Format, kind and digest are
 checked before the body is touched, and reading runs no code of the file's and inflates
 nothing.
 
-A policy or a run notes the digests of what it has read or written at a path. It does
-not replace a file that has changed there since, nor one that it does not know and that
-is of another kind or of more rounds: another's rounds are not lost unsaid.
+A policy or a run notes the digests of the files that it has read or written. It does
+not replace a file that has changed since. Nor does it replace a file that it has never
+read or written if that is of another kind or holds more rounds: so no other process
+loses its rounds unnoticed.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _NAME = b"cbandit checkpoint "
 LINE = 200  # bytes, more than the first line has
 
 Digests = dict[str, tuple[bytes, ...]]
-"""By path, the digests of what a policy or a run has read or written there last. These
-are states that it has been through: what replaces them loses nothing."""
+"""By path, the digests of the file as a policy or a run has last read or written it.
+The policy or run has been in these states, so replacing them loses nothing."""
 
 # By kind: what reads a checkpoint, and what to do where others have changed it.
 _KINDS = {
@@ -53,9 +54,9 @@ class _Head(NamedTuple):
     """The first line of a checkpoint.
 
     Args:
-        kind: of what is in it.
-        rounds: how many, in digits.
-        digest: of these and the body.
+        kind: the kind of its content.
+        rounds: the number of rounds in it, in digits.
+        digest: the digest of kind, rounds and body.
     """
 
     kind: bytes
@@ -75,12 +76,12 @@ def write(
 
     Args:
         path: a checkpoint of this format is replaced, unless it may hold rounds of
-            others; any other file is kept, an error.
+            others; any other file is kept, and an error raised.
         kind: one word for what it holds, which :func:`read` has to name.
         content: anything of plain values, containers, tensors and objects.
-        digests: what the writer has read or written; the new file is noted there.
+        digests: of the files that the writer has read or written; the new one is added.
         overwrite: replace any checkpoint of this format.
-        rounds: how many there are in it.
+        rounds: the number of rounds in ``content``.
     """
     target, noted = _path(path), {} if digests is None else digests
     if target.is_dir():
@@ -107,7 +108,7 @@ def write(
     mark = digest(name, *parts)
 
     def check() -> None:
-        """Raise if another process has written the file, else note what it will be."""
+        """Raise if another process has written the file, else note its new digest."""
         if not overwrite:
             _check(target, kind, noted, rounds)
         # noted first: an interrupt may come when the file is there already
@@ -128,15 +129,15 @@ def read(
     ranks: Ranks = distributed.ALONE,
     digests: Digests | None = None,
 ) -> Any:
-    """Return what :func:`write` put in the file.
+    """Return the content that :func:`write` put in the file.
 
     Args:
-        path: of the file.
+        path: the file.
         kind: the word that it was written with.
-        of: the class of what it holds.
-        trust: what it may name beside what is known, from :func:`names.trusted`.
+        of: the class of its content.
+        trust: what it may name beside the known names, see :func:`names.trusted`.
         ranks: the processes that ask for it together; the first of them reads it.
-        digests: the file as it is now is noted there.
+        digests: gets the digest of the file as it is now.
     """
     target = _path(path)
     head, body = ranks.first(lambda: _opened(target))
@@ -175,13 +176,13 @@ def _path(path: object) -> Path:
 
 
 def _check(target: Path, kind: str, digests: Digests, rounds: int) -> None:
-    """Raise if a checkpoint that is there may hold rounds of others.
+    """Raise if an existing checkpoint may hold rounds of others.
 
     Args:
-        target: of the file.
-        kind: of what is to replace it.
-        digests: what the writer has read or written.
-        rounds: that it holds.
+        target: the checkpoint.
+        kind: the kind of the content that is to replace it.
+        digests: of the files that the writer has read or written.
+        rounds: the number of rounds in the new content.
     """
     try:
         with open(target, "rb") as file:
@@ -206,7 +207,7 @@ def _check(target: Path, kind: str, digests: Digests, rounds: int) -> None:
 
 
 def _opened(target: Path) -> tuple[_Head, bytes]:
-    """Return first line and body of a checkpoint, or raise unless it is ours."""
+    """Return first line and body of a checkpoint; raise if it is foreign or broken."""
     try:
         raw = target.read_bytes()
     except OSError as error:
@@ -221,7 +222,7 @@ def _opened(target: Path) -> tuple[_Head, bytes]:
 
 
 def _head(target: Path, line: bytes) -> _Head:
-    """Return the first line of a checkpoint, or raise unless it is ours."""
+    """Return the parsed first line of a checkpoint; raise if the file is foreign."""
     if not line.startswith(_NAME):
         raise CheckpointError(
             f"{target} is not a checkpoint of cbandit: it does not begin with "

@@ -1,4 +1,4 @@
-"""Checks that turn arguments into tensors, or say what to give instead."""
+"""Checks of arguments, which turn them into tensors or say what is expected."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def kind(value: object) -> str:
 
 
 def finite(name: str, value: Tensor, advice: str = "") -> Tensor:
-    """Return ``value`` if it holds neither NaN nor infinity."""
+    """Return ``value``, or raise if it holds NaN or infinity."""
     # one pass; only a sum that overflowed, or met such a number, needs a closer look
     if not math.isfinite(float(value.sum())) and not bool(value.isfinite().all()):
         bad = value[~torch.isfinite(value)].flatten()[0].item()
@@ -95,7 +95,7 @@ def finite(name: str, value: Tensor, advice: str = "") -> Tensor:
 
 
 def measured(name: str, value: Tensor, dtype: torch.dtype, advice: str = "") -> Tensor:
-    """Return ``value`` if it, and sums of its squares in ``dtype``, are finite."""
+    """Return ``value``; raise unless sums of its squares in ``dtype`` are finite."""
     limit = LARGEST[dtype]
     if value.numel() == 1:
         fits = abs(float(value)) <= limit
@@ -112,7 +112,7 @@ def measured(name: str, value: Tensor, dtype: torch.dtype, advice: str = "") -> 
 
 
 def no_flag(name: str, value: Any) -> Any:
-    """Return ``value`` unless it is of truth values, which are no measurement."""
+    """Return ``value``; raise if it holds truth values, which are no measurement."""
     several = isinstance(value, list | tuple) and value
     first = value[0] if several else value
     dtype = getattr(first, "dtype", None)
@@ -125,7 +125,7 @@ def no_flag(name: str, value: Any) -> Any:
 
 
 def shaped(name: str, value: Tensor, shape: Sequence[int], meaning: str) -> Tensor:
-    """Return ``value`` broadcast to ``shape``, which ``meaning`` says in words."""
+    """Return ``value`` broadcast to ``shape``; ``meaning`` names its axes in errors."""
     try:
         return value.expand(tuple(shape))
     except RuntimeError:
@@ -159,7 +159,7 @@ def share(name: str, value: object) -> float:
 def whole(
     name: str, value: Any, minimum: int | None = 1, expected: str | None = None
 ) -> int:
-    """Return ``value``, an int of any library, as one of at least ``minimum``."""
+    """Return ``value``, an integer of any library, as an int, at least ``minimum``."""
     try:
         out = None if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
@@ -171,7 +171,7 @@ def whole(
 
 
 def flag(name: str, value: object) -> bool:
-    """Return ``value`` if it is True or False; a text that says so is neither."""
+    """Return ``value`` if it is True or False; texts and numbers are refused."""
     if not isinstance(value, bool | np.bool_):
         raise CBanditError(f"{name} must be True or False; got {value!r}")
     return bool(value)
@@ -179,7 +179,7 @@ def flag(name: str, value: object) -> bool:
 
 @contextmanager
 def about(name: str) -> Iterator[None]:
-    """Put the argument ``name`` before the words of errors raised in here."""
+    """Name the argument ``name`` in the errors that are raised in here."""
     try:
         yield
     except CBanditError as error:
@@ -187,7 +187,7 @@ def about(name: str) -> Iterator[None]:
 
 
 def one_of(name: str, value: object, *options: str, other: str = "") -> Any:
-    """Return ``value`` if it is a known word, or callable where ``other`` says so."""
+    """Return ``value`` if it is one of the words, or callable if ``other`` is given."""
     known = isinstance(value, str) and value in options
     if not known and not (other and callable(value)):
         words = [*map(repr, options), *([other] if other else [])]
@@ -217,7 +217,7 @@ def seed(value: object) -> int:
 
 
 def device(value: Any) -> torch.device:
-    """Return ``value`` as a device that is here: ``None`` is the CPU, 3 ``cuda:3``."""
+    """Return ``value`` as a device that exists: ``None`` is the CPU, 3 ``cuda:3``."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = f"cuda:{value}"  # torch itself takes numbers in CUDA builds only
     try:
@@ -270,7 +270,7 @@ def per_trial(name: str, value: object, batch: tuple[int, ...]) -> Tensor:
 def per_cost(name: str, value: object, batch: tuple[int, ...], m: int) -> Tensor:
     """Return a number, ``(m,)``, ``(*trials, 1)`` or ``(*trials, m)`` as ``(T, m)``.
 
-    ``(*trials,)`` will do too, unless it is also ``(m,)``: then it is one number for
+    ``(*trials,)`` is allowed too, unless it is also ``(m,)``: then it is one number for
     each cost, as it is without trials.
     """
     out, shape = tensor(name, value), (*(batch or (1,)), m)
@@ -295,7 +295,7 @@ def rows(
     axes: tuple[int, ...] = (),
     n: int | None = None,
 ) -> Tensor:
-    """Return ``n`` rows, ``(n, *axes)`` with or without trials, as ``(T, n, *axes)``.
+    """Return rows ``(n, *axes)``, with or without trials, as ``(T, n, *axes)``.
 
     A last axis of length 1 may be left out.
     """

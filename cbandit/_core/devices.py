@@ -20,7 +20,7 @@ def put(
     device: torch.device,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Put a tensor, or a list of numbers, on ``device``, unless it is there."""
+    """Return a tensor, or a list of numbers, as a tensor on ``device``."""
     tensor = values if isinstance(values, Tensor) else torch.tensor(values, dtype=dtype)
     home = tensor.device == device or (device.type == "cpu" and not tensor.is_cuda)
     if home and dtype is None:
@@ -31,7 +31,7 @@ def put(
 
 
 def host(*values: Tensor) -> list[Tensor]:
-    """Bring tensors to the host in one look, int64 as it is and others as float64.
+    """Bring tensors to the host in one transfer, int64 as it is, others as float64.
 
     Tensors that are on the host already are returned as they are.
     """
@@ -48,7 +48,7 @@ def cholesky(matrix: Tensor) -> Tensor:
     """Return the Cholesky factors of a batch of matrices.
 
     ``torch.linalg.cholesky`` waits for the device to check for success. Here, on CUDA,
-    a matrix without a factor gets one of NaN, which the round's score will show.
+    a matrix without a factor gets a factor of NaN, which makes the round's score NaN.
     """
     if not matrix.is_cuda:
         factor: Tensor = torch.linalg.cholesky(matrix)

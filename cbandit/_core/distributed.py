@@ -1,4 +1,4 @@
-"""One action set over several processes: each rank keeps a stretch of it.
+"""One action set over several processes: each rank keeps a part of it.
 
 Every rank runs the same program. History, small solves, multipliers and draws are the
 same on all of them; means and variances of the actions are split. In a round each rank
@@ -33,7 +33,7 @@ TIMEOUT = 1800.0  # seconds, as torch's own
 
 
 class Divided(Protocol):
-    """A set of actions, as far as its division over ranks goes."""
+    """A set of actions that can be divided over ranks."""
 
     def shares(self, block: int, count: int) -> Sequence[tuple[int, int]]:
         """Return the first action of each share, and one past its last."""
@@ -70,7 +70,7 @@ class Ranks:
         return actions.shares(block, self.size)[self.rank]
 
     def whole(self, parts: Tensor, actions: Divided, block: int) -> Tensor:
-        """Gather ``(..., N)`` on every rank from each rank's own stretch of it."""
+        """Gather ``(..., N)`` on every rank, from each rank's part of it."""
         if self.size == 1:
             return parts
         every = actions.shares(block, self.size)
@@ -82,9 +82,9 @@ class Ranks:
     # -- exchanges -----------------------------------------------------------------
 
     def candidates(self, index: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Gather ``index (T,)`` and ``values (T, k)``: ``(R, T)`` and ``(R, T, k)``.
+        """Gather ``index (T,)`` and ``values (T, k)`` as ``(R, T)`` and ``(R, T, k)``.
 
-        Exact: floating point goes as float64, bit by bit.
+        The exchange is exact: floating point is sent as the bits of float64.
         """
         bits = values.double().cpu().contiguous().view(torch.int64)
         sent = torch.cat([index.cpu().unsqueeze(-1), bits], -1)
@@ -105,7 +105,7 @@ class Ranks:
     def first(self, function: Callable[[], T]) -> T:
         """Call ``function`` on rank 0 alone, and return its result on every rank.
 
-        A :class:`~cbandit.CBanditError` of it is raised on every rank.
+        If it raises a :class:`~cbandit.CBanditError`, every rank does.
         """
         if self.size == 1:
             return function()
@@ -133,7 +133,7 @@ class Ranks:
         return result  # type: ignore[no-any-return]
 
     def _swap(self, sent: Tensor, got: list[Tensor]) -> None:
-        """Send to every other rank, and put what rank ``r`` sends into ``got[r]``."""
+        """Send a tensor to every other rank, and receive rank ``r``'s in ``got[r]``."""
         got[self.rank].copy_(sent)
         peers = [rank for rank in range(self.size) if rank != self.rank]
         sending = {peer: self._begin(dist.isend, sent, peer) for peer in peers}
@@ -163,7 +163,7 @@ class Ranks:
             ) from error
 
     def _lost(self, peer: int) -> int:
-        """Return the rank lost first; those that notice it end too, and are missed."""
+        """Return the rank that was lost first: ranks that notice it end as well."""
         try:
             store = self._group.get_group_store()
             return int(store.compare_set("cbandit/lost", "", str(peer)))

@@ -1,4 +1,4 @@
-"""Files that appear whole under their names, or not at all, and digests of them."""
+"""Files that are written whole or not at all, locks and digests."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def atomic(
 ) -> Iterator[BinaryIO]:
     """Open a file that replaces ``path`` once it is written, and not on an error.
 
-    What an earlier process left of it, killed while it wrote, is removed.
+    Parts that killed processes have left behind are removed.
 
     Args:
-        path: of the file.
+        path: the file to write.
         check: raises if ``path`` must not be replaced. From its call until the file is
             replaced no other process that writes with a check replaces it.
     """
@@ -71,14 +71,14 @@ def atomic(
 
 
 def writable(path: str | os.PathLike[str]) -> None:
-    """Raise now if :func:`atomic` could not begin to write there."""
+    """Raise if :func:`atomic` cannot begin to write ``path``."""
     part, begun = _begun(Path(path))
     with begun:
         _remove(part)
 
 
 def folder(path: Path, name: str = "") -> Path:
-    """Make a folder, and those above it, unless it is there."""
+    """Make a folder, and those above it, unless it exists; return it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -90,14 +90,14 @@ def folder(path: Path, name: str = "") -> Path:
 
 @contextlib.contextmanager
 def locked(folder: Path, patience: float, refusal: str) -> Iterator[None]:
-    """Hold the lock of a folder; where the file system has no locks, do without.
+    """Hold the lock of a folder; where the file system has no locks, go on without.
 
-    However its process ends, the lock ends with it.
+    The lock ends with its process, however that ends.
 
     Args:
-        folder: that is there.
-        patience: seconds to wait for another process that holds it.
-        refusal: the error after that.
+        folder: an existing folder.
+        patience: seconds to wait for another process that holds the lock.
+        refusal: the text of the error after that.
     """
     try:
         handle = os.open(folder, os.O_RDONLY)
@@ -119,7 +119,7 @@ def locked(folder: Path, patience: float, refusal: str) -> Iterator[None]:
 
 
 def _lock(file: BinaryIO | int) -> bool | None:
-    """Lock an open file. ``False``: another process has; ``None``: no locks here."""
+    """Lock an open file; return ``False`` if another has, ``None`` without locks."""
     try:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -132,7 +132,7 @@ def _lock(file: BinaryIO | int) -> bool | None:
 
 
 def digest(*parts: bytes | memoryview) -> bytes:
-    """Return what tells these bytes from any others, in 32 hexadecimal digits."""
+    """Return the digest of these bytes, in 32 hexadecimal digits."""
     whole = hashlib.blake2b(digest_size=16)
     for part in parts:
         whole.update(part)
@@ -147,13 +147,13 @@ def file_digest(path: Path) -> str:
 
 
 def sealed(text: str, before: str, after: str) -> bytes:
-    """Return a text that ends with its own digest, between two words."""
+    """Return a text followed by its own digest, which stands between two words."""
     first, last = (text + before).encode(), after.encode()
     return first + digest(first, last) + last
 
 
 def unsealed(raw: bytes, before: str, after: str) -> bool:
-    """Return whether :func:`sealed` wrote this, to the bit."""
+    """Return whether ``raw`` is, to the bit, a result of :func:`sealed`."""
     last = after.encode()
     end = len(raw) - len(last)
     first, mark = raw[: max(0, end - 32)], raw[max(0, end - 32) : end]
@@ -162,7 +162,7 @@ def unsealed(raw: bytes, before: str, after: str) -> bool:
 
 
 def _begun(target: Path) -> tuple[Path, BinaryIO]:
-    """Return the file beside ``target`` that will become it, open and locked."""
+    """Open and lock a new file beside ``target``, which will replace it."""
     if target.is_dir():
         raise CBanditError(f"{target} is a folder; it must be a file")
     while True:
@@ -177,7 +177,7 @@ def _begun(target: Path) -> tuple[Path, BinaryIO]:
 
 
 def _sweep(target: Path) -> None:
-    """Remove what is left of writing ``target`` by processes that have ended."""
+    """Remove the parts of ``target`` that ended processes have left behind."""
     for part in target.parent.glob(f".{glob.escape(target.name)}.*{PART}"):
         with contextlib.suppress(OSError), open(part, "rb") as file:
             if _lock(file):  # where there are no locks, nothing is ever swept

@@ -68,7 +68,7 @@ _GROUPS: dict[str, type[Any]] = {
 
 
 class _Kind(NamedTuple):
-    """A small value: its class, the parts it is written as, and its maker of these."""
+    """A small value: its class, how to take it apart, and how to make it again."""
 
     type: type[Any]
     parts: Callable[[Any], tuple[Any, ...]]
@@ -93,7 +93,7 @@ _KIND_OF = {cls: kind for kind, cls in _GROUPS.items()} | {
 
 
 def written(content: object) -> list[Any]:
-    """Return the parts of a body that holds ``content``."""
+    """Return the bytes of a body that holds ``content``, in parts."""
     writer = _Writer()
     root = writer.put(content)
     sizes, places, memory = packed(writer.tensors)
@@ -111,7 +111,7 @@ def names_in(content: object) -> dict[str, Any]:
 
 
 def parsed(body: bytes, names: Names) -> Any:
-    """Return what :func:`written` was given, if ``names`` knows all that it names."""
+    """Return the content of a body; raise if ``names`` does not know all its names."""
     end = body.index(b"\n")
     marks = sum(body.count(mark, 0, end) for mark in (b"[", b"{", b","))
     if MARK * marks > SPARE + RATIO * len(body):
@@ -123,14 +123,14 @@ def parsed(body: bytes, names: Names) -> Any:
 
 
 def _whole(digits: str) -> int:
-    """Return a whole number of 64 bits; larger ones can be made to slow a set down."""
+    """Return a whole number; refuse those of over 64 bits, which may slow sets down."""
     if len(digits) > DIGITS:
         raise CheckpointError(f"it holds a whole number of {len(digits)} digits")
     return int(digits)
 
 
 def _check(nodes: Sequence[Any], tensors: int, size: int) -> None:
-    """Raise if a body of some bytes has so many parts that they need far more."""
+    """Raise if the parts of a body would need far more memory than its size."""
     generators = sum(n[0] == "Generator" or _STREAMS in n[1:2] for n in nodes)
     if NODE * (len(nodes) + tensors) + GENERATOR * generators > SPARE + RATIO * size:
         raise CheckpointError("it has more parts than a file of its size can hold")
@@ -209,7 +209,7 @@ class _Reader:
         self._made: dict[int, Any] = {}
 
     def get(self, value: object) -> Any:
-        """Return what :meth:`_Writer.put` was given."""
+        """Return the value that :meth:`_Writer.put` was given."""
         if type(value) is not list:
             return value
         (number,) = value

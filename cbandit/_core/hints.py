@@ -1,4 +1,4 @@
-"""Errors about arguments that a call does not take: what was likely meant."""
+"""Errors about unknown arguments, which name the argument that was likely meant."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def unknown(call: str, name: str, known: Iterable[str]) -> TypeError:
 
 
 def hinted(call: Call) -> Call:
-    """Let a function, or a class, say what was meant by arguments it does not take."""
+    """Let a function or class name the argument likely meant by an unknown one."""
     if isinstance(call, type):
         call.__init__ = hinted(vars(call)["__init__"])  # type: ignore[misc]
         return call
@@ -70,7 +70,7 @@ def hinted(call: Call) -> Call:
 def check_arguments(
     call: Callable[..., Any], values: Sequence[Any], named: Mapping[str, Any]
 ) -> None:
-    """Raise an error in plain words unless a call can be made with these arguments."""
+    """Raise an error in plain words if a call does not take these arguments."""
     signature = inspect.signature(call)
     try:
         signature.bind(*values, **named)
@@ -97,10 +97,10 @@ def check_arguments(
     listed = [p.name for p in plain if p.kind is not p.KEYWORD_ONLY]
     if len(values) > len(listed):
         count = f"{len(listed)} without a name ({', '.join(listed)})"
-        rest = ", ".join(f"{word}=" for word in names[len(listed) :])
+        others = ", ".join(f"{word}=" for word in names[len(listed) :])
         raise TypeError(
             f"{name} takes {count if listed else 'no argument without a name'}; got "
-            f"{len(values)}: name the others, {rest}"
+            f"{len(values)}: name the others, {others}"
         ) from None
     for p in plain[len(values) :]:
         if p.default is p.empty and p.name not in named:
@@ -110,7 +110,7 @@ def check_arguments(
 
 
 def taken(kind: type[Any]) -> list[str]:
-    """Return what the constructor of a class takes, and hands on to those before it."""
+    """Return the arguments of a class's constructor, and those of its base classes."""
     names: dict[str, None] = {}
     for base in kind.__mro__:
         if "__init__" not in vars(base):

@@ -1,6 +1,6 @@
-"""The library's only logger, ``logging.getLogger("cbandit")``: quiet by default.
+"""The library's only logger, and warnings that point at the user's line.
 
-And warnings that point at the user's line, however deep in the library they arise.
+The logger is ``logging.getLogger("cbandit")``; by default it is quiet.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LOG.addHandler(logging.NullHandler())
 
 
 def warn(text: str, kind: type[Warning] = UserWarning) -> None:
-    """Warn about the line outside the library that led here."""
+    """Warn, and point at the line outside the library that led here."""
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and _ours(frame):
         level, frame = level + 1, frame.f_back

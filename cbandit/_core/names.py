@@ -1,9 +1,9 @@
 """The names that a file may use: known ones, and those that a user trusts.
 
 Objects are made by ``cls.__new__`` and given their attributes; functions compute
-numbers. None of those below opens a file, imports or evaluates anything, however it is
-called. Add what a policy of the library keeps; what users write themselves is theirs to
-trust.
+numbers. None of the names below opens a file, imports or evaluates anything, however it
+is called. Add the classes whose objects policies of the library keep; users trust their
+own code themselves.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def trusted(trust: object) -> dict[str, Any]:
     """Return by their names the classes and functions that a user trusts.
 
     Args:
-        trust: classes, functions, objects of such classes, and modules, which stand for
-            all classes and functions that are written in them.
+        trust: classes, functions, objects (for their classes), and modules (for all
+            classes and functions that are defined in them).
     """
     if not isinstance(trust, list | tuple | set | frozenset):
         raise CBanditError(
@@ -153,24 +153,24 @@ def trusted(trust: object) -> dict[str, Any]:
 
 
 class Names:
-    """All that names in one file may stand for.
+    """The classes and functions that the names in one file may stand for.
 
     Args:
-        trust: by their names, what a user trusts beside the known ones.
+        trust: by their names, those that a user trusts beside the known ones.
     """
 
     def __init__(self, trust: Mapping[str, Any]) -> None:
         self._trust = trust
 
     def cls(self, name: str) -> type[Any]:
-        """Return a class, of which the file holds an object."""
+        """Return a known or trusted class by its name."""
         cls = _known_class(name) or self._trust.get(name)
         if not isinstance(cls, type):
             raise self._refused(name)
         return cls
 
     def function(self, name: str) -> Any:
-        """Return a function, or a class that the user trusts."""
+        """Return a known or trusted function by its name, or a trusted class."""
         if name in _functions():
             return _functions()[name]
         owner, _, last = name.rpartition(".")
@@ -181,7 +181,7 @@ class Names:
         return self.trusted(name)
 
     def trusted(self, name: str) -> Any:
-        """Return what the user trusts even to be called by the file."""
+        """Return a class or function that the user trusts to be called by the file."""
         if name not in self._trust:
             raise self._refused(name)
         return self._trust[name]

@@ -1,4 +1,4 @@
-"""Tensors as the memory that they view, byte by byte, and back."""
+"""Tensors turned into the bytes of the memory that they view, and back."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Place(NamedTuple):
     """A tensor's place in some memory; the defaults are left out of a file.
 
     Args:
-        memory: its number.
-        kind: the dtype, ``float64``.
-        shape: of the tensor.
-        offset: where it begins, in its own numbers.
-        stride: ``None``: in order.
-        grad: whether it requires gradients.
-        parameter: whether it is one of a module.
+        memory: the number of that memory.
+        kind: the dtype's name, such as ``float64``.
+        shape: the tensor's shape.
+        offset: where the tensor begins, counted in its own numbers.
+        stride: the tensor's strides; ``None``: it is contiguous.
+        grad: whether the tensor requires gradients.
+        parameter: whether it is a parameter of a module.
     """
 
     memory: int
@@ -42,12 +42,12 @@ class Place(NamedTuple):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Its dtype; an error if there is none of this name."""
+        """The tensor's dtype; a ``KeyError`` if there is none of this name."""
         return DTYPES[f"torch.{self.kind}"]
 
     @property
     def steps(self) -> Sequence[int]:
-        """Its strides, those of a contiguous tensor unless it says others."""
+        """The tensor's strides; by default those of a contiguous tensor."""
         if self.stride is not None:
             return self.stride
         sizes = [max(size, 1) for size in self.shape]
@@ -55,7 +55,7 @@ class Place(NamedTuple):
         return steps[::-1][: len(sizes)]
 
     def brief(self) -> list[Any]:
-        """Return it without what is as usual."""
+        """Return the fields as a list, without those at its end that are defaults."""
         parts = [*self]
         for name, usual in reversed(self._field_defaults.items()):
             if getattr(self, name) != usual:
@@ -64,7 +64,7 @@ class Place(NamedTuple):
         return parts
 
     def check(self, lengths: Sequence[int]) -> None:
-        """Raise unless it lies within its memory, and does not blow it up."""
+        """Raise unless the tensor lies within its memory and is not far larger."""
         room = lengths[self.memory] // self.dtype.itemsize
         count = math.prod(self.shape)
         ends = [(n - 1) * k for n, k in zip(self.shape, self.steps, strict=True)]
@@ -90,8 +90,8 @@ class Place(NamedTuple):
 def packed(tensors: Sequence[Tensor]) -> tuple[list[Any], list[Any], list[Tensor]]:
     """Return the sizes of all memory, each tensor's place in it, and its bytes.
 
-    A size is ``[bytes, device]``, a place the list of a :class:`Place`. What shares
-    memory still does.
+    A size is ``[bytes, device]``, a place is :meth:`Place.brief`. Tensors that share
+    memory share it in the result too.
     """
     plain = [_plain(tensor) for tensor in tensors]
     groups: dict[Any, list[int]] = {}
@@ -128,7 +128,7 @@ def packed(tensors: Sequence[Tensor]) -> tuple[list[Any], list[Any], list[Tensor
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """Return a tensor that is no more than its numbers, or raise."""
+    """Return a dense tensor, without lazy conjugation or sign; raise for others."""
     kind = type(tensor)
     odd = kind not in (Tensor, torch.nn.Parameter) or tensor.is_quantized
     if odd or tensor.layout is not torch.strided or tensor.is_meta:
@@ -144,7 +144,7 @@ def unpacked(
 ) -> list[Tensor]:
     """Return the tensors that :func:`packed` was given.
 
-    Nothing is made before all places are known to lie within the bytes that are there.
+    All places are checked to lie within ``data`` before any tensor is made.
     """
     tensors = [Place(*place) for place in places]
     bools = {place.memory for place in tensors if place.kind == "bool"}

@@ -1,9 +1,9 @@
-"""Where the largest numbers of long rows are, and which of equals is taken.
+"""Find the largest numbers in long rows; of equal ones, take the first.
 
-``amax`` runs ten times as fast as ``argmax``, so find a stretch of neighbours by its
-peak, then look inside. Of scores that are as good to within a small share of what is
-believed before data, the first is taken: on symmetric sets the last bit of a processor
-must not choose.
+``amax`` is ten times as fast as ``argmax``, so first find the stretch of neighbours
+with the highest peak, then look inside it. Scores count as equal if they differ by less
+than a small share of the prior's scale: on symmetric sets the choice must not depend on
+the last bit of a processor's arithmetic.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ SHORT = 1 << 12  # up to this length one pass is as fast as two
 
 
 def neighbours(size: int) -> int:
-    """Return how many neighbours share a peak."""
+    """Return how many neighbours of a row of ``size`` share a peak."""
     return max(32, 1 << (size.bit_length() // 2))
 
 
 def peaks_of(value: Tensor, block: int, least: bool = False) -> Tensor:
-    """Return ``(T, blocks)``, the largest (least) of each ``block`` neighbours."""
+    """Return ``(T, blocks)``: the largest (least) of every ``block`` neighbours."""
     reduce = torch.amin if least else torch.amax
     whole = value.shape[1] // block * block
     blocks = value[:, :whole].view(len(value), whole // block, block)
@@ -32,14 +32,14 @@ def peaks_of(value: Tensor, block: int, least: bool = False) -> Tensor:
 
 
 def members(blocks: Tensor, block: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return positions ``(T, n * block)`` in the blocks ``(T, n)``, and which exist."""
+    """Return the positions ``(T, n * block)`` in blocks ``(T, n)``, and which exist."""
     at = blocks.unsqueeze(-1) * block + torch.arange(block, device=blocks.device)
     at = at.flatten(1)
     return at.clamp_max(size - 1), at < size
 
 
 def first_reaching(value: Tensor, least: Tensor) -> Tensor:
-    """Return where ``(T, K)`` first reaches ``least (T,)``, 0 where it does not."""
+    """Return where ``(T, K)`` first reaches ``least (T,)``; 0 where it never does."""
     least, size = least.unsqueeze(1), value.shape[1]
     if size <= SHORT:
         return (value >= least).to(torch.uint8).argmax(1)
@@ -61,10 +61,10 @@ def best_place(value: Tensor, tolerance: Tensor | float) -> Tensor:
 
 
 def ranked(value: Tensor, count: int, tolerance: Tensor | float) -> Tensor:
-    """Return where the largest ``count`` of ``K`` are, of equals the first first.
+    """Return the positions of the largest ``count`` of ``K``, equal ones in order.
 
-    Equal are those between which, from one to the next, lies no more than
-    ``tolerance``, a number or ``(T,)``.
+    Sorted values count as equal while each is within ``tolerance``, a number or
+    ``(T,)``, of the next.
     """
     if isinstance(tolerance, Tensor):
         tolerance = tolerance.unsqueeze(1)
@@ -88,5 +88,5 @@ def argmax(value: Tensor, least: bool = False) -> Tensor:
 
 
 def at_each(value: Tensor, index: Tensor) -> Tensor:
-    """Return ``value (T, K)`` at a position for each row, ``(T,)``."""
+    """Return the entry of ``value (T, K)`` at one position per row, ``(T,)``."""
     return value.gather(1, index.unsqueeze(1)).squeeze(1)

@@ -52,7 +52,7 @@ def _seed(seed: int, trial: int, purpose: str) -> int:
 
 
 class _States:
-    """States of generators at one place; saved just before they leave it."""
+    """The states of generators at one position, saved just before they move on."""
 
     __slots__ = ("saved",)
 
@@ -61,12 +61,12 @@ class _States:
 
 
 class Position(NamedTuple):
-    """A place in the streams, to come back to with :meth:`Streams.go`.
+    """A position in the streams, to come back to with :meth:`Streams.go`.
 
     Args:
         blocks: the block of each kind of draw, and how many of its numbers are used.
-        each: where the trials' generators are.
-        shared: where the stream's own generator is.
+        each: the states of the trials' generators.
+        shared: the state of the generator that the trials share.
     """
 
     blocks: dict[str, tuple[Tensor, int]]
@@ -103,7 +103,7 @@ class Streams(torch.Generator):
         self._each_at, self._shared_at = _States(), _States()
 
     def position(self) -> Position:
-        """Return where the streams are: a value, which later draws leave alone."""
+        """Return the present position; later draws do not change it."""
         return Position(self._blocks, self._each_at, self._shared_at)
 
     def go(self, position: Position) -> None:
@@ -119,12 +119,12 @@ class Streams(torch.Generator):
             self._shared_at = position.shared
 
     def keep(self) -> None:
-        """Make the present position one to come back to, once others were gone to."""
+        """Save the present position, so that it can be gone back to from others."""
         _left(self._each, self._each_at)
         _left([self], self._shared_at)
 
     def lent(self) -> Streams:
-        """Return these streams, for code that knows nothing of trials."""
+        """Return these streams as a plain generator, for code without trials."""
         self._shared_at = _left([self], self._shared_at)
         return self
 
@@ -153,15 +153,15 @@ class Streams(torch.Generator):
                 f"{len(counts)}"
             )
         out = torch.zeros(len(counts), max(counts), width, dtype=torch.float64)
-        each = zip(out, counts, self._generators(), strict=True)
-        for rows, count, generator in each:
+        trials = zip(out, counts, self._generators(), strict=True)
+        for rows, count, generator in trials:
             padded = 64 * math.ceil(count / 64)
             draws = torch.randn(padded, width, generator=generator, dtype=torch.float64)
             rows[:count] = draws[:count]
         return out.view(*self.batch_shape, *out.shape[1:])
 
     def normals(self, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
-        """Draw normals of one shape a trial, apart from the blocks."""
+        """Draw normals of another shape for each trial, not from the blocks."""
         return [
             _as_normal(torch.rand(shape, generator=generator, dtype=torch.float64))
             for shape, generator in zip(shapes, self._generators(), strict=True)
@@ -191,7 +191,7 @@ class Streams(torch.Generator):
         return copyreg.__newobj__, (type(self),), self.state()  # type: ignore[attr-defined]
 
     def state(self) -> dict[str, Any]:
-        """Return all that is needed to go on from here."""
+        """Return the state of the streams, for a checkpoint."""
         numbers = self.trials
         return {
             "seed": self.seed_number,
@@ -210,9 +210,9 @@ class Streams(torch.Generator):
         numbers = None if trials is None else range(*trials)
         states = state["each"]
         # before there is a generator for each: in a file none shares its state
-        apart = {each.untyped_storage().data_ptr() for each in states}
-        if len(apart) < (1 if numbers is None else len(numbers)):
-            raise CBanditError(f"{len(apart)} generators' states for trials={trials}")
+        stored = {saved.untyped_storage().data_ptr() for saved in states}
+        if len(stored) < (1 if numbers is None else len(numbers)):
+            raise CBanditError(f"{len(stored)} generators' states for trials={trials}")
         Streams.__init__(self, state["seed"], numbers, state["purpose"])
         self.set_state(state["shared"])
         for generator, saved in zip(self._each, states, strict=True):
@@ -222,7 +222,7 @@ class Streams(torch.Generator):
 
 
 def _left(generators: Sequence[torch.Generator], at: _States) -> _States:
-    """Save where generators are before they move; return a place for where they go."""
+    """Save the generators' states before they move; return a new, empty place."""
     # states of many take longer to save than most rounds, and few rounds move them
     if at.saved is None:
         at.saved = [generator.get_state() for generator in generators]
@@ -230,7 +230,7 @@ def _left(generators: Sequence[torch.Generator], at: _States) -> _States:
 
 
 def _restore(generators: Sequence[torch.Generator], at: _States) -> None:
-    """Put generators where they were left."""
+    """Put generators back into the states that were saved."""
     if at.saved is None:
         raise CBanditError("this position is not one of these streams")
     for generator, saved in zip(generators, at.saved, strict=True):

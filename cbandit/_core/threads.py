@@ -1,8 +1,8 @@
-"""Small algebra on one thread: torch's others, once woken, keep a processor busy.
+"""Small algebra on one thread, as torch's other threads keep processors busy.
 
-They wait for more work in a busy loop, for milliseconds. A compiled pass that begins
-just after a product of 300 by 20 numbers shares its processors with them, and takes
-half as long again.
+Once woken, they wait for more work in a busy loop, for milliseconds. A compiled pass
+that begins just after a product of 300 by 20 numbers shares its processors with them,
+and takes half as long again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Result = TypeVar("Result")
 
 
 def on_one_thread(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Return ``function``, during which torch wakes no threads.
+    """Return ``function`` made to run with one torch thread.
 
-    In the main thread only: the number is one for the process, and a thread that begins
-    meanwhile would keep it.
+    This holds in the main thread only: the number of threads is the process's, and a
+    Python thread that begins meanwhile would keep it.
     """
 
     @functools.wraps(function)
