@@ -30,7 +30,7 @@ FOREIGN = 2  # how deep to look into objects of other libraries
 
 
 def stated(thing: Any, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe a constructor's arguments; those that a subclass noted win.
+    """Describe a constructor's arguments; what a subclass has noted takes precedence.
 
     Args:
         thing: the object being built. A keyword in its constructor's ``**common`` must

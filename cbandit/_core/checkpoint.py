@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all, and read only if this library wrote them.
+"""Checkpoints: written whole or not at all, and read only if they are intact.
 
 A file begins with one line, ``cbandit checkpoint FORMAT KIND ROUNDS DIGEST``; the rest
 is its body, as :mod:`~cbandit._core.graph` makes it. Format, kind and digest are

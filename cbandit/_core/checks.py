@@ -229,10 +229,10 @@ def device(value: Any) -> torch.device:
     if out.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (out.index or 0) >= count:
-            seen = "no CUDA device" if count == 0 else f"{count} CUDA devices"
+            present = "no CUDA device" if count == 0 else f"{count} CUDA devices"
             raise CBanditError(
                 f"device {str(out)!r} is not here: torch {torch.__version__} sees "
-                f"{seen}; use 'cpu'"
+                f"{present}; use 'cpu'"
                 + ("" if torch.version.cuda else ", or a CUDA build of torch")
             )
     return out if out.type == "cuda" else torch.device("cpu")

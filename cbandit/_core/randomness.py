@@ -1,4 +1,4 @@
-"""Random draws: one stream a trial, so that a batch may be split in any way.
+"""Random draws: one stream per trial, so that a batch may be split in any way.
 
 Trial ``i`` under seed ``s`` draws the same numbers whether it runs alone, in a batch of
 fifty or on another worker. Each trial has its own generator; draws are taken from it in

@@ -84,7 +84,7 @@ def plot(
 
 
 def info() -> None:
-    """Versions, devices, data files, and which engine would be used for what.
+    """Show versions, devices, data files, and which engine would be used for what.
 
     Example: cbandit info
     """

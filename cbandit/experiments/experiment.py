@@ -86,7 +86,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Several policies on one problem. It can be pickled, for workers to run it.
+    """Several policies on one problem; can be pickled, so that workers can run it.
 
     Args:
         name: as the command line knows it.
@@ -177,7 +177,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Task:
-    """One policy of one experiment on some of its trials: the share of a worker."""
+    """One policy of one experiment on some of its trials, as one worker plays it."""
 
     experiment: Experiment
     settings: Settings

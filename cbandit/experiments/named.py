@@ -28,10 +28,10 @@ _SHOWN = re.compile(r"[\w.-]+")  # a module's name that is safe to paste into a 
 
 @dataclass(frozen=True)
 class Home:
-    """Where the modules that a file names are looked up, and which of them may run.
+    """The folder where a file's modules are looked up, and which may be imported.
 
     Args:
-        folder: the place that is looked at first.
+        folder: looked at before installed packages.
         trust: the modules that may be imported, and their submodules; ``None``: all.
     """
 

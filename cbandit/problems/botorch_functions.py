@@ -48,7 +48,7 @@ SIZED = ("ConstrainedHartmann", "ConstrainedHartmannSmooth", "KeaneBumpFunction"
 
 
 class Continuous(Fixed):
-    """A test function on its box; :func:`~cbandit.problems.from_botorch` makes it.
+    """A test function on its whole box, as made by :func:`from_botorch`.
 
     Args:
         function: one of BoTorch's constrained test functions.

@@ -50,7 +50,7 @@ class Needed:
 
     @property
     def source(self) -> str:
-        """Where it can be had, and the command that makes it usable."""
+        """Where the file can be had, and the command that converts it."""
         return (
             f"public copy: {self.public} in the GitHub repository {REPOSITORY}, which "
             f"`cbandit data {self.public}` turns into this file"

@@ -32,7 +32,7 @@ Formula = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Phase:
-    """The world from one round on.
+    """The functions of the world from one round on.
 
     Args:
         first: its first round; 1 for the first phase.

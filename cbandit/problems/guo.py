@@ -76,7 +76,7 @@ def guo_classical(trials: Trials = None, seed: int = 0) -> Gridded:
 
 
 def guo_delayed(trials: Trials = None, seed: int = 0) -> Gridded:
-    """``guo-delayed``: as classical, with Poisson(15) delays of reward and of cost.
+    """``guo-delayed``: ``guo-classical`` with Poisson(15) delays of reward and cost.
 
     Args:
         trials: ``None``, their number, or a ``range`` of their numbers.

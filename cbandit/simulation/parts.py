@@ -32,11 +32,11 @@ class Policy(Protocol):
 
     @property
     def trials(self) -> Trials:
-        """The numbers of its trials, or ``None`` without a trials axis."""
+        """The numbers of the policy's trials, or ``None`` without a trials axis."""
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """``()`` or ``(n,)``."""
+        """The shape of the trials axis: ``()`` without one, or ``(n,)``."""
 
     @property
     def multiplier(self) -> Tensor:

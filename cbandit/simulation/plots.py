@@ -498,7 +498,7 @@ def _title_of(metric: str, reward: str = "reward") -> str:
 
 
 def _add_legend(figure: Figure, panels: Iterable[Axes]) -> None:
-    """Name the panels' curves below all panels, in as many columns as there is room."""
+    """Add a legend of the panels' curves below all panels, in the columns that fit."""
     handles: dict[str, Any] = {}
     for panel in panels:
         shown, labels = panel.get_legend_handles_labels()

@@ -104,8 +104,8 @@ class Checkpoint:
             "policy": self._policy,
             **vars(state),
         }
-        rest = "simulation", content, self._digests, False, state.tape.rounds
-        self._ranks.first(lambda: files.write(self.path, *rest))
+        arguments = "simulation", content, self._digests, False, state.tape.rounds
+        self._ranks.first(lambda: files.write(self.path, *arguments))
 
     def read(self, horizon: int) -> State:
         """Return the state in the file, and restore the policy from it.

@@ -189,7 +189,7 @@ class Run:
 
     @property
     def _words(self) -> Senses:
-        """The problem's words; without any it maximises, and costs stay below."""
+        """The problem's names, signs and limits; by default those of maximising."""
         return Senses(self.m) if self.senses is None else self.senses
 
     def _up(self, rewards: Tensor) -> Tensor:

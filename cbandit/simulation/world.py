@@ -17,7 +17,7 @@ from cbandit.simulation.parts import Policy, senses_of
 
 
 class World:
-    """Asks a problem for one policy, with the world's own random streams.
+    """The problem that one policy plays, with random streams of its own for noise.
 
     Args:
         problem: of any kind.
