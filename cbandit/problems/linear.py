@@ -74,10 +74,12 @@ class LinearProblem(Fixed):
         deviation = checks.number("noise", noise, minimum=0.0) ** 0.5
         self._std = torch.full((1 + self.m,), deviation, dtype=torch.float64)
         # (*trials, d, 1 + m): one product gives reward and costs
-        self._both = torch.cat([self.theta.unsqueeze(-2), self.mu], -2).mT.contiguous()
+        self._coefficients = torch.cat(
+            [self.theta.unsqueeze(-2), self.mu], -2
+        ).mT.contiguous()
 
     def _values(self, x: Tensor, index: Tensor | None = None) -> Tensor:
-        values: Tensor = x.to(self._both) @ self._both
+        values: Tensor = x.to(self._coefficients) @ self._coefficients
         return values
 
     @cached_property
