@@ -77,7 +77,7 @@ class UCB:
         return f"UCB({self.widths})"
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
-        """Return ``(+beta, -beta, ...)``, ``(T, F)``."""
+        """Return the widths ``(T, F)``, those of costs with a minus sign."""
         if width.shape[-1] == 1:
             return width
         signed = width.clone()
@@ -103,7 +103,7 @@ class TS:
         return f"TS({self.widths})"
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
-        """Return ``beta``, ``(T, F)``."""
+        """Return the widths ``(T, F)``: a joint draw is scaled alike for all."""
         return width
 
 
@@ -156,7 +156,7 @@ class Rand:
         return f"Rand({self.widths}, draw={worded(self.draw)})"
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
-        """Return one draw a function, ``(T, F)``."""
+        """Return the widths times one random number for each function, ``(T, F)``."""
         draws = self._draws(streams, width)
         if self.draw != "normal":
             draws[:, 1:].neg_()

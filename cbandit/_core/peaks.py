@@ -52,7 +52,9 @@ def first_reaching(value: Tensor, least: Tensor) -> Tensor:
 
 
 def best_place(value: Tensor, tolerance: Tensor | float) -> Tensor:
-    """Return the first position ``(T,)`` within ``tolerance`` of the largest of ``K``.
+    """Return where each row of ``value (T, K)`` first comes near its maximum, ``(T,)``.
+
+    Near is within ``tolerance``.
 
     A NaN wins, so that the caller's check finds it.
     """

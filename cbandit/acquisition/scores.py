@@ -137,16 +137,16 @@ class OptimisticFeasible(Score):
     Elsewhere it is ``floor - max_j (g_j - beta s_j - tau_j)``: below the reward of any
     feasible point, and rising towards feasibility. So the best of a finite set is
     CONFIG's choice, even if nothing is feasible, and L-BFGS-B climbs into the feasible
-    region from outside. It meets a cliff there: an optimum on the boundary is found to
-    within a step from inside. For such problems give ``smooth``, or hand :meth:`slack`
-    to ``optimize_acqf`` as a nonlinear constraint.
+    region from outside. The score jumps at the boundary, so that a search may stop a
+    step short of an optimum that lies on it. For such problems give ``smooth``, or hand
+    :meth:`slack` to ``optimize_acqf`` as a nonlinear constraint.
 
     Args:
         model, beta, cost_beta, thresholds: as for :class:`PrimalDual`.
         smooth: a smooth score instead, ``f + beta s - sum_j softplus((g_j - ...) /
-            smooth)``: a little inside the boundary where ``1 / smooth`` well exceeds
-            the reward that a unit of cost can buy, and like CONFIG as ``smooth`` goes
-            to 0. A number or ``(m,)``. Off by default.
+            smooth)``. Its maximum lies a little inside the boundary if ``1 / smooth``
+            is well above the reward that a unit of cost can buy; as ``smooth`` goes to
+            0 it is CONFIG's. A number or ``(m,)``. Off by default.
         floor: a level that infeasible points lie below; left out, the least reward
             believed at the model's data less a thousand times its size.
         noise, outputs, X_pending, units: as for :class:`PrimalDual`.

@@ -182,7 +182,10 @@ def checked_index(index: object, size: int, device: torch.device) -> Tensor:
 
 
 def coordinates(name: str, value: object, dim: int, like: Tensor) -> Tensor:
-    """Return finite points ``(..., dim)`` of the dtype and device of ``like``."""
+    """Return points ``(..., dim)`` as a tensor like ``like``; an error names them.
+
+    They must be finite numbers.
+    """
     x = checks.finite(name, checks.tensor(name, value, like.dtype, like.device))
     if x.dim() == 0 or x.shape[-1] != dim:
         raise CBanditError(

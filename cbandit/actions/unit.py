@@ -37,7 +37,10 @@ class Unit:
 
     @classmethod
     def around(cls, actions: Actions) -> Self:
-        """Return the map of the smallest box around a set; flat sides get width 1."""
+        """Return the map from the smallest box around a set to the unit cube.
+
+        A side of no length counts as one of length 1.
+        """
         low, high = reach(actions)
         bounds = torch.stack([low, torch.where(high > low, high, low + 1)])
         return cls.over(bounds, actions.names)

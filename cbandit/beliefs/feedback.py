@@ -47,18 +47,19 @@ class Delayed:
 class Sliding:
     """Use of the last ``window`` rounds only, in a world that drifts (Guo et al. 2023).
 
-    With RKHS widths the policy needs ``horizon=``, ``T``: whatever their form, the
-    width is ``B + (R / sqrt(lam)) sqrt(2 gain + 2 ln(c T / delta))`` with the gain of
-    the rounds in the window, because each round has a window of its own.
+    With RKHS widths the policy needs ``horizon=``, ``T``. Whichever ``form`` they
+    have, the width is ``B + (R / sqrt(lam)) sqrt(2 gain + 2 ln(c T / delta))`` with the
+    gain of the rounds in the window and ``c`` bounds that hold together, because each
+    round has a window of its own.
 
     Args:
         window: rounds, at least 1.
         drift: an allowance added to the widths: a number or ``(*trials,)`` for every
-            function; a pair ``(reward, costs)``, the second also one a cost, ``(m,)``
-            or ``(*trials, m)``; one a function, ``(1 + m,)`` or ``(*trials, 1 + m)``,
-            the reward's first; or a callable of the round that gives one of these. See
-            :func:`cbandit.confidence.drift_allowance` for the theory's, and
-            ``cb.confidence.drift_window`` for its window.
+            function; a pair ``(reward, costs)``, where ``costs`` may be one number per
+            cost, ``(m,)`` or ``(*trials, m)``; one number per function, ``(1 + m,)`` or
+            ``(*trials, 1 + m)``, the reward's first; or a callable of the round that
+            gives one of these. See :func:`cbandit.confidence.drift_allowance` for the
+            allowance of the theory, ``cb.confidence.drift_window`` for its window.
     """
 
     def __init__(self, window: int, drift: Any = None) -> None:

@@ -68,7 +68,10 @@ def summarise(
 
 
 def soft_violation_over(run: Run) -> int | None:
-    """Return the round from which no trial has a soft violation, ``None``: never."""
+    """Return the first round from which no trial has a soft violation any more.
+
+    ``None`` where the last round still has one.
+    """
     worst = run.soft_violation.reshape(-1, run.rounds).amax(0)
     first = int((worst > 0).nonzero().max()) + 2 if bool((worst > 0).any()) else 1
     return first if first <= run.rounds else None

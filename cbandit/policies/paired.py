@@ -1,4 +1,4 @@
-"""Feedback of a round that counts once its reward and its costs have both come."""
+"""Rounds that count only when both their reward and all their costs have arrived."""
 
 from __future__ import annotations
 

@@ -148,7 +148,10 @@ class Ridge:
 
     @cached_property
     def solved(self) -> tuple[Tensor, Tensor]:
-        """``w`` ``(T, F, d)`` and ``A`` with ``||x||_{Sigma^{-1}} = ||A x||``."""
+        """Return the weights ``w (T, F, d)`` and the map ``A (T, F, k, d)`` of widths.
+
+        That is ``||A x|| = sqrt(x' Sigma^{-1} x)`` for every action ``x``.
+        """
         sigma, right = self.system
         # positive definite whatever comes: a multiple of I plus squares
         factor = torch.linalg.cholesky_ex(sigma).L

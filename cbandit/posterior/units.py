@@ -62,7 +62,7 @@ class Units(NamedTuple):
         return torch.where(known, reward, torch.nan).expand(-1, costs)
 
     def rests_on(self, least: int) -> Tensor:
-        """Return the trials ``(T,)`` whose units all rest on ``least`` outcomes."""
+        """Return a mask ``(T,)``: all units of a trial have ``least`` outcomes."""
         return ((self.seen >= least) & self.known).all(-1)
 
 

@@ -244,7 +244,10 @@ class Run:
 
     @property
     def stage_rounds_kept(self) -> Tensor:
-        """The share of rounds so far with :attr:`stage_kept`, ``(*trials, T)``."""
+        """The share of rounds so far that kept all limits, ``(*trials, rounds)``.
+
+        See :attr:`stage_kept`.
+        """
         return account.time_average(self.stage_kept.double().cumsum(-1))
 
     @property

@@ -121,7 +121,7 @@ def grid_path(
 def by_size(
     roots: tuple[Root, Root], work: Callable[Given, Tensor]
 ) -> Callable[Given, Tensor]:
-    """Return ``work``, held to one thread unless these roots make large products."""
+    """Return ``work``, on one thread if the matrices are too small to gain by more."""
     return work if roots[1].halved else on_one_thread(work)
 
 
