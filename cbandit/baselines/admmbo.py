@@ -434,8 +434,9 @@ class ADMMBO(GPPolicy):
                 tau = None if limit is None else limit[i : i + 1]
                 model = model_list(beliefs, i).models[progress.step]
                 gain = _acquisition(model, unit, alone, tau, best[i])
-                tries = self.num_restarts, self.raw_samples
-                points.append(best_on_box(gain, asked, i, *tries))
+                points.append(
+                    best_on_box(gain, asked, i, self.num_restarts, self.raw_samples)
+                )
         return torch.stack(points).double()
 
 

@@ -406,8 +406,9 @@ class BKB(GPPolicy):
         super().__init__(actions, reward=reward, costs=None, explore=explore, **common)
 
     def _fresh_beliefs(self, beliefs: list[GP]) -> Sketched:
-        shape, kinds = self.batch_shape, (self.dtype, self.device)
-        return Sketched.start(beliefs[0].copy(), self.actions, shape, *kinds)
+        return Sketched.start(
+            beliefs[0].copy(), self.actions, self.batch_shape, self.dtype, self.device
+        )
 
     def _opened(self, state: GPState, asked: Asked) -> GPState:
         """Keep each past round with probability ``min(1, q var(x_s) / lam)``."""
@@ -423,9 +424,14 @@ class BKB(GPPolicy):
             return super()._coefficient(state, asked)
         part = parts[0]
         dimension, mass = state.beliefs.dimension()
-        noise, delta = state.beliefs.noises(), part.rkhs.delta
-        constants = part.norm, part.subgaussian
-        width = sketched_width(*constants, dimension, mass, noise, delta)
+        width = sketched_width(
+            part.norm,
+            part.subgaussian,
+            dimension,
+            mass,
+            state.beliefs.noises(),
+            part.rkhs.delta,
+        )
         return self.explore.coefficient(width, asked.streams)
 
     def score(self, t: int, multiplier: Tensor) -> scores.Reward:

@@ -156,8 +156,9 @@ class BoTorchPolicy(GPPolicy):
                     f"{acquisition!r}"
                 )
             if asked.actions.continuous:
-                search = self.num_restarts, self.raw_samples
-                return best_on_box(acquisition, asked, trial, *search)
+                return best_on_box(
+                    acquisition, asked, trial, self.num_restarts, self.raw_samples
+                )
             return self._listed(acquisition, trial, asked.actions, allowed)
 
     def _listed(

@@ -80,9 +80,13 @@ class CKBRestart(GPPolicy):
         )
         self.name = f"CKB-Restart{self.explore.name}"
         self.hears_costs = False  # the estimates alone move the multipliers
-        dual_arguments = dual, step, cap, slack, slater, dual_beta
         self._dual = Dual.of(
-            *dual_arguments,
+            dual,
+            step,
+            cap,
+            slack,
+            slater,
+            dual_beta,
             shaped=self._number,
             bounds=self._bound,
             units=self._beliefs.units(),
@@ -95,8 +99,7 @@ class CKBRestart(GPPolicy):
 
     def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
-        context = asked, self._limits, self._ahead
-        return self._dual.judged(beliefs, look, best, *context)
+        return self._dual.judged(beliefs, look, best, asked, self._limits, self._ahead)
 
     def move(
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]

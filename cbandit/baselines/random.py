@@ -87,8 +87,9 @@ class Random(Policy):
         for j, belief in enumerate(beliefs):
             belief.suit(f"costs[{j}]", self.actions, self.batch_shape)
             beliefs[j] = self.senses.belief(1 + j, belief)
-        kinds = self.batch_shape, self.dtype, self.device
-        self._begin(Beliefs(beliefs, self.actions, *kinds))
+        self._begin(
+            Beliefs(beliefs, self.actions, self.batch_shape, self.dtype, self.device)
+        )
 
     def decide(
         self, state: Beliefs | None, asked: Asked

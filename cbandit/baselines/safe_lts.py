@@ -66,8 +66,9 @@ class SafeLTS(Stagewise):
         super().__init__(
             actions, Linear, reward, costs, safe, delta, alpha, None, **common
         )
-        model_arguments = self._beliefs, self._safe, self.delta
-        self._plane = Plane(self.actions, *model_arguments, beta, self.batch_shape)
+        self._plane = Plane(
+            self.actions, self._beliefs, self._safe, self.delta, beta, self.batch_shape
+        )
         self._start(self._plane)
         if not bool(self._safe.origin.all()):
             raise CBanditError(

@@ -480,8 +480,15 @@ class Policy(metaclass=ABCMeta):
             )
         decision, state = answer
         if type(decision) is not Decision or not decision.sure:
-            rule, kind = f"{type(self).__name__}.decide", (self.device, self.dtype)
-            decision = decided(rule, decision, asked, self._size, self.m, *kind)
+            decision = decided(
+                f"{type(self).__name__}.decide",
+                decision,
+                asked,
+                self._size,
+                self.m,
+                self.device,
+                self.dtype,
+            )
         choice = self._chosen(asked, decision)
         private = private_copy(choice)
         state = self._stood(state, private)
@@ -892,9 +899,13 @@ class Policy(metaclass=ABCMeta):
         overwrite = checks.flag("overwrite", overwrite)
         self.lighten()
         digests, self.digests = self.digests, {}  # where files lie stays out of them
-        contents = "policy", self, digests, overwrite, self._now.t
+        rounds = self._now.t
         try:
-            distributed.current().first(lambda: checkpoint.write(path, *contents))
+            distributed.current().first(
+                lambda: checkpoint.write(
+                    path, "policy", self, digests, overwrite, rounds
+                )
+            )
         finally:
             self.digests = digests
 
@@ -960,7 +971,8 @@ def load(path: str | os.PathLike[str], trust: object = ()) -> Policy:
         >>> policy = cb.load("state.ckpt", trust=(my_schedule,))    # doctest: +SKIP
     """
     digests: checkpoint.Digests = {}
-    options = trusted(trust), distributed.current(), digests
-    policy: Policy = checkpoint.read(path, "policy", Policy, *options)
+    policy: Policy = checkpoint.read(
+        path, "policy", Policy, trusted(trust), distributed.current(), digests
+    )
     policy.digests = digests
     return policy

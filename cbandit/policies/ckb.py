@@ -134,9 +134,13 @@ class CKB(GPPolicy):
         self.name = f"CKB-{self.explore.name}"
         # estimates alone move the multiplier, unless a derived class overrides move
         self.hears_costs = type(self).move is not CKB.move
-        dual_arguments = dual, step, cap, slack, slater, dual_beta
         self._dual = Dual.of(
-            *dual_arguments,
+            dual,
+            step,
+            cap,
+            slack,
+            slater,
+            dual_beta,
             shaped=self._number,
             bounds=self._bound,
             units=self._beliefs.units(),
@@ -149,8 +153,7 @@ class CKB(GPPolicy):
 
     def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
-        context = asked, self._limits, self._ahead
-        return self._dual.judged(beliefs, look, best, *context)
+        return self._dual.judged(beliefs, look, best, asked, self._limits, self._ahead)
 
     def move(
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]

@@ -475,8 +475,15 @@ class GPPolicy(Policy):
         estimate = judged.to(torch.float64, copy=True)  # a view would keep them all
         same = judged is best.estimate
         entered = estimate if same else best.estimate.to(torch.float64, copy=True)
-        place = best.index, infeasible, None, best.x, best.keys
-        decision = Decision(*place, best.value, entered, sure=True)
+        decision = Decision(
+            best.index,
+            infeasible,
+            x=best.x,
+            keys=best.keys,
+            score=best.value,
+            estimate=entered,
+            sure=True,
+        )
         return decision, state._replace(estimate=estimate)
 
     def _search(
@@ -1179,12 +1186,28 @@ class Search:
         box, barred, climbs = asked.actions, asked.barred, self.climbs
         around = beliefs.incumbents(INCUMBENTS)
         if look.score == scores.Feasible.kind:
-            close = beliefs.tolerance(), beliefs.tolerance(costs=True)
-            options = asked.streams, around, climbs, barred, self._least
-            return best_feasible_point(box, estimate, *options, *close)
+            return best_feasible_point(
+                box,
+                estimate,
+                asked.streams,
+                around,
+                climbs,
+                barred,
+                self._least,
+                beliefs.tolerance(),
+                beliefs.tolerance(costs=True),
+            )
         within = 0.0 if look.tolerance is None else look.tolerance
-        ends = around, climbs, barred, within
-        best = maximise_box(box, estimate, scorer(look), asked.streams, *ends)
+        best = maximise_box(
+            box,
+            estimate,
+            scorer(look),
+            asked.streams,
+            around,
+            climbs,
+            barred,
+            within,
+        )
         if barred is not None and best.x is not None and barred.holds(best.x).any():
             raise CBanditError("nothing is left to ask for: everything has failed")
         return _finite(best, look), None

@@ -90,8 +90,9 @@ class OPLB(Stagewise):
         super().__init__(
             actions, Linear, reward, costs, safe, delta, alpha, largest, **common
         )
-        model_arguments = self._beliefs, self._safe, self.delta
-        self._plane = Plane(self.actions, *model_arguments, beta, self.batch_shape)
+        self._plane = Plane(
+            self.actions, self._beliefs, self._safe, self.delta, beta, self.batch_shape
+        )
         self._start(self._plane)
         self.solver = solver
         needed()

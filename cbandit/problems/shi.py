@@ -21,8 +21,8 @@ NOISE = 0.01
 
 
 def _noisy(constraint: str) -> bool:
-    options = "noiseless", "noisy"
-    return bool(checks.one_of("constraint", constraint, *options) == "noisy")
+    checks.one_of("constraint", constraint, "noiseless", "noisy")
+    return constraint == "noisy"
 
 
 def shi_small_feasible(

@@ -95,8 +95,7 @@ def maximise_box(
         return values if barred is None else values.masked_fill(barred(z), -torch.inf)
 
     def climbed(starts: Tensor) -> Climbed:
-        steps = SPRINT, FINALISTS, STEPS
-        tops = climb(value, starts, size, box.free, *steps, tolerance)
+        tops = climb(value, starts, size, box.free, SPRINT, FINALISTS, STEPS, tolerance)
         if climbs is not None:
             climbs.count(tops)
         return tops
@@ -173,8 +172,7 @@ def best_feasible_point(
     if bool(feasible.all()):
         return replace(best, value=best.f), ~feasible
     # searches for some trials draw from copies, so that the draws of others stay
-    again = copy.deepcopy(streams), incumbents
-    low, possible = search(least, *again, cost_tolerance)
+    low, possible = search(least, copy.deepcopy(streams), incumbents, cost_tolerance)
     infeasible = ~feasible & ~possible
     best, left = _either(feasible, best, low), ~feasible & possible
     near = torch.cat([incumbents, _point(low).unsqueeze(1)], 1)

@@ -104,8 +104,12 @@ class Checkpoint:
             "policy": self._policy,
             **vars(state),
         }
-        arguments = "simulation", content, self._digests, False, state.tape.rounds
-        self._ranks.first(lambda: files.write(self.path, *arguments))
+        rounds = state.tape.rounds
+        self._ranks.first(
+            lambda: files.write(
+                self.path, "simulation", content, self._digests, False, rounds
+            )
+        )
 
     def read(self, horizon: int) -> State:
         """Return the state in the file, and restore the policy from it.

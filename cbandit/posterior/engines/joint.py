@@ -61,8 +61,9 @@ class Joint(Engine):
         self._told: Update | None = None
         self._forgotten, self.stale = 0, False
         points = prior.actions.block(0, self._size)
-        places = prior.covariance, prior.trials, functions, prior.device
-        self.history = History(*places, self._table, points)
+        self.history = History(
+            prior.covariance, prior.trials, functions, prior.device, self._table, points
+        )
 
     @property
     def cov(self) -> Tensor:
