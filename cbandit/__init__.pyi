@@ -13,6 +13,7 @@ from cbandit._core import distributed as distributed
 from cbandit.actions import Actions as Actions
 from cbandit.actions import Box as Box
 from cbandit.actions import Category as Category
+from cbandit.actions import Context as Context
 from cbandit.actions import Finite as Finite
 from cbandit.actions import Float as Float
 from cbandit.actions import Int as Int

@@ -25,7 +25,9 @@ CODE = (types.FunctionType, types.BuiltinFunctionType, np.ufunc)
 # Classes by the package, or the module, in which they are defined.
 CLASSES = {
     "cbandit._core": "Numbers Streams",
-    "cbandit.actions": "Box Category Finite Float Int Names ProductGrid Star Unit",
+    "cbandit.actions": """
+        Box Category Context Contextual Finite Float Int Names ProductGrid Star Unit
+    """,
     "cbandit.baselines": """
         ADMMBO BanditOCO BKB BoTorchPolicy CKBRestart CONFIG Expansion Played
         Progress Random Reach SafeLTS SafeOpt SafeSet SafeSets SGPUCB Sketch

@@ -5,10 +5,11 @@ They are geometry only: nothing in this folder knows about rewards.
 
 from cbandit.actions.base import Actions, checked_actions, checked_index
 from cbandit.actions.box import Box
+from cbandit.actions.contextual import Contextual, Shown, in_context_of
 from cbandit.actions.finite import Finite
 from cbandit.actions.grid import ProductGrid
 from cbandit.actions.middle import nearest_to_middle, point_in_middle
-from cbandit.actions.names import Category, Float, Int, Names
+from cbandit.actions.names import Category, Context, Float, Int, Names
 from cbandit.actions.space import Space
 from cbandit.actions.star import Star
 from cbandit.actions.unit import Unit, reach
@@ -17,16 +18,20 @@ __all__ = [
     "Actions",
     "Box",
     "Category",
+    "Context",
+    "Contextual",
     "Finite",
     "Float",
     "Int",
     "Names",
     "ProductGrid",
+    "Shown",
     "Space",
     "Star",
     "Unit",
     "checked_actions",
     "checked_index",
+    "in_context_of",
     "nearest_to_middle",
     "point_in_middle",
     "reach",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ class Actions:
         names: of the coordinates, and what these stand for, where they have any.
     """
 
-    finite: ClassVar[bool] = False
+    finite: bool = False
     continuous: int = 0
     covariance: Tensor | None = None
     row: int = 1
@@ -46,6 +46,16 @@ class Actions:
     batch_shape: tuple[int, ...]
 
     __copy__ = copy.deepcopy  # a shallow one would share the tensors
+
+    @property
+    def menu(self) -> Actions:
+        """The set of what is chosen: without contexts, where the set has any."""
+        return self
+
+    @property
+    def domain(self) -> Actions:
+        """The set that beliefs are over: the choices in all contexts, if any."""
+        return self
 
     def points(self, index: Any) -> Tensor:
         """Return the coordinates ``(*index.shape, d)`` of numbered actions."""

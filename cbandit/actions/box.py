@@ -61,6 +61,8 @@ class Box(Actions):
             high = torch.cat([high, torch.where(most > least, most, least + 1)])
             self.free = torch.arange(low.numel()) < self.free.numel()
         self.lower, self.upper = low, high
+        #: ``(d,)``, coordinates that may leave the bounds: numbers that are shown
+        self.loose = torch.zeros_like(self.free)
         self.batch_shape = ()
         self.size, self.dim = math.inf, low.numel()
         #: ``c``, how many coordinates are continuous
@@ -75,13 +77,15 @@ class Box(Actions):
         """Return ``x`` of shape ``(..., d)``, or raise if it leaves the box."""
         x = coordinates(name, x, self.dim, self.lower)
         slack = tolerance(x) * (self.upper - self.lower)
-        outside = ((x < self.lower - slack) | (x > self.upper + slack)).any(-1)
+        beyond = (x < self.lower - slack) | (x > self.upper + slack)
+        outside = (beyond & ~self.loose).any(-1)
         if bool(outside.any()):
             raise CBanditError(
                 f"{name} must lie between lower = {self.lower.tolist()} and upper = "
                 f"{self.upper.tolist()}; got {x[outside][0].tolist()}"
             )
         clipped = torch.minimum(torch.maximum(x, self.lower), self.upper)
+        clipped = torch.where(self.loose, x, clipped)
         if self.choices is None:
             return clipped
         count = self.continuous

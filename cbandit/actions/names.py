@@ -21,6 +21,7 @@ from cbandit._core.hints import hinted, near
 from cbandit.errors import CBanditError
 
 MOST = 10**6  # values of one parameter
+SHOWN = 4  # numbers of a context in words
 NEAR = 1e-6  # share of a parameter's size by which a number may miss a value
 
 
@@ -192,35 +193,118 @@ class Category:
 Parameter = Int | Float | Category
 
 
+@hinted
+class Context:
+    """A value that the world shows before each choice: known then, and not chosen.
+
+    Args:
+        shown: how many numbers, of about size 1; or a :class:`Category`, a
+            :class:`Float` or an :class:`Int`, whose values are shown.
+
+    Example:
+        >>> import cbandit as cb
+        >>> space = cb.Space(
+        ...     model=cb.Category("small", "large"), prompt=cb.Context(2)
+        ... )
+        >>> policy = cb.CKB(
+        ...     space, reward=cb.GP.default(space), costs=cb.GP.default(space)
+        ... )
+        >>> choice = policy.ask(context={"prompt": [0.3, -1.2]})
+        >>> choice.params
+        {'model': 'small', 'prompt': [0.3, -1.2]}
+    """
+
+    def __init__(self, shown: int | Parameter) -> None:
+        self.parameter = shown if isinstance(shown, Parameter) else None
+        expected = "how many numbers, or a cb.Category, a cb.Float or a cb.Int"
+        #: how many coordinates it takes
+        self.width = (
+            1
+            if isinstance(shown, Parameter)
+            else checks.whole("Context: shown", shown, 1, expected)
+        )
+
+    @property
+    def log(self) -> bool:
+        """Whether beliefs use its logarithm."""
+        return self.parameter is not None and self.parameter.log
+
+    @property
+    def values(self) -> Tensor | None:
+        """All values, ``(n,)``, float64; ``None`` if they cannot be counted."""
+        return None if self.parameter is None else self.parameter.values
+
+    def read(self, numbers: np.ndarray) -> np.ndarray:
+        """Return coordinates as the user's values; many numbers are ``(..., k)``."""
+        return numbers if self.parameter is None else self.parameter.read(numbers)
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, Context) and self.parameter == other.parameter
+        return same and self.width == other.width  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash((self.parameter, self.width))
+
+    def __repr__(self) -> str:
+        return f"Context({self.parameter or self.width!r})"
+
+
 class Names:
     """The names of a set's coordinates, and the parameters they stand for.
 
     Args:
         parameters: by name, in the user's order.
-        columns: the names in the order of the coordinates; ``None``: the same.
+        columns: the name of each coordinate; ``None``: those of the parameters. A
+            context of several numbers is there as many times, in a row.
     """
 
     def __init__(
-        self, parameters: Mapping[str, Parameter], columns: Sequence[str] | None = None
+        self,
+        parameters: Mapping[str, Parameter | Context],
+        columns: Sequence[str] | None = None,
     ) -> None:
         self.parameters = dict(parameters)
-        self.columns = list(self.parameters if columns is None else columns)
-        self._place = {name: j for j, name in enumerate(self.columns)}
+        if columns is None:
+            columns = [n for n, p in self.parameters.items() for _ in range(_width(p))]
+        self.columns = list(columns)
+        self._place: dict[str, int] = {}
+        for j, name in enumerate(self.columns):
+            self._place.setdefault(name, j)
 
     def flags(self) -> tuple[Tensor | None, Tensor | None]:
         """Return which coordinates have logarithms, and which are categories."""
         ordered = [self.parameters[name] for name in self.columns]
-        flags = ([p.log for p in ordered], [isinstance(p, Category) for p in ordered])
+        flags = ([p.log for p in ordered], [is_category(p) for p in ordered])
         logs, whole = (torch.tensor(v) if any(v) else None for v in flags)
         return logs, whole
 
     def read(self, x: Tensor) -> dict[str, np.ndarray]:
-        """Return points ``(..., d)`` as arrays of the users' values, by name."""
+        """Return points ``(..., d)`` as arrays of the users' values, by name.
+
+        A context of ``k`` numbers is ``(..., k)``.
+        """
         numbers = x.detach().cpu().double().numpy()
-        return {
-            name: parameter.read(numbers[..., self._place[name]])
-            for name, parameter in self.parameters.items()
-        }
+        values = {}
+        for name, parameter in self.parameters.items():
+            first, width = self._place[name], _width(parameter)
+            several = isinstance(parameter, Context) and parameter.parameter is None
+            at: Any = slice(first, first + width) if several else first
+            values[name] = parameter.read(numbers[..., at])
+        return values
+
+    def table(self, x: Tensor) -> dict[str, np.ndarray]:
+        """Return points ``(..., d)`` as columns ``(...)`` of the users' values.
+
+        A context of several numbers has as many: its name with 1, 2 and so on.
+        """
+        columns: dict[str, np.ndarray] = {}
+        for name, values in self.read(x).items():
+            if values.ndim < x.dim():
+                columns[name] = values
+                continue
+            for j in range(values.shape[-1]):
+                columns[f"{name}{j + 1}"] = values[..., j]
+        return columns
 
     def params(self, x: Tensor) -> Any:
         """Return a point ``(d,)`` as a dict, and more points as lists of dicts."""
@@ -248,15 +332,38 @@ class Names:
             return torch.zeros(0, len(self.columns), dtype=torch.float64)
         return torch.stack(rows)
 
-    def _point(self, params: Mapping[str, Any], name: str) -> list[float]:
+    def check(self, params: Mapping[str, Any], name: str) -> None:
+        """Raise an error unless ``params`` has every name, and no other."""
         odd = [key for key in params if key not in self._place]
-        if odd or len(params) != len(self.columns):
+        if odd or len(params) != len(self._place):
             missing = [repr(key) for key in self.parameters if key not in params]
             reason = f"has {self._with_hint(odd[0])}" if odd else f"misses {missing[0]}"
             raise CBanditError(
                 f"{name} must give each of {self._named()}, and no other; it {reason}"
             )
-        return [self.number(key, params[key], name) for key in self.columns]
+
+    def _point(self, params: Mapping[str, Any], name: str) -> list[float]:
+        self.check(params, name)
+        numbers: list[float] = []
+        for key in self._place:
+            numbers += self.coordinates(key, params[key], name)
+        return numbers
+
+    def coordinates(self, key: str, value: Any, name: str) -> list[float]:
+        """Return a parameter's value as its coordinates."""
+        parameter = self.parameters.get(key)
+        if not isinstance(parameter, Context) or parameter.parameter is not None:
+            return [self.number(key, value, name)]
+        shown = checks.tensor(f"{name}: {key}", value, device="cpu")
+        if shown.shape not in ((parameter.width,), ()) or shown.dim() < (
+            parameter.width > 1
+        ):
+            raise CBanditError(
+                f"{name}: {key} must be {parameter.width} numbers, of shape "
+                f"({parameter.width},); got {tuple(shown.shape)}"
+            )
+        out: list[float] = checks.finite(f"{name}: {key}", shown).reshape(-1).tolist()
+        return out
 
     def number(self, key: str, value: object, name: str) -> float:
         """Return a parameter's value as its coordinate."""
@@ -266,6 +373,10 @@ class Names:
                 f"{self._with_hint(key)}"
             )
         parameter = self.parameters[key]
+        if isinstance(parameter, Context):
+            if parameter.parameter is None:
+                raise CBanditError(f"{name}: {key} is not one number but a context")
+            parameter = parameter.parameter
         coordinate = parameter.place(plain(value))
         if coordinate is None:
             raise CBanditError(f"{name}: {key} must be of {parameter!r}; got {value!r}")
@@ -284,11 +395,7 @@ class Names:
 
     def said(self, x: Tensor) -> str:
         """Return a point ``(d,)`` in words."""
-        words = (
-            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-            for name, value in self.params(x).items()
-        )
-        return ", ".join(words)
+        return ", ".join(f"{k}={_said(v)}" for k, v in self.params(x).items())
 
     def _with_hint(self, key: str) -> str:
         meant = near(str(key), self.parameters)
@@ -307,6 +414,24 @@ class Names:
     def __repr__(self) -> str:
         words = (f"{name}={value!r}" for name, value in self.parameters.items())
         return f"Space({', '.join(words)})"
+
+
+def is_category(parameter: Parameter | Context) -> bool:
+    """Return whether a parameter's or a context's values have no order."""
+    inner = parameter.parameter if isinstance(parameter, Context) else parameter
+    return isinstance(inner, Category)
+
+
+def _width(parameter: Parameter | Context) -> int:
+    return parameter.width if isinstance(parameter, Context) else 1
+
+
+def _said(value: object) -> str:
+    """Return a value in words, the first of many numbers."""
+    if isinstance(value, list):
+        more = f", .. {len(value)} numbers" if len(value) > SHOWN else ""
+        return f"({', '.join(map(_said, value[:SHOWN]))}{more})"
+    return f"{value:.4g}" if isinstance(value, float) else f"{value}"
 
 
 def _split(columns: dict[str, Any], axes: int) -> Any:

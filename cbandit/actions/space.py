@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeGuard
 
 import torch
 
 from cbandit._core import checks
 from cbandit._core.hints import hinted
 from cbandit.actions.box import MOST_ROWS, Box
+from cbandit.actions.contextual import Contextual
 from cbandit.actions.grid import ProductGrid
-from cbandit.actions.names import Category, Int, Names, Parameter
+from cbandit.actions.names import Category, Context, Int, Names, Parameter
 from cbandit.errors import CBanditError
 
 
 @hinted
-def Space(*given: object, **parameters: Parameter) -> ProductGrid | Box:
+def Space(
+    *given: object, **parameters: Parameter | Context
+) -> ProductGrid | Box | Contextual:
     """Return a set whose coordinates have names: a grid, or a box with choices.
 
     If all parameters are whole numbers, numbers with a ``step`` or categories, it is
@@ -24,11 +28,16 @@ def Space(*given: object, **parameters: Parameter) -> ProductGrid | Box:
     used like any other set. Choices, recommendations and frames then name actions.
     ``x`` holds the user's numbers, and positions in categories.
 
+    A :class:`~cbandit.Context` is not chosen but shown before each choice, to
+    ``ask(context=...)``. Then ``size`` and ``index`` count choices only, while ``x``
+    and ``params`` hold the context too. Beliefs are over both.
+
     Args:
         given: nothing; arguments without a name are refused.
-        parameters: by name, each a :class:`~cbandit.Int`, a :class:`~cbandit.Float` or
-            a :class:`~cbandit.Category`. Names that are no words of Python, with a
-            space say, come in a dict, ``Space(**{"block size": cb.Int(1, 4)})``.
+        parameters: by name, each a :class:`~cbandit.Int`, a :class:`~cbandit.Float`, a
+            :class:`~cbandit.Category` or a :class:`~cbandit.Context`. Names that are no
+            words of Python, with a space say, come in a dict, ``Space(**{"block size":
+            cb.Int(1, 4)})``.
 
     Example:
         >>> import cbandit as cb
@@ -53,19 +62,52 @@ def Space(*given: object, **parameters: Parameter) -> ProductGrid | Box:
     if not parameters:
         raise CBanditError("Space must have at least one parameter; got none")
     for name, parameter in parameters.items():
-        if not isinstance(parameter, Parameter):
+        if not isinstance(parameter, Parameter | Context):
             raise CBanditError(
-                f"Space: {name} must be a cb.Int, a cb.Float or a cb.Category; got "
-                f"{_written(parameter)}{_meant(parameter)}"
+                f"Space: {name} must be a cb.Int, a cb.Float, a cb.Category or a "
+                f"cb.Context; got {_written(parameter)}{_meant(parameter)}"
             )
+    contexts = {n: p for n, p in parameters.items() if isinstance(p, Context)}
+    chosen = {n: p for n, p in parameters.items() if not isinstance(p, Context)}
+    if not contexts:
+        return _set(chosen)
+    if not chosen:
+        raise CBanditError(
+            "Space must have a parameter to choose beside its contexts; got "
+            f"{', '.join(contexts)} alone"
+        )
+    names = Names(contexts, [n for n in _columns(parameters) if n in contexts])
+    ordered: dict[str, Parameter | Context] = {**chosen, **contexts}
+    return Contextual(_set(chosen), _set(ordered, parameters), names)
+
+
+def _columns(parameters: Mapping[str, Parameter | Context]) -> list[str]:
+    """Return the names of the coordinates: free numbers first, then the others."""
+    free = [n for n, p in parameters.items() if p.values is None]
+    others = [n for n in parameters if n not in free]
+    shown = [(n, parameters[n]) for n in [*free, *others]]
+    return [n for n, p in shown for _ in range(p.width if _several(p) else 1)]
+
+
+def _several(parameter: Parameter | Context) -> TypeGuard[Context]:
+    """Return whether it is a context of numbers without bounds."""
+    return isinstance(parameter, Context) and parameter.parameter is None
+
+
+def _set(
+    parameters: Mapping[str, Parameter | Context],
+    named: Mapping[str, Parameter | Context] | None = None,
+) -> ProductGrid | Box:
+    """Return the grid or the box of some parameters, ``named`` in the user's order."""
     axes = {n: p.values for n, p in parameters.items() if p.values is not None}
     free = [n for n, p in parameters.items() if p.values is None]
-    names = Names(parameters, [*free, *axes])
+    names = Names(named or parameters, _columns(parameters))
     if not free:
         grid = ProductGrid(list(axes.values()))
         grid.names = names
         return grid
-    ends = torch.tensor([_ends(parameters[n]) for n in free], dtype=torch.float64)
+    ends = [end for n in free for end in _ends(parameters[n])]
+    bounds = torch.tensor(ends, dtype=torch.float64)
     rows = None
     if axes:
         rows = ProductGrid(list(axes.values()))
@@ -75,8 +117,9 @@ def Space(*given: object, **parameters: Parameter) -> ProductGrid | Box:
                 f"must have at most {MOST_ROWS} combinations; got {rows.size}: make "
                 f"some of them continuous, or give {free[0]} a step"
             )
-    box = Box(ends[:, 0], ends[:, 1], rows)
+    box = Box(bounds[:, 0], bounds[:, 1], rows)
     box.names = names
+    box.loose = torch.tensor([_several(names.parameters[n]) for n in names.columns])
     return box
 
 
@@ -98,7 +141,11 @@ def _meant(value: object) -> str:
     return f": write cb.{kind}({inside})"
 
 
-def _ends(parameter: Parameter) -> tuple[float, float]:
-    if isinstance(parameter, Category):
+def _ends(parameter: Parameter | Context) -> list[tuple[float, float]]:
+    """Return the least and the greatest value of each coordinate."""
+    if _several(parameter):
+        return [(-1.0, 1.0)] * parameter.width
+    inner = parameter.parameter if isinstance(parameter, Context) else parameter
+    if inner is None or isinstance(inner, Category):
         raise CBanditError("a category has no ends")
-    return float(parameter.lo), float(parameter.hi)
+    return [(float(inner.lo), float(inner.hi))]

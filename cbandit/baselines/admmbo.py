@@ -250,6 +250,7 @@ class ADMMBO(GPPolicy):
     """
 
     name = "ADMMBO"
+    contextual = False
     takes_no = TAKES_NO
     splits = False
 

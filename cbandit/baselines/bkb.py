@@ -376,6 +376,7 @@ class BKB(GPPolicy):
     """
 
     name = "BKB"
+    contextual = False
     takes_no = dict.fromkeys(
         ("Delayed", "Sliding", "hallucinate"), "a sketch is of all that was told"
     )

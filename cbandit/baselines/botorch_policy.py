@@ -81,6 +81,7 @@ class BoTorchPolicy(GPPolicy):
     """
 
     takes_no = TAKES_NO
+    contextual = False
     splits = False
 
     def __init__(

@@ -65,6 +65,7 @@ class SafeOpt(GPPolicy):
     """
 
     name = "SafeOpt"
+    contextual = False
     takes_no = SURE
     explores = (UCB,)
     usual = UCB(2.0)

@@ -58,6 +58,7 @@ class SGPUCB(GPPolicy):
     """
 
     name = "SGP-UCB"
+    contextual = False
     takes_no = SURE
     explores = (UCB,)
     usual = UCB(2.0)

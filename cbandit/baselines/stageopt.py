@@ -75,6 +75,7 @@ class StageOpt(GPPolicy):
     """
 
     name = "StageOpt"
+    contextual = False
     takes_no = SURE
     explores = (UCB,)
     usual = UCB(2.0)

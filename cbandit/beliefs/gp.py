@@ -110,13 +110,15 @@ class GP:
         BoTorch's ``CategoricalKernel``. On a grid each parameter has a kernel of its
         own, and their product is taken by the product engine; else one kernel is for
         all numbers and one for all categories. Parameters with ``log=True`` enter by
-        their logarithms.
+        their logarithms. Contexts have kernels like parameters; the numbers of a
+        ``Context(k)`` should be of about size 1.
         """
         checked_actions(actions)
         prior = LogNormalPrior(-4.0, 1.0)
         if actions.covariance is not None:
             out = cls(standardize=True, refit_every=20, noise_prior=prior)
         else:
+            actions = actions.domain
             kernel = _default_kernel(actions).double()
             mode = math.exp(_location(actions.dim) - 3.0)
             for part in kernel.modules():

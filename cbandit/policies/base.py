@@ -16,7 +16,7 @@ import os
 import threading
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import DEBUG
 from time import time
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
@@ -31,7 +31,7 @@ from cbandit._core.hints import check_arguments, hinted
 from cbandit._core.log import LOG, warn
 from cbandit._core.names import trusted
 from cbandit._core.randomness import Position, Streams, Trials, trial_range
-from cbandit.actions import Actions, checked_actions
+from cbandit.actions import Actions, Contextual, Shown, checked_actions
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError, ChoiceError, HorizonError
 from cbandit.explain import Explanation
@@ -238,6 +238,8 @@ class Policy(metaclass=ABCMeta):
     name = "policy"
     learns_costs = True  # whether a choice waits for its cost to be told
     sees_costs = False  # whether ask takes observed_costs
+    #: whether it takes sets with contexts
+    contextual = False
     no_noise = ""  # why tell takes no noise, where it does not
     piecemeal = False  # whether costs may come one by one; else they wait for all
     patient = False  # whether it counts on choices that wait for their feedback
@@ -283,6 +285,12 @@ class Policy(metaclass=ABCMeta):
             raise CBanditError(
                 f"actions have sets for {actions.batch_shape[0]} trials; trials must "
                 f"be that number, got {trials!r}"
+            )
+        if isinstance(actions, Contextual) and not self.contextual:
+            raise CBanditError(
+                f"{type(self).__name__} takes no set with contexts; cb.CKB, cb.RPOL, "
+                "cb.GPUCB, cb.GPTS, cb.SCGPUCB and cb.baselines.CONFIG do. Or build it "
+                "on the choices alone, a cb.Space without the cb.Context"
             )
         self.actions: Any = actions.to(self.device, self.dtype)
         if horizon is not None:
@@ -390,6 +398,8 @@ class Policy(metaclass=ABCMeta):
     def _place(self, choice: Choice) -> Place:
         """Return the names and the points of the actions that were chosen."""
         x = choice.x.reshape(self._size, -1)
+        if self.actions.domain is not self.actions:
+            return Place(self.actions.domain.keys(x), x, choice.t)
         if choice.actions is None and choice.keys is not None:
             return Place(choice.keys, x, choice.t)
         if choice.actions is None and choice.index is not None:
@@ -400,8 +410,27 @@ class Policy(metaclass=ABCMeta):
         """Return the actions that have not failed, ``(T, N)``; ``None``: all."""
         return self._restricted(self.actions, None)[0]
 
+    def _shown(self, context: Any) -> Shown | None:
+        """Return a user's context, checked; ``None`` if the set has none."""
+        if not isinstance(self.actions, Contextual):
+            if context is None:
+                return None
+            raise CBanditError(
+                f"context= needs a set that has one, cb.Space(..., load=cb.Context(1));"
+                f" got {self.actions!r}: leave context= out"
+            )
+        names = ", ".join(map(repr, self.actions.contexts.parameters))
+        if context is None:
+            raise CBanditError(
+                f"context must give {names}, which the set has as a cb.Context; got "
+                "none: context={...}"
+            )
+        values = self.actions.read(context, self.batch_shape)
+        values = devices.put(values, self.device, self.dtype)
+        return Shown(self.actions, values)
+
     def _restricted(
-        self, on: Actions, mask: Tensor | None
+        self, on: Actions, mask: Tensor | None, shown: Shown | None = None
     ) -> tuple[Tensor | None, Barred | None]:
         """Return what failures leave of a set, see :meth:`Failed.restricted`."""
         if self._failed is None:
@@ -412,7 +441,7 @@ class Policy(metaclass=ABCMeta):
                 f"the safe action of {self.name} has failed, and it needs one: build a "
                 "policy with another safe="
             )
-        return self._failed.restricted(on, mask)
+        return self._failed.restricted(on, mask, shown)
 
     # -- rounds ----------------------------------------------------------------------
 
@@ -436,7 +465,12 @@ class Policy(metaclass=ABCMeta):
 
     @locked
     def ask(
-        self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
+        self,
+        *,
+        among: Any = None,
+        actions: Any = None,
+        observed_costs: Any = None,
+        context: Any = None,
     ) -> Choice:
         """Start the next round and choose.
 
@@ -450,6 +484,9 @@ class Policy(metaclass=ABCMeta):
             observed_costs: this round's costs on every action, ``(*trials, m, N)``, for
                 policies that see them in full; on a Box a callable, ``x (*trials, n, d)
                 -> (*trials, m, n)``.
+            context: what the world shows in this round, by name: ``{"load": 0.3}``, or
+                the value alone where the set has one :class:`~cbandit.Context`.
+                Several numbers are ``(k,)`` or ``(*trials, k)``.
         """
         if (observed_costs is not None) != self.sees_costs:
             raise costs_not_for(self.name, self.sees_costs)
@@ -463,15 +500,23 @@ class Policy(metaclass=ABCMeta):
             )
         if among is not None and actions is not None:
             raise CBanditError("ask takes among= or actions=, not both")
+        shown, menu = self._shown(context), self.actions.menu
+        if shown is not None and actions is not None:
+            raise CBanditError(
+                "ask takes context= or actions=, not both; a part of the choices is "
+                "for among="
+            )
         mask = barred = None
         if among is not None:
-            mask = round_mask(among, self.actions, self.batch_shape, self.device)
+            mask = round_mask(among, menu, self.batch_shape, self.device)
         now, streams, ledger = self._settled(), self._streams, self._ledger
         streams.go(now.position)
         on = self.actions if actions is None else self._round_actions(actions)
+        if shown is not None:
+            on, mask = shown.round(mask, bool(self.batch_shape))
         if self._failed is not None:
-            mask, barred = self._restricted(on, mask)
-        asked = Asked(t, on, mask, observed_costs, streams, ledger, barred)
+            mask, barred = self._restricted(on, mask, shown)
+        asked = Asked(t, on, mask, observed_costs, streams, ledger, barred, shown)
         answer = self.decide(now.state, asked)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise CBanditError(
@@ -512,15 +557,23 @@ class Policy(metaclass=ABCMeta):
 
     def _chosen(self, asked: Asked, decision: Decision) -> Choice:
         """Turn a decision into the choice that users get."""
-        outside, on = self._outside, asked.actions
+        outside, on, shown = self._outside, asked.actions, asked.shown
         index = None if decision.index is None else outside(decision.index)
         x = on.at(index) if decision.x is None else outside(decision.x)
+        keys = decision.keys
+        if shown is not None:
+            keys, on = None, self.actions
+            if index is not None:
+                index = shown.choices(index)
+            elif decision.x is not None:
+                x = outside(shown.whole(decision.x.unsqueeze(1)).squeeze(1))
         infeasible = self._nowhere
         if decision.infeasible is not None:
             infeasible = outside(decision.infeasible)
         pi = decision.distribution
         if pi is not None:
-            pi = Distribution(outside(pi.index), outside(pi.probability))
+            number = pi.index if shown is None else shown.choices(pi.index)
+            pi = Distribution(outside(number), outside(pi.probability))
         return Choice(
             asked.t,
             index,
@@ -529,7 +582,7 @@ class Policy(metaclass=ABCMeta):
             pi,
             self._ledger.id(asked.t),
             None if on is self.actions else on,
-            decision.keys,
+            keys,
             self.actions.names,
         )
 
@@ -582,7 +635,10 @@ class Policy(metaclass=ABCMeta):
 
     def _add_failure(self, choice: Choice, where: Tensor | None) -> None:
         """Record that the actions of a choice cannot be measured in some trials."""
-        before = self._failed or Failed.none(self.actions, self.device, self._size)
+        domain = self.actions.domain
+        before = self._failed or Failed.none(domain, self.device, self._size)
+        if domain is not self.actions:  # numbers are of choices, not of the domain
+            choice = replace(choice, index=None)
         self._failed = before.added(choice, where)
 
     def _told(
@@ -742,7 +798,12 @@ class Policy(metaclass=ABCMeta):
             raise CBanditError(
                 f"{self.name}'s observe needs reward= and cost= together"
             )
-        actions, batch, numbers = self.actions, self.batch_shape, None
+        actions, batch, numbers = self.actions.domain, self.batch_shape, None
+        if index is not None and actions is not self.actions:
+            raise CBanditError(
+                "observe: an index says nothing of the context: give params=[...], "
+                "with the contexts in it, or x="
+            )
         if index is not None:
             if actions.continuous:
                 raise CBanditError("a Box has no numbered actions: give x=")

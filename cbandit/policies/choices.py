@@ -20,6 +20,7 @@ from torch import Tensor
 
 from cbandit._core import checks, devices
 from cbandit._core.randomness import Streams
+from cbandit.actions import Shown
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import ChoiceError
 from cbandit.policies.failures import Barred
@@ -45,6 +46,8 @@ class Asked(NamedTuple):
         streams: where draws come from; those of an ``ask`` that fails are drawn again.
         ledger: the choices that wait for feedback.
         barred: on a box, the balls around failed points; ``None``: nothing has failed.
+        shown: the context, on sets that have one. Then ``actions`` and ``mask`` are as
+            :meth:`~cbandit.actions.Shown.round` says, and a decision is one of them.
     """
 
     t: int
@@ -54,6 +57,7 @@ class Asked(NamedTuple):
     streams: Streams
     ledger: Ledger
     barred: Barred | None = None
+    shown: Shown | None = None
 
     @property
     def waiting(self) -> list[Entry]:
@@ -64,7 +68,8 @@ class Asked(NamedTuple):
         """Return the same round with one of its choices left out."""
         on, index = self.actions, choice.index
         if on.continuous:
-            x = choice.x.reshape(-1, on.dim).double().cpu()
+            x = choice.x if self.shown is None else self.shown.space.split(choice.x)[0]
+            x = x.reshape(-1, on.dim).double().cpu()
             points: tuple[Tensor, ...] = x.split(1)
             if self.barred is not None:
                 pairs = zip(points, self.barred.points, strict=True)
@@ -72,7 +77,8 @@ class Asked(NamedTuple):
             return self._replace(barred=Barred(on, points))
         if index is None:
             return self
-        numbers = index.reshape(-1, 1)
+        numbers = index if self.shown is None else on.index(choice.x)
+        numbers = numbers.reshape(-1, 1)
         shape, device = (len(numbers), on.size), numbers.device
         mask = torch.ones(shape, dtype=torch.bool, device=device)
         if self.mask is not None:

@@ -428,12 +428,14 @@ class EpochPenalty(GPPolicy):
     price = Policy.price  # kappa is in the user's units
 
     @locked
-    def recommend(self, confidence: float = 0.95) -> Recommendation:
+    def recommend(
+        self, confidence: float = 0.95, context: Any = None
+    ) -> Recommendation:
         """Return what to deploy: the action of greatest reward less penalties.
 
         It is nowhere called feasible, as there is no belief about the costs.
         """
-        return replace(super().recommend(confidence), penalised=True)
+        return replace(super().recommend(confidence, context), penalised=True)
 
 
 def _inner(inner: str, explore: Explore | None) -> UCB | TS:

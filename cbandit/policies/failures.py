@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import devices
-from cbandit.actions import Actions, Box
+from cbandit.actions import Actions, Box, Shown, Unit
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 
@@ -78,16 +78,18 @@ class Failed:
         return [number if moved else None for number, moved in pairs]
 
     def restricted(
-        self, on: Any, mask: Tensor | None
+        self, on: Any, mask: Tensor | None, shown: Shown | None = None
     ) -> tuple[Tensor | None, Barred | None]:
         """Return a mask of the actions left, or on a box the balls to avoid.
 
         Args:
             on: the set of this round.
             mask: ``(1 or T, N)``, what ``among`` allows.
+            shown: the context of this round, if there is any.
         """
         if on.continuous:
-            return mask, Barred(on, self.points)
+            points = self.points if shown is None else self._in_context(shown)
+            return mask, Barred(on, points)
         left = self.left() if on is self.actions else self._elsewhere(on)
         if mask is None:
             return left, None
@@ -124,6 +126,17 @@ class Failed:
                 rows = self.actions.rows(index).double().cpu()
                 points.append(rows if rows.dim() == 2 else rows[i])
             yield torch.cat(points)
+
+    def _in_context(self, shown: Shown) -> tuple[Tensor, ...]:
+        """Return the choices that failed in this context, ``(k, c)`` a trial."""
+        space, unit = shown.space, Unit.around(shown.space)
+        out = []
+        for points, values in zip(self.points, shown.values, strict=True):
+            choices = space.split(points.to(values))[0]
+            here = space.joined(choices, values.expand(len(points), -1))
+            gap = unit.of(here) - unit.of(points.to(values))
+            out.append(choices[gap.square().sum(-1) <= RADIUS**2].double().cpu())
+        return tuple(out)
 
     def holds(self, needed: Sequence[tuple[int | None, Tensor]]) -> bool:
         """Return whether an action has failed, given its number and point by trial."""

@@ -22,7 +22,7 @@ from cbandit._core.arguments import stated
 from cbandit._core.distributed import Ranks
 from cbandit._core.log import warn
 from cbandit._core.randomness import Position, Streams
-from cbandit.actions import Actions, Box, nearest_to_middle, point_in_middle
+from cbandit.actions import Actions, Box, Shown, nearest_to_middle, point_in_middle
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
@@ -256,6 +256,7 @@ class GPPolicy(Policy):
     #: "Delayed", "Sliding" or "hallucinate", where they do not go, and why
     takes_no: Mapping[str, str] = {}
     continuous = True  # whether it can choose from a Box
+    contextual = True
     piecemeal = True  # costs of one choice may come one by one
     splits = True  # whether ranks may share the set; else each keeps all of it
     hears_costs = True  # whether move looks at the costs told
@@ -415,10 +416,10 @@ class GPPolicy(Policy):
 
     def _fresh_beliefs(self, beliefs: list[GP]) -> Any:
         """Return beliefs without data."""
-        samples = self.explore.samples
+        samples, domain = self.explore.samples, self.actions.domain
         fresh = Beliefs(
             beliefs,
-            self.actions,
+            domain,
             self.batch_shape,
             self.dtype,
             self.device,
@@ -427,7 +428,8 @@ class GPPolicy(Policy):
             apart=isinstance(self.feedback, Delayed) and beliefs[0].standardize,
             ranks=self._ranks,
         )
-        if samples:
+        # of a few choices in one context draws are exact
+        if samples and not (domain.continuous and self.actions.finite):
             fresh.check_samples()
         return fresh
 
@@ -495,7 +497,7 @@ class GPPolicy(Policy):
     ) -> tuple[Best, Tensor | None]:
         """Return the action that is best under ``look``, see :meth:`Search.best`."""
         return Search(
-            self.actions,
+            self.actions.domain,
             self.explore.samples,
             self._ranks,
             self.climbs,
@@ -583,7 +585,9 @@ class GPPolicy(Policy):
             return at
         # checked where it lies, mostly on the host, so that no device is waited for
         costs = checks.finite(name, checks.tensor(name, observed))
-        g, size = devices.put(costs, limits.device), asked.actions.size
+        g, size = devices.put(costs, limits.device), self.actions.size
+        if asked.actions is not self.actions.domain:
+            size = asked.actions.size
         shape = tuple(g.shape)
         if m == 1 and shape == (*batch, size):
             g = g.reshape(self._size, 1, size)
@@ -594,6 +598,8 @@ class GPPolicy(Policy):
                 f"{name} must have shape (*trials, m, N) = {(*batch, m, size)}; got "
                 f"{shape}"
             )
+        if size < asked.actions.size:  # a grid of choices and contexts
+            g = g.repeat_interleave(asked.actions.size // size, -1)
         return g - limits.unsqueeze(-1)
 
     def _look(self, state: GPState, asked: Asked) -> Look:
@@ -661,7 +667,7 @@ class GPPolicy(Policy):
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over the round's set."""
         streams = asked.streams if self.explore.samples else None
-        other = None if asked.actions is self.actions else asked.actions
+        other = None if asked.actions is self.actions.domain else asked.actions
         return stretches(state.beliefs, streams, self._ahead(asked), other)
 
     def _round_actions(self, actions: Any) -> Actions:
@@ -816,15 +822,25 @@ class GPPolicy(Policy):
         return [f"engine={' and '.join(self._beliefs.engines())}"]
 
     @locked
-    def posterior(self, x: ArrayLike | None = None, params: Any = None) -> Posterior:
+    def posterior(
+        self, x: ArrayLike | None = None, params: Any = None, context: Any = None
+    ) -> Posterior:
         """Return means and standard deviations over the set, in the user's units.
 
         Before data it is the prior; that of a standardised belief, 0 +- 1, has no unit
         yet. At points ``x``, ``(n, d)`` or ``(*trials, n, d)``, or at ``params``,
-        points by name, it comes from a dense solve; a Box needs one of these.
+        points by name, it comes from a dense solve; a Box needs one of these. With
+        ``context`` it is of all choices in that context, see :meth:`ask`.
         """
         beliefs = self._settled().state.beliefs
         x = named_points(self.actions, x, params)
+        if context is not None and x is not None:
+            raise CBanditError("posterior takes context=, or points that hold it")
+        if x is None and not self.actions.continuous:
+            shown = self._shown(context)
+            if shown is not None:
+                moments = beliefs.anywhere(shown.space.candidates(shown.values))
+                return self._posterior(*told(beliefs.units(), *moments))
         if x is not None:
             points = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
             points = checks.rows("x", points, self.batch_shape, (self.actions.dim,))
@@ -836,8 +852,12 @@ class GPPolicy(Policy):
         return self._posterior(*beliefs.posterior())
 
     @locked
-    def recommend(self, confidence: float = 0.95) -> Recommendation:
+    def recommend(
+        self, confidence: float = 0.95, context: Any = None
+    ) -> Recommendation:
         """Return what to deploy: the best action feasible with ``confidence``.
+
+        On a set with contexts it is the best choice in ``context``, see :meth:`ask`.
 
         If the policy has no beliefs about its costs, or no data of one, it is the
         action of greatest expected reward, and nowhere called feasible. It is an error
@@ -846,6 +866,7 @@ class GPPolicy(Policy):
         """
         confidence, now = checks.share("confidence", confidence), self._settled()
         beliefs, actions = now.state.beliefs, self.actions
+        shown = self._shown(context)
         limits, units = self._limits(max(now.t, 1)), beliefs.units()
         data = beliefs.has_data().to(limits.device)
         if not bool(data[:, 0].any()):
@@ -856,11 +877,23 @@ class GPPolicy(Policy):
         limits = torch.where(data[:, 1:], limits[:, :count], torch.inf)
         if actions.continuous:
             streams = Streams(self.seed, self.trials, "recommend")
-            barred = self._restricted(actions, None)[1]
-            x = _likely(beliefs, actions, limits, confidence, streams, barred)
+            barred = self._restricted(actions.menu, None, shown)[1]
+            x = _likely(
+                beliefs, actions.menu, limits, confidence, streams, barred, shown
+            )
             moments = _spread(units, *beliefs.anywhere(x.unsqueeze(1)))
             best = recommend([(0, *moments)], limits, confidence)
             best = replace(best, index=None)
+        elif shown is not None:
+            points = shown.space.candidates(shown.values)
+            on, mask = shown.round(None, bool(self.batch_shape))
+            left = self._restricted(on, mask, shown)[0]
+            if left is not None and on is actions.domain:
+                left = left.gather(1, on.index(points).expand(len(left), -1))
+            moments = _spread(units, *beliefs.anywhere(points))
+            best = recommend(remaining([(0, *moments)], left), limits, confidence)
+            choice = actions.menu.at(best.index).unsqueeze(1)
+            x = shown.whole(choice).squeeze(1)
         else:
             blocks = remaining(told_blocks(beliefs), self._left_over())
             best = recommend(blocks, limits, confidence, self._ranks)
@@ -926,6 +959,11 @@ class GPPolicy(Policy):
             return None  # there is no other action
         index = None if best.index is None else outside(best.index)
         x = outside(best.x) if best.x is not None else asked.actions.at(index)
+        if asked.shown is not None:
+            if index is not None:
+                index = asked.shown.choices(index)
+            elif best.x is not None:
+                x = outside(asked.shown.whole(best.x.unsqueeze(1)).squeeze(1))
         return Rival(index, x, outside(best.value), self.actions.names)
 
     def _taken(self, estimate: Tensor | None, t: int) -> Tensor | None:
@@ -1054,7 +1092,7 @@ class Search:
     """The search of one round, over the policy's set, another set, or a box.
 
     Args:
-        actions: the policy's own set.
+        actions: the set that beliefs are over.
         samples: whether estimates come from joint draws, else from deviations.
         ranks: the processes that share the set.
         climbs: on a box, how many climbs the searches made, and how many failed.
@@ -1129,9 +1167,10 @@ class Search:
     def _numbered(self, look: Look) -> Best:
         """Return the best of numbered actions."""
         on, streams = self.asked.actions, self.asked.streams
-        if on is not self.actions:
-            return scan([(0, *afresh(self.beliefs, on, self.ahead))], look, self.ranks)
         draws = streams if self.samples else None
+        if on is not self.actions:
+            estimates = afresh(self.beliefs, on, self.ahead, draws)
+            return scan([(0, *estimates)], look, self.ranks)
         best: Best = self.beliefs.choose(look, draws, self.ahead)
         return best
 
@@ -1139,6 +1178,7 @@ class Search:
         """Return the best point of a box."""
         look, beside, asked = self.look, self.beside, self.asked
         box, beliefs, fresh = asked.actions, self.beliefs, self.fresh
+        shown = asked.shown
         draw = beliefs.draws(asked.streams) if self.samples else None
         moments, scale = beliefs.solver(self.ahead), look.coefficient.unsqueeze(-1)
         offset, bound = (
@@ -1147,6 +1187,7 @@ class Search:
         )
 
         def estimate(x: Tensor) -> Tensor:
+            x = x if shown is None else shown.whole(x)
             mean, spread = moments(x)
             if draw is not None:
                 spread = draw(x)
@@ -1185,6 +1226,8 @@ class Search:
         look, asked, beliefs = self.look, self.asked, self.beliefs
         box, barred, climbs = asked.actions, asked.barred, self.climbs
         around = beliefs.incumbents(INCUMBENTS)
+        if asked.shown is not None:
+            around = asked.shown.space.split(around)[0]
         if look.score == scores.Feasible.kind:
             return best_feasible_point(
                 box,
@@ -1229,11 +1272,20 @@ def _finite(best: Best, look: Look) -> Best:
 
 
 def afresh(
-    beliefs: Beliefs, actions: Actions, ahead: list[Ahead]
+    beliefs: Beliefs,
+    actions: Actions,
+    ahead: list[Ahead],
+    streams: Streams | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return means and deviations ``(T, F, n)`` on a set of this round alone."""
-    mean, std = beliefs.anywhere(actions.block(0, actions.size), ahead)
-    return mean.to(beliefs.dtype), std.to(beliefs.dtype)
+    """Return means and spreads ``(T, F, n)`` on a set of this round alone.
+
+    With ``streams`` the spread is a joint draw less its mean, else the deviation.
+    """
+    points = actions.block(0, actions.size)
+    mean, spread = beliefs.anywhere(points, ahead)
+    if streams is not None:
+        spread = beliefs.drawn(points, streams)
+    return mean.to(beliefs.dtype), spread.to(beliefs.dtype)
 
 
 def stretches(
@@ -1245,7 +1297,7 @@ def stretches(
     ``None``. With ``streams`` the spread is a joint draw, else the deviation.
     """
     if other is not None:
-        yield 0, *afresh(beliefs, other, ahead)
+        yield 0, *afresh(beliefs, other, ahead, streams)
         return
     for block in beliefs.blocks(streams, ahead):
         yield block.start, block.mean, block.std if streams is None else block.draw
@@ -1277,11 +1329,13 @@ def _likely(
     confidence: float,
     streams: Streams,
     barred: Barred | None,
+    shown: Shown | None,
 ) -> Tensor:
     """Return the point of greatest mean reward among those likely feasible."""
     look, units = beliefs.solver(), beliefs.units()
 
     def estimate(x: Tensor) -> Tensor:
+        x = x if shown is None else shown.whole(x)
         mean, std = told(units, *look(x))
         tau = limits.unsqueeze(-1)
         room = torch.where(tau.isinf(), 0.0, tau - mean[:, 1:]) / std[:, 1:]
@@ -1292,7 +1346,9 @@ def _likely(
         return torch.cat([mean[:, :1], short.asinh()], 1)
 
     incumbents = beliefs.incumbents(LIKELY)
+    if shown is not None:
+        incumbents = shown.space.split(incumbents)[0]
     best, _ = best_feasible_point(box, estimate, streams, incumbents, barred=barred)
     if best.x is None:
         raise CBanditError("the search of a box came to no point")
-    return best.x
+    return best.x if shown is None else shown.whole(best.x.unsqueeze(1)).squeeze(1)

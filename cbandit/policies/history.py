@@ -117,7 +117,7 @@ class History:
         # a prefix where another column has that name
         labels = [f"cost.{label}" if label in OWN else label for label in labels]
         if names is not None:
-            for name, values in names.read(table["x"]).items():
+            for name, values in names.table(table["x"]).items():
                 taken = name in OWN or name in labels
                 columns[f"x.{name}" if taken else name] = values.reshape(-1)
         else:

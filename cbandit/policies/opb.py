@@ -160,6 +160,7 @@ class GPOPB(GPPolicy):
     """
 
     name = "OPB"
+    contextual = False
     explores = (UCB,)
     splits = False
 
@@ -240,14 +241,17 @@ class GPOPB(GPPolicy):
         return state._replace(own=safe)
 
     @locked
-    def recommend(self, confidence: float = 0.95) -> Recommendation:
+    def recommend(
+        self, confidence: float = 0.95, context: None = None
+    ) -> Recommendation:
         """Return what to deploy: the best distribution believed feasible.
 
-        It is one over the policy's own set whose expected costs are feasible with
-        probability ``confidence``. Before data it is the safe action, where its cost
-        was given.
+        It is one over the policy's own set, which has no contexts, whose expected costs
+        are feasible with probability ``confidence``. Before data it is the safe action,
+        where its cost was given.
         """
         confidence = checks.share("confidence", confidence)
+        self._shown(context)
         now = self._settled()
         limits, beliefs = self._limits(max(now.t, 1)), now.state.beliefs
         safe, size = now.state.own, (self._size, int(self.actions.size))

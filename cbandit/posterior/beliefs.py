@@ -461,6 +461,10 @@ class Beliefs(Value):
         paths = [group.draw(streams) for group in self.groups]
         return lambda x: self._ordered([path(x) for path in paths])
 
+    def drawn(self, x: Tensor, streams: Streams) -> Tensor:
+        """Return a joint draw less its means ``(T, F, n)`` at points ``(T, n, d)``."""
+        return self._ordered([group.drawn(x, streams) for group in self.groups])
+
     def incumbents(self, count: int) -> Tensor:
         """Return the actions tried last, ``(T, k, d)``."""
         recent = max((group.log for group in self.groups), key=len).last(count)
@@ -899,6 +903,10 @@ class Group(Value):
         engine, count = self.engine, len(self.functions)
         path = pathwise(engine.history, streams, engine.functions)
         return lambda x: path(x)[:, :count]
+
+    def drawn(self, x: Tensor, streams: Streams) -> Tensor:
+        """Return a joint draw less its mean, ``(T, f, n)``, at ``x (T, n, d)``."""
+        return self.engine.drawn(x, streams, len(self.functions))
 
 
 class Stacked:

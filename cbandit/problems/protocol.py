@@ -25,7 +25,7 @@ class Round:
     """The part of the world that is shown before a round; by default nothing.
 
     Args:
-        actions: a set for this round alone (contexts).
+        actions: a set for this round alone.
         among: the part of the set that may be chosen, a mask or indices.
         observed_costs: the costs of every action, ``(*trials, m, N)``, or ``(m, N)``
             for all trials; on a Box a callable, ``x (*trials, n, d) -> (*trials, m,
@@ -34,12 +34,14 @@ class Round:
             ``reward`` and ``cost``, of whole numbers ``(*trials,)``. The feedback of
             round ``s`` with delay ``d`` is delivered at the end of round ``s + d``,
             and never if ``d`` is infinite.
+        context: for a set with a :class:`~cbandit.Context`, see :meth:`Policy.ask`.
     """
 
     actions: Actions | None = None
     among: Any = None
     observed_costs: Any = None
     delays: Any = None
+    context: Any = None
 
     def question(self) -> dict[str, Any]:
         """Return the keywords for ``policy.ask``."""
@@ -47,6 +49,7 @@ class Round:
             "actions": self.actions,
             "among": self.among,
             "observed_costs": self.observed_costs,
+            "context": self.context,
         }
         return {key: value for key, value in named.items() if value is not None}
 

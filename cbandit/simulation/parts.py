@@ -43,7 +43,12 @@ class Policy(Protocol):
         """The multipliers that the next ``ask`` will use, ``(*trials, m)``."""
 
     def ask(
-        self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
+        self,
+        *,
+        among: Any = None,
+        actions: Any = None,
+        observed_costs: Any = None,
+        context: Any = None,
     ) -> Choice:
         """Begin a round and choose its action."""
 

@@ -421,7 +421,7 @@ class Run:
         parameters: dict[str, Any]
         parameters = {f"x{j + 1}": x for j, x in enumerate(self.actions.unbind(-1))}
         if self.names is not None:
-            read = self.names.read(self.actions)
+            read = self.names.table(self.actions)
             taken = (*COLUMNS, *costs, *metrics)
             parameters = {f"x.{n}" if n in taken else n: x for n, x in read.items()}
         tables = [

@@ -10,6 +10,7 @@ from torch import Tensor
 from cbandit import account
 from cbandit._core import checks
 from cbandit._core.randomness import Streams
+from cbandit.actions import in_context_of
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.problems.protocol import NOTHING, Blockwise, Problem, Round
@@ -127,7 +128,7 @@ class World:
             return self._reward(choice.x, t), self._costs(choice.x, t)
         index, probability = choice.distribution.index, choice.distribution.probability
         actions = shown.actions or self.problem.actions
-        points = actions.points(index)  # *trials x k x d
+        points = in_context_of(actions, index, choice.x)  # *trials x k x d
         if self._blocks is not None:
             truth = self._blocks.evaluate(
                 torch.full(index.shape[-1:], t), index, points

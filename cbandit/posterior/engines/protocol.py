@@ -32,6 +32,7 @@ from cbandit._core import devices
 from cbandit._core.randomness import Streams
 from cbandit.posterior.covariance import Prior
 from cbandit.posterior.draws.features import pathwise
+from cbandit.posterior.draws.roots import pivoted_root
 from cbandit.posterior.look import Best, Block
 from cbandit.posterior.observations import Between, Coming, History, Update
 from cbandit_kernels import Look
@@ -209,6 +210,19 @@ class Engine:
             std = var.clamp_min(0).sqrt_().unsqueeze(1)
             draw = None if path is None else path(x)
             yield Block(start, stop, mean, std, draw)
+
+    def drawn(self, x: Tensor, streams: Streams, functions: int) -> Tensor:
+        """Return a joint draw less its mean, ``(T, f, n)``, at points ``(T, n, d)``.
+
+        It is exact, by a root of the posterior covariance of these points.
+        """
+        x = x.double()
+        between, _, _ = self.history.covariances(x)(x)
+        root = pivoted_root(between)
+        normals = streams.normal(functions, x.shape[-2])
+        normals = devices.put(normals, x.device).reshape(-1, functions, x.shape[-2])
+        # roots of different ranks use the same last columns, whatever the batch
+        return normals[..., -root.shape[-1] :] @ root.mT
 
     def points_of(self, index: Tensor) -> Tensor:
         """Return actions by number, ``(n, d)``, or ``(T, n, d)`` if trials differ."""

@@ -1,0 +1,241 @@
+"""Choices, and contexts that the world shows before each of them.
+
+The coordinates of an action are those of the choice and those of the context. Beliefs
+are over all of them, the *domain*; a round chooses from the *menu*, in one context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit.actions.base import Actions
+from cbandit.actions.box import Box
+from cbandit.actions.finite import Finite
+from cbandit.actions.grid import ProductGrid
+from cbandit.actions.names import Context, Names, plain
+from cbandit.errors import CBanditError
+
+
+class Contextual(Actions):
+    """A set of choices in contexts; :func:`~cbandit.Space` makes it.
+
+    Numbers count choices only. ``dim``, ``names`` and :meth:`extent` are of choice and
+    context together.
+
+    Args:
+        menu: the choices, with names.
+        domain: the choices in all contexts: a grid whose last axes are those of the
+            contexts, or a box.
+        contexts: the names of the contexts.
+    """
+
+    def __init__(
+        self, menu: ProductGrid | Box, domain: ProductGrid | Box, contexts: Names
+    ) -> None:
+        if menu.names is None or domain.names is None:
+            raise CBanditError("a set with contexts must have names")
+        self._menu, self._domain, self.contexts = menu, domain, contexts
+        self.names = domain.names
+        self.finite, self.continuous = menu.finite, menu.continuous
+        self.size, self.dim, self.batch_shape = menu.size, domain.dim, ()
+        columns = domain.names.columns
+        chosen = [j for j, n in enumerate(columns) if n not in contexts.parameters]
+        shown = [j for j, n in enumerate(columns) if n in contexts.parameters]
+        self._chosen, self._shown = torch.tensor(chosen), torch.tensor(shown)
+        self._order = torch.argsort(torch.tensor([*chosen, *shown]))
+
+    @property
+    def menu(self) -> ProductGrid | Box:
+        """The set of what is chosen, without contexts."""
+        return self._menu
+
+    @property
+    def domain(self) -> ProductGrid | Box:
+        """The set that beliefs are over: the choices in all contexts."""
+        return self._domain
+
+    @property
+    def levelled(self) -> bool:
+        """Whether choices and contexts are a grid together."""
+        return self._domain.finite
+
+    def points(self, index: Any) -> Tensor:
+        """Return the coordinates of numbered choices, without those of a context."""
+        return self._menu.points(index)
+
+    def at(self, numbers: Tensor) -> Tensor:
+        """Return :meth:`points` of numbers without checking these."""
+        return self._menu.at(numbers)
+
+    def extent(self) -> Tensor:
+        """Return the least and the greatest coordinates, ``(2, d)``."""
+        return self._domain.extent()
+
+    def index(self, x: Any) -> Tensor:
+        """Return the numbers of the choices at the points ``x`` ``(..., d)``."""
+        return self._menu.index(self.split(x)[0])
+
+    def joined(self, x: Tensor, values: Tensor) -> Tensor:
+        """Return choices ``(*b, c)`` in contexts ``(*b, k)`` as points ``(*b, d)``."""
+        return torch.cat([x, values.to(x)], -1)[..., self._order]
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return points ``(..., d)`` as choices and contexts."""
+        return x[..., self._chosen], x[..., self._shown]
+
+    def candidates(self, values: Tensor) -> Tensor:
+        """Return all choices in contexts ``(*b, k)``, as points ``(*b, N, d)``."""
+        every = self._menu.block(0, self._menu.size)
+        shape = *values.shape[:-1], len(every), -1
+        return self.joined(every.expand(shape), values.unsqueeze(-2).expand(shape))
+
+    def read(self, context: Any, batch_shape: tuple[int, ...]) -> Tensor:
+        """Return a user's context as coordinates, ``(T, k)``.
+
+        Args:
+            context: by name, each ``()`` or ``(k,)``, or with trials ``(*trials,)`` or
+                ``(*trials, k)``; or a list of such dicts, one a trial. Where there is
+                one context, its values alone.
+            batch_shape: ``()`` or ``(trials,)``.
+        """
+        trials = batch_shape[0] if batch_shape else 1
+        first = context[0] if isinstance(context, list | tuple) and context else None
+        if batch_shape and isinstance(first, Mapping):
+            rows = self.contexts.points(context, "context")
+            if tuple(rows.shape) != (trials, len(self.contexts.columns)):
+                raise CBanditError(
+                    f"context must be a dict, or one for each of the {trials} trials; "
+                    f"got {len(context)}"
+                )
+            return rows
+        if not isinstance(context, Mapping):
+            if len(self.contexts.parameters) > 1:
+                raise CBanditError(
+                    "context must be a dict of "
+                    f"{', '.join(self.contexts.parameters)}; got {checks.kind(context)}"
+                )
+            context = dict.fromkeys(self.contexts.parameters, context)
+        self.contexts.check(context, "context")
+        columns = [
+            self._column(name, context[name], trials, bool(batch_shape))
+            for name in dict.fromkeys(self.contexts.columns)
+        ]
+        return columns[0] if len(columns) == 1 else torch.cat(columns, -1)
+
+    def _column(self, name: str, value: Any, trials: int, batched: bool) -> Tensor:
+        """Return one context's coordinates, ``(T, k)``."""
+        parameter = self.contexts.parameters[name]
+        if isinstance(parameter, Context) and parameter.parameter is None:
+            shown = checks.tensor(f"context: {name}", value)
+            width = parameter.width
+            shape = tuple(shown.shape)
+            single = shape == (width,) or (width == 1 and shape == ())
+            if not single and not (batched and shape == (trials, width)):
+                wanted = f"({width},)" + f" or {(trials, width)}" * batched
+                raise CBanditError(
+                    f"context: {name} must be {width} numbers, of shape {wanted}; got "
+                    f"{shape}"
+                )
+            finite = checks.finite(f"context: {name}", shown)
+            return finite.reshape(-1, width).expand(trials, width)
+        if isinstance(value, np.ndarray | Tensor):
+            value = value.tolist()
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            value = [value] * trials
+        elif len(value) != trials or not batched:
+            wanted = f"one value, or one for each of the {trials} trials"
+            raise CBanditError(
+                f"context: {name} must be {wanted if batched else 'one value'}; got "
+                f"{len(value)} values"
+            )
+        numbers = [self.contexts.number(name, plain(v), "context") for v in value]
+        return torch.tensor(numbers, dtype=torch.float64).unsqueeze(-1)
+
+    def to(
+        self,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Self:
+        """Return the same set on another device, with coordinates in another dtype."""
+        menu, domain = self._menu.to(device, dtype), self._domain.to(device, dtype)
+        out = type(self)(menu, domain, self.contexts)
+        where = domain.extent().device
+        for name in ("_chosen", "_shown", "_order"):
+            setattr(out, name, getattr(self, name).to(where))
+        return out
+
+    def __repr__(self) -> str:
+        return repr(self.names)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The context of one round.
+
+    Args:
+        space: the choices and the contexts.
+        values: the coordinates of the context, ``(T, k)``.
+    """
+
+    space: Contextual
+    values: Tensor
+
+    def round(
+        self, mask: Tensor | None, batched: bool
+    ) -> tuple[Actions, Tensor | None]:
+        """Return the set of this round, and which of it is allowed.
+
+        It is the grid of all choices and contexts, of which this context is allowed;
+        or the choices as points; or the box of choices alone.
+
+        Args:
+            mask: ``(1 or T, N)``, the choices that are allowed; ``None``: all.
+            batched: whether there is a trials axis.
+        """
+        space, values = self.space, self.values
+        if space.continuous:
+            return space.menu, mask
+        if not space.levelled:
+            points = space.candidates(values)
+            return Finite(points if batched else points[0]), mask
+        count = space.domain.size // space.size  # of contexts
+        here = self._number().unsqueeze(-1) == torch.arange(count, device=values.device)
+        whole = here.unsqueeze(1).expand(-1, space.size, -1)
+        if mask is not None:
+            whole = whole & mask.unsqueeze(-1)
+        return space.domain, whole.flatten(1)
+
+    def _number(self) -> Tensor:
+        """Return the number of the context on a grid, ``(T,)``."""
+        space = self.space
+        first = space.menu.at(self.values.new_zeros(len(self.values)).long())
+        return space.domain.index(space.joined(first, self.values))
+
+    def choices(self, index: Tensor) -> Tensor:
+        """Return numbers of this round's set as numbers of choices."""
+        space = self.space
+        return index // (space.domain.size // space.size) if space.levelled else index
+
+    def whole(self, x: Tensor) -> Tensor:
+        """Return choices ``(T, n, c)`` in this context, ``(T, n, d)``."""
+        values = self.values.unsqueeze(1).expand(-1, x.shape[1], -1)
+        return self.space.joined(x.expand(len(values), -1, -1), values)
+
+
+def in_context_of(actions: Any, index: Tensor, x: Tensor) -> Tensor:
+    """Return numbered actions ``(*b, k)`` where ``x (*b, d)`` was, ``(*b, k, d)``.
+
+    In a set with contexts they are the choices in the context of ``x``.
+    """
+    points: Tensor = actions.points(index)
+    if not isinstance(actions, Contextual):
+        return points
+    values = actions.split(x)[1].unsqueeze(-2)
+    return actions.joined(points, values.expand(*points.shape[:-1], -1))
