@@ -42,6 +42,7 @@ from cbandit.explore import TS as TS
 from cbandit.explore import UCB as UCB
 from cbandit.explore import Explore as Explore
 from cbandit.explore import Rand as Rand
+from cbandit.policies.acquire import Estimates as Estimates
 from cbandit.policies.base import Marginal as Marginal
 from cbandit.policies.base import Policy as Policy
 from cbandit.policies.base import Posterior as Posterior

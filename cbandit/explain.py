@@ -64,6 +64,8 @@ class Explanation:
         names: the names of the coordinates, if the policy's set has any.
         unit: of scores, multipliers and ``estimate``: ``"spreads"`` of outcomes where
             beliefs are standardised, else ``""``, the user's.
+        own_score: whether the score is a policy's own ``acquire``, in a unit of its
+            own.
     """
 
     id: str
@@ -82,6 +84,7 @@ class Explanation:
     taken: Tensor | None = None
     price: Tensor | None = None
     unit: str = ""
+    own_score: bool = False
     known: Tensor | None = None
 
     @property
@@ -112,6 +115,7 @@ class Explanation:
         )
         unit = f" {self.unit}" if self.unit else ""
         inside = f" (in {self.unit})" if self.unit else ""
+        scored = "" if self.own_score else inside
         for j, label in enumerate(self.labels):
             words, untold = [], known is not None and not all(known[j : j + 1])
             if mean is not None and std is not None and j < len(mean):
@@ -132,7 +136,7 @@ class Explanation:
             if words:
                 out.append(f"  {label}: {', '.join(words)}")
         if self.score is not None:
-            out.append(f"  score {self.score.reshape(-1)[i].item():.6g}{inside}")
+            out.append(f"  score {self.score.reshape(-1)[i].item():.6g}{scored}")
         for what, rival in (
             ("runner-up", self.runner_up),
             ("if costs did not matter", self.unconstrained),
@@ -141,7 +145,7 @@ class Explanation:
                 number = _number(rival.index, i)
                 place = _place(self.names, _row(rival.x, i), number)
                 score = rival.score.reshape(-1)[i].item()
-                out.append(f"  {what}: {place}, score {score:.6g}{inside}")
+                out.append(f"  {what}: {place}, score {score:.6g}{scored}")
         return out
 
 

@@ -243,6 +243,7 @@ class Policy(metaclass=ABCMeta):
     no_noise = ""  # why tell takes no noise, where it does not
     piecemeal = False  # whether costs may come one by one; else they wait for all
     patient = False  # whether it counts on choices that wait for their feedback
+    acquires = False  # whether scores are of a unit of their own
     standardized = False  # whether multipliers are in spreads, not in the user's units
     common: Mapping[str, str] = POLICY  # what constructors hand on, with help
     _reminded = False
@@ -899,6 +900,7 @@ class Policy(metaclass=ABCMeta):
             labels=self._labels,
             names=self.actions.names,
             unit="spreads" if self.standardized else "",
+            own_score=self.acquires,
             **known,
             **more,
         )

@@ -379,11 +379,11 @@ def score_of(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
     """
     weight = score.weight if isinstance(score, Formed) else None
     if weight is not None:
-        if _shape(weight) == weights:
+        if floating_shape(weight) == weights:
             return score
         raise CBanditError(
             f"{name} must weigh costs by a tensor of shape (T, m) = {weights}; got "
-            f"{_shape(weight)}{hint}"
+            f"{floating_shape(weight)}{hint}"
         )
     if isinstance(score, type) or not callable(score):
         raise CBanditError(
@@ -408,7 +408,7 @@ def score_of(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
                 return values.to(f)
         raise CBanditError(
             f"the function that {name} returned must return a score for each action, "
-            f"of shape (T, n) = {tuple(f.shape)}; got {_shape(values)}"
+            f"of shape (T, n) = {tuple(f.shape)}; got {floating_shape(values)}"
         )
 
     return form
@@ -421,7 +421,7 @@ def multiplier_of(name: str, moved: object, like: Tensor) -> Tensor:
             return moved
     raise CBanditError(
         f"{name} must return the multiplier, a tensor of shape (T, m) = "
-        f"{tuple(like.shape)} of floating numbers; got {_shape(moved)}"
+        f"{tuple(like.shape)} of floating numbers; got {floating_shape(moved)}"
     )
 
 
@@ -433,7 +433,7 @@ def changed(name: str) -> CBanditError:
     )
 
 
-def _shape(value: object) -> tuple[int, ...] | str:
+def floating_shape(value: object) -> tuple[int, ...] | str:
     """Return the shape of a tensor, or in words the kind of anything else."""
     if not isinstance(value, Tensor):
         return checks.kind(value)

@@ -30,6 +30,7 @@ from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
 from cbandit.explain import Rival
 from cbandit.explore import TS, UCB, Explore, Rand, clip
+from cbandit.policies.acquire import Acquired, Estimates
 from cbandit.policies.base import POLICY, Policy, Posterior, locked
 from cbandit.policies.censored import Awaited
 from cbandit.policies.checks import (
@@ -55,7 +56,7 @@ from cbandit.policies.outliers import Readings, bounded_data
 from cbandit.policies.sliding import Windowed, allowance
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.engines.choice import ENGINES
-from cbandit.posterior.look import Best, Score, scan, scorer
+from cbandit.posterior.look import Best, Block, Score, scan, scorer
 from cbandit.posterior.observations import Ahead
 from cbandit.posterior.units import Units, level, told
 from cbandit.recommend import Recommendation, nothing_told, recommend
@@ -204,11 +205,12 @@ class GPPolicy(Policy):
     """Base class of policies whose beliefs are Gaussian processes.
 
     It has beliefs, exploration and search. Two methods make a policy of it:
-    :meth:`score` says what to maximise, :meth:`move` how the multiplier moves between
-    rounds. The rest works on every set and engine, in batches of trials. Tensors lead
-    with the trials, ``T`` of them, 1 where there is no trials axis. They are float64,
-    but for ``f`` and ``g`` of a float32 set. Keep each argument of your own under its
-    name (``self.step``): a run is resumed only by a policy in which these are the same.
+    :meth:`score` (or :meth:`acquire`, which sees means and deviations too) says what to
+    maximise, :meth:`move` how the multiplier moves between rounds. The rest works on
+    every set and engine, in batches of trials. Tensors lead with the trials, ``T`` of
+    them, 1 where there is no trials axis. They are float64, but for ``f`` and ``g`` of
+    a float32 set. Keep each argument of your own under its name (``self.step``): a run
+    is resumed only by a policy in which these are the same.
 
     Args:
         actions: what can be chosen.
@@ -323,6 +325,11 @@ class GPPolicy(Policy):
         if self.standardized:
             readings = Readings.none((self._size, fresh.functions), self.device)
         self._begin(GPState(fresh, self._start, Arrivals(late), readings=readings))
+
+    def __init_subclass__(cls, **arguments: object) -> None:
+        """Note whether a new class defines :meth:`acquire`."""
+        super().__init_subclass__(**arguments)
+        cls.acquires = cls.acquire is not GPPolicy.acquire
 
     def _suited(
         self,
@@ -443,7 +450,46 @@ class GPPolicy(Policy):
         thresholds subtracted, that returns ``(T, n)``: it sees a part of the actions at
         a time.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define score()")
+        raise NotImplementedError(
+            f"{type(self).__name__} must define score() or acquire()"
+        )
+
+    def acquire(self, t: int, multiplier: Tensor, estimates: Estimates) -> Tensor:
+        """Return what to maximise, ``(T, n)``, given the belief itself.
+
+        A policy defines this in place of :meth:`score` if its rule needs means,
+        deviations or the best value so far. It is called for a part of the actions at a
+        time, so it must treat each action by itself; on a Box it must be differentiable
+        in the points. Two values count as equal if they differ by less than 1e-10 of
+        the greatest.
+
+        Args:
+            t: the round.
+            multiplier: ``(T, m)``, or ``(T, 0)`` where there is none.
+            estimates: the belief about these actions, see :class:`~cbandit.Estimates`.
+
+        Example:
+            Expected improvement where the limits are kept, by its probability:
+
+            >>> import cbandit as cb, torch
+            >>> class Improvement(cb.GPPolicy):
+            ...     name = "EI"
+            ...
+            ...     def acquire(self, t, multiplier, e):
+            ...         best = e.incumbent.unsqueeze(-1)
+            ...         chance = e.chance(self._limits(t))
+            ...         normal = torch.distributions.Normal(0.0, 1.0)
+            ...         gap = (e.mean[:, 0] - best) / e.std[:, 0]
+            ...         gain = gap * normal.cdf(gap) + normal.log_prob(gap).exp()
+            ...         gain = torch.where(best.isinf(), 1.0, gain * e.std[:, 0])
+            ...         return gain * chance
+
+            >>> world = cb.problems.zhou_synthetic()
+            >>> gp = cb.GP.default(world.actions)
+            >>> policy = Improvement(world.actions, reward=gp, costs=gp)
+            >>> run = cb.simulate(policy, world, 20)
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define acquire()")
 
     def move(
         self, t: int, multiplier: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
@@ -605,12 +651,16 @@ class GPPolicy(Policy):
     def _look(self, state: GPState, asked: Asked) -> Look:
         """Return the look of this round: which score of which estimates it wants."""
         t, phi = asked.t, state.multiplier
-        before, score = phi._version, self.score(t, phi)
-        name, weights = f"{type(self).__name__}.score", (self._size, self.m)
-        if phi._version != before:
-            raise changed(name)
-        hint = START if self.m and not phi.shape[-1] else ""
-        score = score_of(name, score, weights, hint)
+        score: Any
+        if self.acquires:
+            score = self._acquired(state, t)
+        else:
+            before, score = phi._version, self.score(t, phi)
+            name, weights = f"{type(self).__name__}.score", (self._size, self.m)
+            if phi._version != before:
+                raise changed(name)
+            hint = START if self.m and not phi.shape[-1] else ""
+            score = score_of(name, score, weights, hint)
         coefficient, units = self._coefficient(state, asked), state.beliefs.units()
         offset = self._offset(t, units)
         close = state.beliefs.tolerance(scores.of_costs(score))
@@ -619,6 +669,23 @@ class GPPolicy(Policy):
             form, weight = score.kind, score.weight
         mask, bound = asked.mask, self._bound
         return Look(coefficient, offset, bound, form, weight, mask, tolerance=close)
+
+    def _acquired(self, state: GPState, t: int) -> Acquired:
+        """Return the round's acquisition of a policy that defines :meth:`acquire`."""
+        beliefs, units = state.beliefs, state.beliefs.units()
+        x, _, real = beliefs.tried(0)
+        mean, _ = told(units, *beliefs.anywhere(x))
+        limits = self._limits(t)[:, : mean.shape[1] - 1].unsqueeze(-1)
+        good = real & (mean[:, 1:] <= limits).all(1)
+        values = mean[:, 0].masked_fill(~good, -torch.inf)
+        nothing = values.new_full((len(values), 1), -torch.inf)
+        return Acquired(
+            f"{type(self).__name__}.acquire",
+            partial(self.acquire, t, state.multiplier),
+            self.m,
+            units,
+            torch.cat([values, nothing], 1).amax(1),
+        )
 
     def _offset(self, t: int, units: Units | None) -> Tensor | None:
         """Return the offset of the estimates in round ``t``, ``(T, F)``, in units.
@@ -922,7 +989,8 @@ class GPPolicy(Policy):
         rival = partial(self._rival, state, position)
         try:
             runner_up = rival(asked.without(entry.choice), True)
-            unconstrained = rival(asked, False) if self.m else None
+            limited = self.m > 0 and not self.acquires
+            unconstrained = rival(asked, False) if limited else None
         finally:
             streams.go(self._now.position)
         moments = told(beliefs.units(), *beliefs.anywhere(x, self._ahead(asked)))
@@ -1124,11 +1192,16 @@ class Search:
         look, fresh = self.look, self.fresh
         if self.asked.actions.continuous:
             best, infeasible = self._point()
+            if isinstance(look.score, Acquired):
+                best = look.score.trimmed(best)
         else:
             if self.beside is not None:
                 look = replace(look, beside=self.beside)
             if fresh is not None:
                 look = replace(look, mask=self._begun(fresh))
+            if isinstance(look.score, Acquired):
+                best = look.score.search(self._blocks(), look).best(self.ranks)
+                return look.score.trimmed(_finite(best, look)), None
             if look.score != scores.Feasible.kind:
                 return _finite(self._numbered(look), look), None
             start = self.asked.streams.position()
@@ -1174,6 +1247,13 @@ class Search:
         best: Best = self.beliefs.choose(look, draws, self.ahead)
         return best
 
+    def _blocks(self) -> Iterator[Block]:
+        """Yield means, deviations and draws over the round's set."""
+        on, draws = self.asked.actions, self.asked.streams if self.samples else None
+        if on is self.actions:
+            return self.beliefs.blocks(draws, self.ahead)
+        return iter([Block(0, on.size, *afresh(self.beliefs, on, self.ahead))])
+
     def _point(self) -> tuple[Best, Tensor | None]:
         """Return the best point of a box."""
         look, beside, asked = self.look, self.beside, self.asked
@@ -1188,15 +1268,17 @@ class Search:
 
         def estimate(x: Tensor) -> Tensor:
             x = x if shown is None else shown.whole(x)
-            mean, spread = moments(x)
-            if draw is not None:
-                spread = draw(x)
-            values = mean + scale * spread
+            mean, std = moments(x)
+            values = mean + scale * (std if draw is None else draw(x))
             if offset is not None:
                 values += offset
             if bound is not None:
                 values = clip(values, bound)
-            return values if beside is None else torch.cat([values, beside(x)], 1)
+            if beside is not None:
+                values = torch.cat([values, beside(x)], 1)
+            if isinstance(look.score, Acquired):
+                return look.score.rows(values, mean, std)
+            return values
 
         if fresh is None:
             return self._climbed(estimate)

@@ -305,7 +305,7 @@ class Beliefs(Value):
                 streams.go(start)  # the same draw
             return find(look.closer(best.value, reach), streams)
 
-        return among(best, ranks, look.tolerance, again)
+        return among(best, ranks, look.reach, again)
 
     def tolerance(self, costs: bool = False) -> Tensor:
         """Return the difference below which two scores count as equal, ``(T,)``.

@@ -20,6 +20,9 @@ from cbandit_kernels.scores import score_ref
 Score = Callable[[Tensor, Tensor], Tensor]
 """``(f (T, n), g (T, m, n)) -> (T, n)``; see :mod:`cbandit.scores`."""
 
+Reach = Callable[[Tensor], Tensor]
+"""From the greatest score ``(T,)`` to the least one that counts as equal to it."""
+
 
 @dataclass
 class Block:
@@ -135,7 +138,7 @@ class _Stretch(NamedTuple):
 
 
 class Running:
-    """A running search for the first action within ``tolerance`` of the greatest score.
+    """A running search for the first action whose score is as good as the greatest.
 
     The answer does not depend on how the set is cut into stretches. To that end a
     stretch is held if its greatest score exceeds all earlier ones and may still be
@@ -144,16 +147,11 @@ class Running:
     Args:
         score: the score to maximise.
         mask: ``(1 or T, N)``, the actions allowed.
-        tolerance: ``(T,)``, in the score's unit; ``None``: 0.
+        reach: the least score that counts as equal to the greatest.
     """
 
-    def __init__(
-        self,
-        score: Score,
-        mask: Tensor | None = None,
-        tolerance: Tensor | None = None,
-    ) -> None:
-        self._score, self._mask, self._tolerance = score, mask, tolerance
+    def __init__(self, score: Score, mask: Tensor | None, reach: Reach) -> None:
+        self._score, self._mask, self._reach = score, mask, reach
         self._held: list[_Stretch] = []
         self._top: Tensor | None = None
 
@@ -170,7 +168,7 @@ class Running:
             self._top = peak
         elif bool((peak > self._top).any()):
             self._top = peak.maximum(self._top)
-            reach = _reach(self._top, self._tolerance)
+            reach = self._reach(self._top)
             self._held = [s for s in self._held if bool((s.peak >= reach).any())]
         else:
             return  # an earlier stretch is as good in every trial
@@ -180,11 +178,11 @@ class Running:
         """Return the best action of all stretches, and of all ``ranks``."""
         if self._top is None:
             raise CBanditError("actions must hold at least one action; got none")
-        best = self.first(_reach(self._top, self._tolerance))
+        best = self.first(self._reach(self._top))
         best.value = self._top
         if ranks.size == 1:
             return best
-        return among(best, ranks, self._tolerance, self.first)
+        return among(best, ranks, self._reach, self.first)
 
     def first(self, reach: Tensor) -> Best:
         """Return the first action whose score is no less than ``reach (T,)``."""
@@ -193,11 +191,6 @@ class Running:
         for stretch in reversed(earlier):
             best = stretch.first(reach).where(stretch.peak >= reach, best)
         return best
-
-
-def _reach(top: Tensor, tolerance: Tensor | None) -> Tensor:
-    """Return the least score within tolerance of the greatest, ``(T,)``."""
-    return top if tolerance is None else top - tolerance.to(top)
 
 
 def scan(
@@ -211,7 +204,7 @@ def scan(
         look: the score, and which estimates it is of.
         ranks: the processes that share the set; the stretches are this one's.
     """
-    running = Running(scorer(look), look.mask, look.tolerance)
+    running = Running(scorer(look), look.mask, look.reach)
     for start, mean, spread in stretches:
         estimate = estimated(look, mean, spread)
         if look.beside is not None:
@@ -235,21 +228,22 @@ def maximise(
         mask: ``(1 or T, N)``, the actions allowed.
         tolerance: ``(T,)``, see :class:`Running`.
     """
-    running = Running(score, mask, tolerance)
+    close = 0.0 if tolerance is None else tolerance
+    running = Running(score, mask, lambda top: top - close)
     for start, estimate in stretches:
         running.add(start, estimate)
     return running.best()
 
 
 def among(
-    best: Best, ranks: Ranks, tolerance: Tensor | None, again: Callable[[Tensor], Best]
+    best: Best, ranks: Ranks, reach: Reach, again: Callable[[Tensor], Best]
 ) -> Best:
     """Return the best of all ranks' candidates, the same on every rank.
 
     Args:
         best: the best action of this rank's part of the set.
         ranks: the processes that share it.
-        tolerance: ``(T,)``, by which greatest scores may be missed.
+        reach: the least score that counts as equal to the greatest.
         again: scans this rank's part once more, for the first action whose score is
             no less than its argument ``(T,)``.
     """
@@ -258,12 +252,12 @@ def among(
         mine = bool((chosen == ranks.rank).any())
         return _exchanged(again(reach) if mine else best, ranks)
 
-    return first_of(_exchanged(best, ranks), tolerance, closer)
+    return first_of(_exchanged(best, ranks), reach, closer)
 
 
 def first_of(
     parts: Found,
-    tolerance: Tensor | None,
+    reach: Reach,
     closer: Callable[[Tensor, Tensor], Found],
 ) -> Best:
     """Return the first candidate within tolerance of the greatest score of all.
@@ -274,16 +268,16 @@ def first_of(
 
     Args:
         parts: the candidates of ``R`` parts in their order, ``(R, T)``.
-        tolerance: ``(T,)``, by which greatest scores may be missed.
+        reach: the least score that counts as equal to the greatest.
         closer: scans the chosen parts ``(T,)`` again, for the first actions whose
             scores are no less than its second argument ``(T,)``.
     """
     top = parts.value.amax(0)
-    reach = _reach(top, tolerance)
-    chosen = (parts.value >= reach).to(torch.uint8).argmax(0)
+    least = reach(top)
+    chosen = (parts.value >= least).to(torch.uint8).argmax(0)
     trial = torch.arange(len(chosen), device=chosen.device)
     if bool((parts.value[chosen, trial] < top).any()):
-        parts = closer(chosen, reach)
+        parts = closer(chosen, least)
     return Best(top, parts.index[chosen, trial], parts.estimate[chosen, trial])
 
 

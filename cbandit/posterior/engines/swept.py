@@ -398,7 +398,7 @@ class Swept(Engine):
                 bests[k] = go(cuts[k][0], *self.arrays(*cuts[k]))
             return candidates()
 
-        return first_of(candidates(), look.tolerance, closer)
+        return first_of(candidates(), look.reach, closer)
 
     def _stacked(self, columns: int) -> tuple[Tensor, Change]:
         """Return pending changes as weights ``(T, U, columns)``, padded by zeros.

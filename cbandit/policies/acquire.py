@@ -1,0 +1,128 @@
+"""Rules that see the whole belief: means and deviations beside the estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cbandit.errors import CBanditError
+from cbandit.policies.checks import VERSION, changed, floating_shape
+from cbandit.posterior.look import Best, Block, Running, estimated
+from cbandit.posterior.units import Units, told
+from cbandit_kernels import Look
+
+CLOSE = 1e-10  # share of the greatest value by which another must exceed it
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """The belief about a part of the actions, in one round.
+
+    ``T`` counts the trials and is 1 without a trials axis; ``F`` counts the functions
+    that have a belief, the reward first. On a Box all of it is differentiable in the
+    points.
+
+    Args:
+        mean: posterior means ``(T, F, n)`` in the user's units; the reward is to be
+            large (it is turned with ``minimise=True``), costs small, and thresholds are
+            not subtracted.
+        std: posterior standard deviations, ``(T, F, n)``, in the user's units.
+        f: the reward as scores see it, ``(T, n)``: explored, clipped, in the unit that
+            the policy works in.
+        g: the costs likewise, ``(T, m, n)``, thresholds subtracted.
+        unit: the unit of ``f`` and ``g`` in the user's, ``(T, F)``; 1 unless outcomes
+            are standardised.
+        incumbent: the greatest mean reward of the actions tried whose mean costs keep
+            the limits, ``(T,)``, in the user's units; minus infinity where there is
+            none.
+    """
+
+    mean: Tensor
+    std: Tensor
+    f: Tensor
+    g: Tensor
+    unit: Tensor
+    incumbent: Tensor
+
+    def chance(self, limits: Tensor) -> Tensor:
+        """Return the probability ``(T, n)`` that all costs keep ``limits (T, m)``.
+
+        Costs count as independent, given the belief.
+        """
+        room = (limits.unsqueeze(-1) - self.mean[:, 1:]) / self.std[:, 1:]
+        chance: Tensor = torch.special.ndtr(room).prod(-2)
+        return chance
+
+
+@dataclass(frozen=True)
+class Acquired:
+    """A round's acquisition, as a score of rows that hold the belief too.
+
+    Rows ``(T, 1 + m + 2 F, n)`` are the estimates ``f`` and ``g``, the means and the
+    deviations.
+
+    Args:
+        name: what errors call the rule.
+        rule: the user's function of estimates.
+        costs: how many rows of ``g`` there are.
+        units: the units of the functions; ``None``: the user's.
+        incumbent: see :class:`Estimates`.
+    """
+
+    name: str
+    rule: Callable[[Estimates], Tensor]
+    costs: int
+    units: Units | None
+    incumbent: Tensor
+
+    def rows(self, estimate: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        """Return estimates with the belief that they come from below them."""
+        std = std.expand_as(mean)
+        wide = (part.to(self.incumbent.dtype) for part in (estimate, mean, std))
+        return torch.cat(list(wide), 1)
+
+    def __call__(self, f: Tensor, below: Tensor) -> Tensor:
+        """Return the acquisition's value ``(T, n)`` of rows, the first one apart."""
+        functions = (below.shape[1] - self.costs) // 2
+        g, mean, std = below.split([self.costs, functions, functions], 1)
+        mean, std = told(self.units, mean, std)
+        unit = mean.new_ones(mean.shape[:2])
+        if self.units is not None:
+            unit = self.units.size.to(mean)
+        estimates = Estimates(mean, std, f, g, unit, self.incumbent)
+        parts = list(vars(estimates).values())
+        versions = list(map(VERSION, parts))
+        values = self.rule(estimates)
+        if list(map(VERSION, parts)) != versions:
+            raise changed(self.name)
+        if floating_shape(values) != tuple(f.shape):
+            raise CBanditError(
+                f"{self.name} must return a value for each action, of shape (T, n) = "
+                f"{tuple(f.shape)}; got {floating_shape(values)}"
+            )
+        return values.to(f)
+
+    def search(self, blocks: Iterable[Block], look: Look) -> Running:
+        """Return a search over all blocks of a set, whose estimates are rows."""
+        running = Running(self, look.mask, reach)
+        for block in blocks:
+            spread = block.std if block.draw is None else block.draw
+            estimate = estimated(look, block.mean, spread)
+            if look.beside is not None:
+                costs = look.beside[..., block.start : block.stop]
+                estimate = torch.cat([estimate, costs.to(estimate)], 1)
+            running.add(block.start, self.rows(estimate, block.mean, block.std))
+        return running
+
+    def trimmed(self, best: Best) -> Best:
+        """Return the best action with its estimates alone."""
+        best.estimate = best.estimate[:, : 1 + self.costs]
+        return best
+
+
+def reach(top: Tensor) -> Tensor:
+    """Return the least value that counts as equal to the greatest, ``top (T,)``."""
+    return torch.where(top.isfinite(), top - CLOSE * top.abs(), top)
