@@ -50,7 +50,6 @@ from cbandit.policies.choices import Asked
 from cbandit.policies.failures import Failed
 from cbandit.policies.safe import classes
 from cbandit.policies.safe.mixtures import best_mixture
-from cbandit.posterior import look as posterior_look
 from cbandit.posterior.beliefs import Beliefs, Group, Stacked
 from cbandit.posterior.covariance import Covariance, Prior
 from cbandit.posterior.draws.roots import Root, pivoted_root
@@ -295,7 +294,7 @@ def passed_over(engine, stretches=None, streams=None, ahead=None):
 def only_equals_tie(monkeypatch):
     """Let no score tie with another that is close to it."""
     monkeypatch.setattr(Look, "reach", lambda look, value: value)
-    monkeypatch.setattr(posterior_look, "_reach", lambda top, tolerance: top)
+    monkeypatch.setattr(Running, "reach", lambda running, top: top)
 
 
 def forget_oldest(policy):

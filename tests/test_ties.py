@@ -129,7 +129,7 @@ def test_ranks_choose_what_one_process_would(seed):
     reach = values.amax(-1) - TOLERANCE
     # the second rank looks again where it must, as the first one does
     ranks = Ranks([second.best(), second.first(reach)])
-    found = among(first.best(), ranks, close, first.first)
+    found = among(first.best(), ranks, first.reach, first.first)
     assert found.index.tolist() == first_of(values, TOLERANCE)
     assert isinstance(found, Best)
 

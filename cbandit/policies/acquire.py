@@ -57,6 +57,14 @@ class Estimates:
         return chance
 
 
+class Relative(Running):
+    """A running search in which scores tie by their own size, as they have no unit."""
+
+    def reach(self, top: Tensor) -> Tensor:
+        """Return the least score that counts as equal to the greatest, ``(T,)``."""
+        return torch.where(top.isfinite(), top - CLOSE * top.abs(), top)
+
+
 @dataclass(frozen=True)
 class Acquired:
     """A round's acquisition, as a score of rows that hold the belief too.
@@ -107,7 +115,7 @@ class Acquired:
 
     def search(self, blocks: Iterable[Block], look: Look) -> Running:
         """Return a search over all blocks of a set, whose estimates are rows."""
-        running = Running(self, look.mask, reach)
+        running = Relative(self, look.mask)
         for block in blocks:
             spread = block.std if block.draw is None else block.draw
             estimate = estimated(look, block.mean, spread)
@@ -121,8 +129,3 @@ class Acquired:
         """Return the best action with its estimates alone."""
         best.estimate = best.estimate[:, : 1 + self.costs]
         return best
-
-
-def reach(top: Tensor) -> Tensor:
-    """Return the least value that counts as equal to the greatest, ``top (T,)``."""
-    return torch.where(top.isfinite(), top - CLOSE * top.abs(), top)

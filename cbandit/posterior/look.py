@@ -147,11 +147,16 @@ class Running:
     Args:
         score: the score to maximise.
         mask: ``(1 or T, N)``, the actions allowed.
-        reach: the least score that counts as equal to the greatest.
+        tolerance: ``(T,)``, in the score's unit; ``None``: 0.
     """
 
-    def __init__(self, score: Score, mask: Tensor | None, reach: Reach) -> None:
-        self._score, self._mask, self._reach = score, mask, reach
+    def __init__(
+        self,
+        score: Score,
+        mask: Tensor | None = None,
+        tolerance: Tensor | None = None,
+    ) -> None:
+        self._score, self._mask, self._tolerance = score, mask, tolerance
         self._held: list[_Stretch] = []
         self._top: Tensor | None = None
 
@@ -168,7 +173,7 @@ class Running:
             self._top = peak
         elif bool((peak > self._top).any()):
             self._top = peak.maximum(self._top)
-            reach = self._reach(self._top)
+            reach = self.reach(self._top)
             self._held = [s for s in self._held if bool((s.peak >= reach).any())]
         else:
             return  # an earlier stretch is as good in every trial
@@ -178,11 +183,15 @@ class Running:
         """Return the best action of all stretches, and of all ``ranks``."""
         if self._top is None:
             raise CBanditError("actions must hold at least one action; got none")
-        best = self.first(self._reach(self._top))
+        best = self.first(self.reach(self._top))
         best.value = self._top
         if ranks.size == 1:
             return best
-        return among(best, ranks, self._reach, self.first)
+        return among(best, ranks, self.reach, self.first)
+
+    def reach(self, top: Tensor) -> Tensor:
+        """Return the least score that counts as equal to the greatest, ``(T,)``."""
+        return top if self._tolerance is None else top - self._tolerance.to(top)
 
     def first(self, reach: Tensor) -> Best:
         """Return the first action whose score is no less than ``reach (T,)``."""
@@ -204,7 +213,7 @@ def scan(
         look: the score, and which estimates it is of.
         ranks: the processes that share the set; the stretches are this one's.
     """
-    running = Running(scorer(look), look.mask, look.reach)
+    running = Running(scorer(look), look.mask, look.tolerance)
     for start, mean, spread in stretches:
         estimate = estimated(look, mean, spread)
         if look.beside is not None:
@@ -228,8 +237,7 @@ def maximise(
         mask: ``(1 or T, N)``, the actions allowed.
         tolerance: ``(T,)``, see :class:`Running`.
     """
-    close = 0.0 if tolerance is None else tolerance
-    running = Running(score, mask, lambda top: top - close)
+    running = Running(score, mask, tolerance)
     for start, estimate in stretches:
         running.add(start, estimate)
     return running.best()
