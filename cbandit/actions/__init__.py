@@ -6,6 +6,7 @@ They are geometry only: nothing in this folder knows about rewards.
 from cbandit.actions.base import Actions, checked_actions, checked_index
 from cbandit.actions.box import Box
 from cbandit.actions.contextual import Contextual, Shown, in_context_of
+from cbandit.actions.design import design_points, designed_number, designed_point
 from cbandit.actions.finite import Finite
 from cbandit.actions.grid import ProductGrid
 from cbandit.actions.middle import nearest_to_middle, point_in_middle
@@ -31,6 +32,9 @@ __all__ = [
     "Unit",
     "checked_actions",
     "checked_index",
+    "design_points",
+    "designed_number",
+    "designed_point",
     "in_context_of",
     "nearest_to_middle",
     "point_in_middle",

@@ -28,17 +28,29 @@ def nearest_to_middle(actions: Actions, on: Actions, mask: Tensor | None) -> Ten
         mask: ``(1 or T, N)``, which of them are allowed; ``None``: all are.
     """
     unit, middle = _middle(actions)
+    return nearest(unit, middle, on, mask)
+
+
+def nearest(unit: Unit, z: Tensor, on: Actions, mask: Tensor | None) -> Tensor:
+    """Return the number of the action nearest to a point, ``(1 or T,)``.
+
+    Args:
+        unit: the map of the set's coordinates to the unit cube.
+        z: the point there, ``(1 or T, d)``.
+        on: the numbered actions to choose from.
+        mask: ``(1 or T, N)``, which of them are allowed; ``None``: all are.
+    """
     if mask is None and isinstance(on, ProductGrid):
-        number = torch.zeros(1, dtype=torch.long, device=middle.device)
+        number = torch.zeros(len(z), dtype=torch.long, device=z.device)
         for j, axis in enumerate(on.axes):
-            gap = (unit.axis(axis.double(), j) - middle[0, j]).abs()
-            number = number * axis.numel() + _least(gap.unsqueeze(0))[1]
+            gap = (unit.axis(axis.double(), j) - z[:, j : j + 1]).abs()
+            number = number * axis.numel() + _least(gap)[1]
         return number
-    least = torch.full_like(middle[:1, 0], torch.inf)
+    least = torch.full_like(z[:1, 0], torch.inf)
     number = torch.zeros_like(least, dtype=torch.long)
     for start, stop in on.stretches(CHUNK):
         points = unit.of(on.block(start, stop).double())
-        gap = (points - middle.unsqueeze(1)).square().sum(-1)  # 1 or T x n
+        gap = (points - z.unsqueeze(1)).square().sum(-1)  # 1 or T x n
         if mask is not None:
             gap = torch.where(mask[:, start:stop], gap, torch.inf)
         value, place = _least(gap)

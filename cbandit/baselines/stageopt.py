@@ -31,7 +31,7 @@ from cbandit.actions import Actions
 from cbandit.baselines.safe_set import SURE, SafeSet, SafeSets, rounds_of
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.base import locked
+from cbandit.policies.base import SAFE_START, locked
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
@@ -76,7 +76,7 @@ class StageOpt(GPPolicy):
 
     name = "StageOpt"
     contextual = False
-    takes_no = SURE
+    takes_no, no_design = SURE, SAFE_START
     explores = (UCB,)
     usual = UCB(2.0)
     continuous = False

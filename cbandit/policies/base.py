@@ -31,7 +31,15 @@ from cbandit._core.hints import check_arguments, hinted
 from cbandit._core.log import LOG, warn
 from cbandit._core.names import trusted
 from cbandit._core.randomness import Position, Streams, Trials, trial_range
-from cbandit.actions import Actions, Contextual, Shown, checked_actions
+from cbandit.actions import (
+    Actions,
+    Contextual,
+    Shown,
+    checked_actions,
+    design_points,
+    designed_number,
+    designed_point,
+)
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError, ChoiceError, HorizonError
 from cbandit.explain import Explanation
@@ -67,6 +75,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MANY = 100  # outstanding choices at which a policy warns, unless it expects delays
+TRIES = 8  # points of the sequence for each of a design, should some fail
+SAFE_START = "it plays only what it believes safe, from its first round on"
 LONG = 60  # letters; a longer repr of the set is shortened in the policy's
 
 #: the arguments that policies share, with their help
@@ -89,6 +99,9 @@ POLICY = {
         seven digits, for coordinates too: centre those that lie far from 0 against
         a kernel's lengthscale, a linear kernel's above all, or take float64.""",
     "horizon": "the last round, where one is known.",
+    "design": """how many rounds at first play a space-filling design of the set. It is
+        drawn from seed and trial alone, so that policies with one seed start alike.
+        Multipliers do not move by these rounds. Safe policies take none.""",
 }
 
 
@@ -240,6 +253,7 @@ class Policy(metaclass=ABCMeta):
     sees_costs = False  # whether ask takes observed_costs
     #: whether it takes sets with contexts
     contextual = False
+    no_design = ""  # why its first rounds are not a design's, where they are not
     no_noise = ""  # why tell takes no noise, where it does not
     piecemeal = False  # whether costs may come one by one; else they wait for all
     patient = False  # whether it counts on choices that wait for their feedback
@@ -269,6 +283,7 @@ class Policy(metaclass=ABCMeta):
         device: torch.device | str | None = None,
         dtype: torch.dtype | str | None = None,
         horizon: int | None = None,
+        design: int = 0,
     ) -> None:
         self.settings = stated(self, locals())
         checked_actions(actions)
@@ -297,6 +312,11 @@ class Policy(metaclass=ABCMeta):
         if horizon is not None:
             horizon = checks.whole("horizon", horizon, 1, "None or a positive int")
         self.horizon = horizon
+        self.design = checks.whole("design", design, 0, "a whole number, 0 for none")
+        if design and self.no_design:
+            raise CBanditError(
+                f"{type(self).__name__} takes no design= ({design}): {self.no_design}"
+            )
         if not callable(thresholds):
             thresholds = self._per_cost("thresholds", thresholds)
         self.thresholds: Callable[[int], object] | Tensor = thresholds
@@ -518,7 +538,11 @@ class Policy(metaclass=ABCMeta):
         if self._failed is not None:
             mask, barred = self._restricted(on, mask, shown)
         asked = Asked(t, on, mask, observed_costs, streams, ledger, barred, shown)
-        answer = self.decide(now.state, asked)
+        answer: object
+        if t <= self.design:
+            answer = self._designed(asked), self._undecided(now.state)
+        else:
+            answer = self.decide(now.state, asked)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise CBanditError(
                 f"{type(self).__name__}.decide must return a cb.Decision and the state "
@@ -550,6 +574,38 @@ class Policy(metaclass=ABCMeta):
             self._reminded = True
             warn(ledger.reminder(self.name))
         return choice
+
+    def _designed(self, asked: Asked) -> Decision:
+        """Return the action of the design in an early round."""
+        on, mask, shown = asked.actions, asked.mask, asked.shown
+        menu, streams = self.actions.menu, Streams(self.seed, self.trials, "design")
+        z = design_points(menu, TRIES * self.design, streams)
+        z = z.to(self.device).expand(self._size, -1, -1)
+        if not on.continuous:
+            z = z[:, : asked.t]
+            if shown is None:
+                return Decision(designed_number(menu, z, on, mask), sure=True)
+            if on is not self.actions.domain:
+                return Decision(designed_number(menu, z, menu, mask), sure=True)
+            # the choices' numbers on the grid of choices and contexts
+            numbers = on.index(shown.space.candidates(shown.values))
+            numbers = numbers.expand(self._size, -1)
+            if mask is not None:
+                mask = mask.expand(self._size, -1).gather(1, numbers)
+            number = designed_number(menu, z, menu, mask).unsqueeze(-1)
+            return Decision(numbers.gather(1, number).squeeze(-1), sure=True)
+        # this point or, where it has failed, a later one of the sequence
+        points = z[:, asked.t - 1 :: self.design]
+        x = designed_point(on, points).to(self.dtype)
+        if asked.barred is None:
+            return Decision(None, x=x[:, 0], sure=True)
+        allowed = ~torch.stack([asked.barred.holds(each) for each in x.unbind(1)], 1)
+        first = allowed.to(torch.uint8).argmax(1).view(-1, 1, 1)
+        return Decision(None, x=x.gather(1, first.expand(-1, 1, x.shape[-1]))[:, 0])
+
+    def _undecided(self, state: Any) -> Any:
+        """Return the state after a round that the design decided."""
+        return state
 
     def _round_actions(self, actions: Any) -> Actions:
         """Return the set of this round, on the policy's device."""

@@ -84,7 +84,7 @@ class Epoch(NamedTuple):
         sums: of this epoch's costs, ``(T, m)``.
         counts: how many costs are in the sums.
         waiting: feedback of rounds that have not been told in full.
-        rows: rounds told in full, by epoch; -1 is data from before.
+        rows: rounds told in full, by epoch; below 0 is data from before.
     """
 
     number: int
@@ -290,8 +290,8 @@ class EpochPenalty(GPPolicy):
         self._begin(self._now.state._replace(own=first_epoch))
 
     def _epoch_of(self, t: int) -> int:
-        """Return the number of round ``t``'s epoch, -1 before the first."""
-        return (t - 1) // self.epoch
+        """Return the number of round ``t``'s epoch, negative before the first."""
+        return (t - 1 - self.design) // self.epoch
 
     def score(self, t: int, multiplier: Tensor) -> scores.Reward:
         """Return the estimate of the penalised reward."""
@@ -397,13 +397,13 @@ class EpochPenalty(GPPolicy):
         epoch, row = state.own.told(place, news, self._limits(t))
         state, number = state._replace(own=epoch), self._epoch_of(t)
         # without reuse, data of an epoch that has ended is dropped
-        dropped = not (self.reuse or number == epoch.number)
+        dropped = not self.reuse and number < epoch.number and epoch.number > 0
         if dropped or not bool(row.where.any()):
             return state
         return self._learnt(state, number, row)
 
     def _learnt(self, state: GPState, number: int, row: Row) -> GPState:
-        """Return the state with one more round of an epoch; -1 is data from before."""
+        """Return the state with one more round of an epoch, or of none before it."""
         epoch = state.own.added(number, row)
         beliefs = self._absorbed(state.beliefs, epoch, row)
         return state._replace(beliefs=beliefs, own=epoch)

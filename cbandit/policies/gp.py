@@ -776,7 +776,7 @@ class GPPolicy(Policy):
 
             news, readings = state.readings.taken(news, bounds, self.senses)
         if self.hears_costs and self._start.shape[-1]:
-            for costs in news.costs:
+            for costs in news.costs if place.t > self.design else ():
                 values, came = costs.wide(self.m)
                 over = values - self._limits(place.t) if self._limited else values
                 arrived = (*arrived, over * came)
@@ -785,6 +785,9 @@ class GPPolicy(Policy):
         return state._replace(
             beliefs=beliefs, held=held, arrived=arrived, moved=None, readings=readings
         )
+
+    def _undecided(self, state: GPState) -> GPState:
+        return state._replace(estimate=None, arrived=(), moved=None)
 
     def _stood(self, state: GPState, choice: Choice) -> GPState:
         if not isinstance(self._timing, Awaited):

@@ -53,7 +53,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.confidence.widths import BayesWidth
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.base import locked
+from cbandit.policies.base import SAFE_START, locked
 from cbandit.policies.checks import listed
 from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.gp import GPPolicy, GPState, told_blocks
@@ -161,6 +161,7 @@ class GPOPB(GPPolicy):
 
     name = "OPB"
     contextual = False
+    no_design = SAFE_START
     explores = (UCB,)
     splits = False
 

@@ -15,7 +15,7 @@ from cbandit.beliefs.classes import FiniteClass
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.base import Policy, Posterior, locked
+from cbandit.policies.base import SAFE_START, Policy, Posterior, locked
 from cbandit.policies.checks import listed, named_points
 from cbandit.policies.choices import Asked, News, Told
 from cbandit.policies.safe.action import Safe, SafeAction
@@ -95,6 +95,7 @@ class Stagewise(Policy):
 
     _model: Model
     piecemeal = True
+    no_design = SAFE_START
 
     def __init__(
         self,
