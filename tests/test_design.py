@@ -233,3 +233,32 @@ def test_safe_policies_take_none(make):
 def test_a_design_is_a_number_of_rounds(wrong):
     with pytest.raises(cb.CBanditError, match="design must be a whole number"):
         ckb(SETS["grid"], design=wrong)
+
+
+CONTEXTS = {
+    "levels": cb.Space(a=cb.Int(1, 5), day=cb.Context(cb.Category("x", "y"))),
+    "numbers": cb.Space(a=cb.Int(1, 5), load=cb.Context(2)),
+    "box": cb.Space(a=cb.Float(0, 1), load=cb.Context(cb.Float(0, 40))),
+}
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_a_design_is_of_the_choices_whatever_the_context(name, trials):
+    actions, runs = CONTEXTS[name], []
+    shown = {
+        "levels": ["x", "y", "y", "x"],
+        "numbers": torch.rand(4, 2),
+        "box": [1.0, 40.0, 0.0, 3.0],
+    }[name]
+    for order in (1, -1):
+        policy = ucb(actions, design=4, trials=trials)
+        choices = []
+        for context in list(shown)[::order]:
+            choice = policy.ask(context=context)
+            rows = choice.params if trials else [choice.params]
+            choices.append([row["a"] for row in rows])
+            tell(policy, choice)
+        runs.append(choices)
+    assert runs[0] == runs[1]
+    assert len({tuple(row) for row in runs[0]}) == 4
