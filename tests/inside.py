@@ -105,6 +105,7 @@ from cbandit.search.climb import climb
 from cbandit.search.segments import furthest
 from cbandit.search.simplex import hull, lp
 from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing
+from cbandit.search.simplex.window import resolve, resolve_row
 from cbandit.simulation.curves import Curve, exponent
 from cbandit.simulation.loop import simulate
 from cbandit.simulation.run import Run, join

@@ -1,0 +1,275 @@
+"""The price of costs over a window of rows: at it, the average spend is the target.
+
+A row holds the estimated reward and costs of every choice in one round. Over ``n`` rows
+
+    max  1/n sum_i E f_i   s.t.  1/n sum_i E c_ij <= target_j
+
+where each row may mix its choices. The price is the dual solution. At a price ``phi``
+each row plays ``argmax f - phi c``; over all rows this is one *plan*, with an average
+reward and an average spend. The programme's solution mixes at most ``m + 1`` plans, all
+of them best at the price, and so are its shares of the last row's choices.
+
+One cost: the spend of the best plan is a step function that does not rise with the
+price. Two plans, one that spends too much and one that does not, are equally good at
+one price between theirs; the best plan at that price replaces one of them, until none
+is better. Several costs: column generation, with plans as arms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cbandit.choice import Distribution
+from cbandit.errors import CBanditError
+from cbandit.search.simplex.lp import solve_policy_in_blocks
+from cbandit.search.simplex.pricing import solve_policy_by_pricing
+from cbandit.search.simplex.programme import (
+    FEASIBLE,
+    ROUNDING,
+    PolicySolution,
+    distribution,
+)
+
+RELAXED = 1e-9  # by this share more than the least excess give infeasible limits way
+
+
+@dataclass(frozen=True, eq=False)
+class Price:
+    """A price, and what the last row plays at it.
+
+    Args:
+        price: ``(T, m)``.
+        shares: the last row's choices and their probabilities, ``(T, m + 1)`` each,
+            zero-padded; ``infeasible``: trials in which no plan reaches the target. The
+            price and the shares of these are those of the least relative excess.
+        near: prices at which the plans in the mixture are best, ``(T, k, m)``: a later
+            search may begin there.
+    """
+
+    price: Tensor
+    shares: Distribution
+    near: Tensor
+
+
+def resolve(
+    f: Tensor, c: Tensor, target: Tensor, unit: Tensor, begin: Tensor | None = None
+) -> Price:
+    """Return the price at which the average spend over a window is the target.
+
+    Args:
+        f: estimated rewards, ``(T, n, K)`` float64; minus infinity forbids a choice.
+        c: estimated costs, ``(T, m, n, K)``.
+        target: ``(T, m)``.
+        unit: what an excess of each cost is compared with, ``(T, m)``, above 0.
+        begin: prices to begin with, as ``near`` of an earlier :class:`Price`.
+    """
+    if not bool((f > -torch.inf).any(-1).all()):
+        raise CBanditError("f must allow a choice in every row; got a row without any")
+    if c.shape[1] == 1:
+        return _one_price(f, c[:, 0], target[:, 0], begin)
+    return _several_prices(f, c, target, unit, begin)
+
+
+def resolve_row(f: Tensor, c: Tensor, target: Tensor, unit: Tensor) -> Price:
+    """Return :func:`resolve` over one row of any length: ``(T, K)``, ``(T, m, K)``."""
+    wide = unit.unsqueeze(-1)
+    numbers = torch.cat([f.unsqueeze(1), c / wide], 1)
+
+    def solved(tau: Tensor) -> PolicySolution:
+        return solve_policy_in_blocks(lambda: [(0, numbers)], f.shape[-1], tau)
+
+    solution, infeasible = _relaxed(solved, target / unit)
+    pi = solution.distribution
+    shares = Distribution(pi.index, pi.probability, infeasible)
+    price = solution.multiplier / unit
+    return Price(price, shares, price.unsqueeze(1))
+
+
+# -- one cost --------------------------------------------------------------------------
+
+
+@dataclass
+class _Plans:
+    """The best plans at some prices: average reward and spend, last row's choices.
+
+    All are ``(T, k)``; a price may be infinite.
+    """
+
+    price: Tensor
+    reward: Tensor
+    spend: Tensor
+    last: Tensor
+
+    def at(self, k: int) -> _Plans:
+        """Return the ``k``-th plan of each trial, ``(T,)`` each."""
+        return _Plans(*(part[:, k] for part in vars(self).values()))
+
+    def where(self, chosen: Tensor, other: _Plans) -> _Plans:
+        """Return these plans in the trials ``chosen``, ``other`` elsewhere."""
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return _Plans(*(torch.where(chosen, a, b) for a, b in pairs))
+
+
+def _planned(f: Tensor, c: Tensor, price: Tensor) -> _Plans:
+    """Return the best plans at finite prices ``(T, k)``."""
+    over, cost = f.unsqueeze(1), c.unsqueeze(1)
+    score = torch.addcmul(over, price[..., None, None], cost, value=-1)
+    return _averaged(f, c, price, score.argmax(-1))
+
+
+def _averaged(f: Tensor, c: Tensor, price: Tensor, at: Tensor) -> _Plans:
+    """Return the plans that play the choices ``at (T, k, n)``."""
+    rows = at.movedim(1, -1)  # T x n x k
+    reward, spend = f.gather(-1, rows).mean(1), c.gather(-1, rows).mean(1)
+    return _Plans(price, reward, spend, at[..., -1])
+
+
+def _one_price(f: Tensor, c: Tensor, target: Tensor, begin: Tensor | None) -> Price:
+    """Return the price of one cost, ``c (T, n, K)``, ``target (T,)``."""
+    # the cheapest plan; of choices that cost the same, the better one
+    cost = c.masked_fill(f.isneginf(), torch.inf)
+    least = cost.amin(-1, keepdim=True)
+    at = f.where(cost <= least, -torch.inf).argmax(-1)
+    endless = torch.full_like(target, torch.inf).unsqueeze(1)
+    high = _averaged(f, c, endless, at.unsqueeze(1)).at(0)
+    low = _planned(f, c, torch.zeros_like(endless)).at(0)
+    scale = torch.maximum(high.spend.abs(), low.spend.abs()).maximum(target.abs())
+    infeasible = high.spend > target + FEASIBLE * scale
+    target = target.maximum(high.spend)
+    free = low.spend <= target  # nothing has to be paid for
+    # those of the last search, which mostly lie next to the price
+    for price in () if begin is None else begin[..., 0].unbind(1):
+        low, high = _between(
+            low, high, target, _planned(f, c, price.unsqueeze(1)).at(0)
+        )
+    active = ~free
+    price = torch.zeros_like(target)
+    while bool(active.any()):
+        gap = torch.where(active, low.spend - high.spend, 1.0)
+        price = torch.where(active, (low.reward - high.reward) / gap, price)
+        new = _planned(f, c, price.unsqueeze(1)).at(0)
+        chord = low.reward - price * low.spend
+        size = low.reward.abs() + high.reward.abs() + price.abs() * scale
+        inside = (new.spend < low.spend) & (new.spend > high.spend)
+        inside |= (new.spend == low.spend) & (new.reward > low.reward)
+        inside |= (new.spend == high.spend) & (new.reward > high.reward)
+        better = new.reward - price * new.spend > chord + ROUNDING * size
+        active = active & inside & better
+        over = new.spend > target
+        low, high = new.where(active & over, low), new.where(active & ~over, high)
+    share = torch.where(free, 0.0, (low.spend - target) / (low.spend - high.spend))
+    same = low.last == high.last
+    share = torch.where(same | free, 0.0, share)
+    index = torch.stack([low.last, high.last], -1)
+    pi = distribution(index, torch.stack([1 - share, share], -1))
+    # an infinite price says nothing about where to begin
+    above = torch.where(high.price.isinf(), 2 * price, high.price)
+    near = torch.stack([low.price, above], -1).unsqueeze(-1)
+    shares = Distribution(pi.index, pi.probability, infeasible)
+    return Price(price.unsqueeze(-1), shares, near)
+
+
+def _between(
+    low: _Plans, high: _Plans, target: Tensor, new: _Plans
+) -> tuple[_Plans, _Plans]:
+    """Return the nearest plans above and below the target, of three of them."""
+    over = new.spend > target
+    below = over & (new.price > low.price)
+    above = ~over & (new.price < high.price)
+    return new.where(below, low), new.where(above, high)
+
+
+# -- several costs ---------------------------------------------------------------------
+
+
+class _Pool:
+    """The plans met so far, numbered in each trial; equal ones share a number.
+
+    Args:
+        f: ``(T, n, K)``.
+        c: ``(T, m, n, K)``.
+        begin: prices ``(T, k, m)`` whose plans come with the first one asked for.
+    """
+
+    def __init__(self, f: Tensor, c: Tensor, begin: Tensor | None) -> None:
+        self._f, self._c, self._begin = f, c, begin
+        trials, m = c.shape[:2]
+        self.values = f.new_zeros(trials, 1 + m, 0)
+        self.last = torch.zeros(trials, 0, dtype=torch.long, device=f.device)
+        self.prices = f.new_zeros(trials, 0, m)
+
+    def price(self, weight: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return plans with the one that maximises ``weight f - lam c`` among them."""
+        asked = [(weight, lam)]
+        if self._begin is not None:
+            asked += [(torch.ones_like(weight), near) for near in self._begin.unbind(1)]
+            self._begin = None
+        plans = [self._plan(*each) for each in asked]
+        numbers = torch.stack([number for number, _ in plans], -1)
+        values = torch.stack([value for _, value in plans], -1)
+        return numbers, values[:, 0], values[:, 1:]
+
+    def _plan(self, weight: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the best plan's number ``(T,)``, its reward and spends ``(T, 1 + m)``.
+
+        A weight of 0 drops the reward, but forbidden choices stay forbidden.
+        """
+        f, c = self._f, self._c
+        spend = torch.einsum("tm,tmnk->tnk", lam, c)
+        counts = f.isneginf() | (weight > 0)[:, None, None]
+        reward = torch.where(counts, f, 0.0)
+        at = (reward - spend).argmax(-1, keepdim=True)
+        values = [f.gather(-1, at).mean((1, 2))]
+        values += [cost.gather(-1, at).mean((1, 2)) for cost in c.unbind(1)]
+        value = torch.stack(values, -1)
+        same = (self.values == value.unsqueeze(-1)).all(1)
+        same = torch.cat([same, same.new_ones(len(same), 1)], -1)
+        number = same.to(torch.uint8).argmax(-1)
+        self.values = torch.cat([self.values, value.unsqueeze(-1)], -1)
+        self.last = torch.cat([self.last, at[:, -1]], -1)
+        self.prices = torch.cat([self.prices, lam.unsqueeze(1)], 1)
+        return number, value
+
+
+def _several_prices(
+    f: Tensor, c: Tensor, target: Tensor, unit: Tensor, begin: Tensor | None
+) -> Price:
+    """Return the prices of several costs."""
+    scaled = c / unit[..., None, None]
+    if begin is not None:
+        begin = begin * unit.unsqueeze(1)
+    pool = _Pool(f, scaled, begin)
+
+    def solved(tau: Tensor) -> PolicySolution:
+        return solve_policy_by_pricing(pool.price, c.shape[1], tau)
+
+    solution, infeasible = _relaxed(solved, target / unit)
+    plans, p = solution.distribution.index, solution.distribution.probability
+    # several plans may play the same choice in the last row
+    last = pool.last.gather(-1, plans)
+    first = (last.unsqueeze(-1) == last.unsqueeze(-2)).to(torch.uint8).argmax(-1)
+    pi = distribution(last, torch.zeros_like(p).scatter_add(-1, first, p))
+    at = plans.unsqueeze(-1).expand(-1, -1, c.shape[1])
+    near = pool.prices.gather(1, at) / unit.unsqueeze(1)
+    price = solution.multiplier / unit
+    return Price(price, Distribution(pi.index, pi.probability, infeasible), near)
+
+
+def _relaxed(
+    solved: Callable[[Tensor], PolicySolution], tau: Tensor
+) -> tuple[PolicySolution, Tensor]:
+    """Solve a programme; where it is infeasible, all its limits give way alike.
+
+    Returns the solution, and the trials ``(T,)`` in which limits gave way: by the least
+    excess that can be reached, and a rounding error more.
+    """
+    solution = solved(tau)
+    infeasible = solution.infeasible
+    if bool(infeasible.any()):
+        way = solution.violation * (1 + RELAXED)
+        solution = solved(tau + torch.where(infeasible, way, 0.0).unsqueeze(-1))
+    return solution, infeasible
