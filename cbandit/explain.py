@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cbandit.actions import Names
-from cbandit.choice import params_of
+from cbandit.choice import Distribution, params_of
 
 __all__ = ["Explanation", "Rival"]
 
@@ -62,6 +62,8 @@ class Explanation:
             its score is the reward's estimate.
         labels: the names of the reward and the costs.
         names: the names of the coordinates, if the policy's set has any.
+        drawn_from: the actions that are as good at the price, and their probabilities;
+            ``None``: the choice was not drawn.
         unit: of scores, multipliers and ``estimate``: ``"spreads"`` of outcomes where
             beliefs are standardised, else ``""``, the user's.
         own_score: whether the score is a policy's own ``acquire``, in a unit of its
@@ -83,6 +85,7 @@ class Explanation:
     names: Names | None = field(default=None, repr=False)
     taken: Tensor | None = None
     price: Tensor | None = None
+    drawn_from: Distribution | None = None
     unit: str = ""
     own_score: bool = False
     known: Tensor | None = None
@@ -135,6 +138,9 @@ class Explanation:
                 words.append(f"price {price[j - 1]:.4g} of reward for 1 of it")
             if words:
                 out.append(f"  {label}: {', '.join(words)}")
+        shares = [] if self.drawn_from is None else _shares(self.drawn_from, i)
+        if len(shares) > 1:
+            out.append(f"  drawn from {', '.join(shares)}: equally good at the price")
         if self.score is not None:
             out.append(f"  score {self.score.reshape(-1)[i].item():.6g}{scored}")
         for what, rival in (
@@ -155,6 +161,16 @@ def _row(value: Tensor, i: int) -> Tensor:
 
 def _number(index: Tensor | None, i: int) -> int | None:
     return None if index is None else int(torch.as_tensor(index).reshape(-1)[i])
+
+
+def _shares(drawn_from: Distribution, i: int) -> list[str]:
+    """Return one trial's distribution in words."""
+    index, p = (
+        part.reshape(-1, part.shape[-1])[i].tolist()
+        for part in (drawn_from.index, drawn_from.probability)
+    )
+    pairs = zip(index, p, strict=True)
+    return [f"action {a} with {share:.3g}" for a, share in pairs if share > 0]
 
 
 def _place(names: Names | None, x: Tensor, number: int | None) -> str:

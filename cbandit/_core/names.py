@@ -40,12 +40,11 @@ CLASSES = {
     """,
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
-        Arms Arrivals AtOnce Average Awaited Barred Bounds CheckedPsi CKB
-        Classes CountOPB Dual Entry Epoch EpochPenalty Failed GPOPB GPState GPTS
-        GPUCB History LCLUCB Ledger Lock Made News Now OPLB OPNLB Paired
-        Penalty Place Plane Played Readings Row RPOL Safe SafeAction
-        SafeEstimate Scales SCGPUCB Schedule Senses Stage Told Trust _Turned
-        Waiting Windowed
+        Arms Arrivals AtOnce Average Awaited Barred Bounds CheckedPsi CKB Classes
+        CountOPB Dual Entry Epoch EpochPenalty Failed GPOPB GPState GPTS GPUCB
+        History LCLUCB Ledger Lock Made News Now OPLB OPNLB Paired Penalty Place
+        Plane Played Readings Row Resolved RPOL Safe SafeAction SafeEstimate Scales
+        SCGPUCB Schedule Senses Spending Stage Told Trust _Turned Waiting Windowed
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Coming Covariance Engine Features Form Group History

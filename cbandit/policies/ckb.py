@@ -12,6 +12,9 @@ Each round, with multiplier ``phi`` (one a cost), inverse step ``V`` and cap ``r
 X. Zhou and B. Ji, On kernelized multi-armed bandits with constraints, 2022. The theory
 asks for ``rho >= 4 B / delta`` (``delta`` Slater's constant; less the slack, where
 there is one) and ``V = G sqrt(T) / rho``.
+
+With ``dual="resolved"`` (ours) the price is solved for in place of step 3, see
+:mod:`cbandit.policies.resolved`.
 """
 
 from __future__ import annotations
@@ -19,22 +22,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit import scores
 from cbandit._core import checks
 from cbandit._core.arguments import stated
-from cbandit.actions import Actions
+from cbandit.actions import Actions, nearest_to_middle
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
 from cbandit.policies.checks import believed_costs
-from cbandit.policies.choices import Asked
+from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.dual import Dual, Scheduled
-from cbandit.policies.gp import GPPolicy
+from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.resolved import (
+    Resolved,
+    Spending,
+    check_resolved,
+    drawn,
+    pinned,
+)
 from cbandit.posterior.beliefs import Beliefs
-from cbandit.posterior.look import Best
+from cbandit.posterior.look import Best, estimated
+from cbandit.search.simplex.window import resolve_row
 from cbandit_kernels import Look
 
 
@@ -70,13 +82,23 @@ class CKB(GPPolicy):
             run. The epoch of round ``t`` has ``1 << (t.bit_length() - 1)`` rounds.
         forget: with ``anytime``, drop the data at every epoch too. Feedback of earlier
             rounds that is told later enters the new beliefs.
-        dual: ``"projected"``, or ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` scored
-            as ``f_t - step Q g_t`` (no cap: ``cap`` is for the step it implies).
+        dual: ``"projected"`` unless given; ``"queue"``: ``Q = [Q + g_t(x_t) +
+            slack]_+`` scored as ``f_t - step Q g_t`` (no cap: ``cap`` is for the step
+            it implies). ``"resolved"``: the multiplier is the price at which, under
+            today's estimates, the expected cost is the limit, corrected by what was
+            really spent; the choice is a draw from ``choice.distribution``, the actions
+            that are equally good at this price. ``policy.multiplier`` is the price of
+            the latest ``ask``. Finite sets and grids only; ``step``, ``cap``,
+            ``slater`` and ``anytime`` are errors beside it.
         dual_beta: the width of the costs' estimate in the dual step, a number,
             ``(*trials,)`` or ``(*trials, m)``; 0: the mean; -1: the mean and one
             deviation, pessimistic; ``"score"``: the score's own estimate, as in the
             paper. Left out, -1.5 without ``slater``, if all beliefs are standardised,
-            whatever ``step`` and ``cap`` are; else ``"score"``.
+            whatever ``step`` and ``cap`` are; else ``"score"``. With
+            ``dual="resolved"``, of the costs' estimate in price and score alike, and
+            ``"score"`` where left out: a mean or more may rule out for ever what looked
+            too dear once.
+        price_window: how many of the last contexts the resolved price is solved over.
         common: see below.
 
     Example:
@@ -95,6 +117,7 @@ class CKB(GPPolicy):
 
     hallucinates = True
     _dual: Dual
+    _resolved: Resolved | None = None
 
     def __init__(
         self,
@@ -111,14 +134,18 @@ class CKB(GPPolicy):
         slater: ArrayLike | None = None,
         anytime: bool = False,
         forget: bool = False,
-        dual: str = "projected",
+        dual: str | None = None,
         dual_beta: ArrayLike | None = None,
+        price_window: int = 500,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
         anytime = checks.flag("anytime", anytime)
         if checks.flag("forget", forget) and not anytime:
             raise CBanditError("forget=True goes with anytime=True")
+        dual = "projected" if dual is None else dual
+        if dual == "resolved":
+            self.splits = False  # the price is solved over the whole set
         super().__init__(
             actions,
             reward=reward,
@@ -134,6 +161,11 @@ class CKB(GPPolicy):
         self.name = f"CKB-{self.explore.name}"
         # estimates alone move the multiplier, unless a derived class overrides move
         self.hears_costs = type(self).move is not CKB.move
+        if dual == "resolved":
+            stepped = {"step": step, "cap": cap, "slater": slater, "anytime": anytime}
+            check_resolved(self.actions, self.explore, dual_beta, **stepped)
+            self._resolve(slack, dual_beta, price_window)
+            return
         self._dual = Dual.of(
             dual,
             step,
@@ -147,16 +179,90 @@ class CKB(GPPolicy):
             epoch=self.restart or self.horizon,
         )
 
+    def _resolve(self, slack: Scheduled, beta: Any, window: int) -> None:
+        """Let the price be solved for from now on."""
+        if callable(slack):
+            raise CBanditError(
+                "step and slack may be callables of the round with dual='queue' only"
+            )
+        slacks = self._number("slack", checks.nonnegative("slack", slack))
+        scored = beta is None or (isinstance(beta, str) and beta == "score")
+        width = None if scored else self._number("dual_beta", beta)
+        self._resolved = Resolved(slacks, width, checks.whole("price_window", window))
+        spending = Spending(torch.zeros_like(slacks))
+        self._begin(self._now.state._replace(own=spending))
+
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
         """Return ``f - sum_j phi_j g_j``."""
+        if self._resolved is not None:
+            return scores.PrimalDual(phi)
         return scores.PrimalDual(self._dual.weight(phi, t, self._epoch(t)))
 
     def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
         return self._dual.judged(beliefs, look, best, asked, self._limits, self._ahead)
 
+    # -- a price that is solved for ----------------------------------------------------
+
+    def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
+        coefficient = super()._coefficient(state, asked)
+        if self._resolved is None:
+            return coefficient
+        return self._resolved.coefficient(coefficient)
+
+    def _picked(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
+        resolved = self._resolved
+        if resolved is None:
+            return super()._picked(state, asked)
+        look, beliefs = self._look(state, asked), state.beliefs
+        values = torch.cat(
+            [
+                estimated(look, mean, spread).double()
+                for _, mean, spread in self._looks(state, asked)
+            ],
+            -1,
+        )
+        f, g = values[:, 0], values[:, 1:]
+        if not bool(values.isfinite().all()):
+            raise CBanditError(
+                "the estimates are not finite numbers at every action; look at "
+                "policy.posterior()"
+            )
+        if asked.mask is not None:
+            f = f.masked_fill(~asked.mask, -torch.inf)
+        limits = self._limits(asked.t)
+        target, unit = resolved.target(state.own, limits, beliefs.units())
+        price = resolve_row(f, g, target, unit)
+        fresh = self._fresh(beliefs, asked) if beliefs.by_default else None
+        if fresh is not None:  # these begin in the middle of the set
+            middle = nearest_to_middle(self.actions, asked.actions, asked.mask)
+            price = pinned(price, fresh.to(f.device), middle, state.multiplier)
+        index, phi = drawn(price.shares, asked.streams), price.price
+        at = index.view(-1, 1, 1).expand(-1, values.shape[1], 1)
+        estimate = values.gather(-1, at).squeeze(-1)
+        decision = Decision(
+            index,
+            price.shares.infeasible,
+            price.shares,
+            score=estimate[:, 0] - (phi * estimate[:, 1:]).sum(-1),
+            estimate=estimate,
+            sure=True,
+        )
+        return decision, state._replace(multiplier=phi, estimate=estimate)
+
+    def absorb(self, state: GPState, news: News) -> GPState:
+        """Return the state with the news in its beliefs, and in what was spent."""
+        before, state = state.own, super().absorb(state, news)
+        if self._resolved is None or not news.costs:
+            return state
+        return state._replace(own=before.after(news, self._limits(news.choice.t)))
+
+    # -- between rounds ----------------------------------------------------------------
+
     def move(
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
     ) -> Tensor:
         """Move the multiplier by the estimated costs of the action played."""
+        if self._resolved is not None:
+            return phi  # it is solved for anew
         return self._dual.moved(phi, estimate[:, 1:], t, self._epoch(t))

@@ -515,7 +515,10 @@ class GPPolicy(Policy):
 
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the action of greatest score."""
-        state = self._opened(state, asked)
+        return self._picked(self._opened(state, asked), asked)
+
+    def _picked(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
+        """Return what an opened round plays, and the state after it."""
         beside = self._beside(asked) if self.sees_costs else None
         look = self._look(state, asked)
         best, infeasible = self._search(state.beliefs, look, asked, beside)
@@ -1003,6 +1006,7 @@ class GPPolicy(Policy):
             "std": outside(std[..., 0]),
             "known": outside(beliefs.has_data()),
             "taken": self._taken(entry.made.estimate, asked.t),
+            "drawn_from": entry.choice.distribution,
             "price": self._priced(state.multiplier),
             "runner_up": runner_up,
             "unconstrained": unconstrained,

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
-from cbandit.search.simplex.lp import solve_policy_in_blocks
+from cbandit.search.simplex.lp import solve_policy
 from cbandit.search.simplex.pricing import solve_policy_by_pricing
 from cbandit.search.simplex.programme import (
     FEASIBLE,
@@ -76,11 +76,10 @@ def resolve(
 
 def resolve_row(f: Tensor, c: Tensor, target: Tensor, unit: Tensor) -> Price:
     """Return :func:`resolve` over one row of any length: ``(T, K)``, ``(T, m, K)``."""
-    wide = unit.unsqueeze(-1)
-    numbers = torch.cat([f.unsqueeze(1), c / wide], 1)
+    scaled = c / unit.unsqueeze(-1)
 
     def solved(tau: Tensor) -> PolicySolution:
-        return solve_policy_in_blocks(lambda: [(0, numbers)], f.shape[-1], tau)
+        return solve_policy(f, scaled, tau)
 
     solution, infeasible = _relaxed(solved, target / unit)
     pi = solution.distribution

@@ -1,0 +1,146 @@
+"""The resolved price: CKB's multiplier is solved for instead of stepped.
+
+Each round the price is the dual solution of the programme
+
+    max  E f_t(x)   s.t.  E c_t(x) <= target
+
+over distributions of actions, under today's estimates; the action is a draw from its
+solution, at most ``m + 1`` actions that are equally good at the price. The target is
+the limit, corrected by what was really spent, so that errors of estimates are made up
+for: by at most a tenth of the limit a round. No step, no cap, no Slater constant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks, devices
+from cbandit._core.randomness import Streams
+from cbandit.actions import Actions
+from cbandit.choice import Distribution
+from cbandit.errors import CBanditError
+from cbandit.explore import Explore
+from cbandit.policies.choices import News
+from cbandit.posterior.units import Units
+from cbandit.search.simplex.window import Price
+
+CORRECTED = 0.1  # the share of the limit by which a round's target may differ from it
+
+
+class Spending(NamedTuple):
+    """The costs told so far, against the limits of their rounds.
+
+    Args:
+        excess: by how much they were above the limits in sum, ``(T, m)``, in the user's
+            units.
+    """
+
+    excess: Tensor
+
+    def after(self, news: News, limits: Tensor) -> Spending:
+        """Return the same after news of a round that had these limits, ``(T, m)``."""
+        excess = self.excess
+        for costs in news.costs:
+            values, came = costs.wide(excess.shape[-1])
+            excess = excess + torch.where(came, values - limits, 0.0)
+        return Spending(excess)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """How the price is solved for.
+
+    Args:
+        slack: by how much the costs are to stay below the target, ``(T, m)``, in units.
+        beta: the width of the costs' estimates, ``(T, m)``; ``None``: the score's.
+        window: how many contexts the price is solved over.
+    """
+
+    slack: Tensor
+    beta: Tensor | None
+    window: int
+
+    def target(
+        self, spending: Spending, limits: Tensor, units: Units | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the target less the limit, and a unit for excesses, ``(T, m)`` both.
+
+        Both are in units. An excess is compared with the limit, or where that is 0 with
+        the cost's unit.
+
+        Args:
+            spending: what was told of costs before.
+            limits: of the round, in the user's units.
+            units: those of the beliefs.
+        """
+        size = torch.ones_like(limits)
+        if units is not None:
+            size = units.size[:, 1:].to(limits)
+        whole = torch.where(limits == 0, size, limits.abs())
+        most = CORRECTED * whole
+        correction = torch.maximum(-most, torch.minimum(spending.excess, most))
+        return -correction / size - self.slack, whole / size
+
+    def coefficient(self, coefficient: Tensor) -> Tensor:
+        """Return the factors of the spreads, ``(T, 1 + m)``, those of costs by beta."""
+        if self.beta is None:
+            return coefficient
+        return torch.cat([coefficient[:, :1], -self.beta.to(coefficient)], -1)
+
+
+def check_resolved(
+    actions: Actions, explore: Explore, beta: Any, **stepped: object
+) -> None:
+    """Raise an error for arguments that do not go with ``dual="resolved"``.
+
+    Args:
+        actions: what can be chosen.
+        explore: how estimates come from beliefs.
+        beta: the width of the costs' estimates, as the user gives it.
+        stepped: arguments of a multiplier that is stepped.
+    """
+    for name, value in stepped.items():
+        if value is not None and value is not False:
+            raise CBanditError(
+                f"{name} goes with dual='projected': dual='resolved' solves for the "
+                f"price and makes no steps; got {name}={value!r}"
+            )
+    if not actions.finite:
+        raise CBanditError(
+            "dual='resolved' solves over the actions of a finite set or grid; on "
+            f"{actions!r} give dual='projected'"
+        )
+    numbers = beta is not None and not isinstance(beta, str)
+    if numbers and explore.samples and bool(checks.tensor("dual_beta", beta).any()):
+        raise CBanditError(
+            "dual_beta with dual='resolved' and explore=cb.TS(...) must be 'score', "
+            f"the draw itself, or 0, the mean; got {beta!r}"
+        )
+
+
+def drawn(shares: Distribution, streams: Streams) -> Tensor:
+    """Return an action of each trial, ``(T,)``, drawn from its distribution."""
+    share = shares.probability
+    last = (share > 0).sum(-1) - 1  # rounding must not reach the zero padding
+    uniform = devices.put(streams.uniform().reshape(-1, 1), share.device)
+    place = torch.minimum((uniform >= share.cumsum(-1)).sum(-1), last)
+    return shares.index.gather(-1, place.unsqueeze(-1)).squeeze(-1)
+
+
+def pinned(price: Price, where: Tensor, index: Tensor, phi: Tensor) -> Price:
+    """Return a price under which the trials ``where (T,)`` play ``index (T,)`` surely.
+
+    Their price is ``phi (T, m)``.
+    """
+    column, pi = where.unsqueeze(-1), price.shares
+    first = torch.arange(pi.index.shape[-1], device=pi.index.device) == 0
+    shares = Distribution(
+        torch.where(column, index.unsqueeze(-1) * first, pi.index),
+        torch.where(column, first.to(pi.probability), pi.probability),
+        None if pi.infeasible is None else pi.infeasible & ~where,
+    )
+    return Price(torch.where(column, phi, price.price), shares, price.near)

@@ -1,0 +1,243 @@
+"""CKB with a resolved price: against HiGHS, what was spent, saves, trials, errors."""
+
+from __future__ import annotations
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linprog
+
+import cbandit as cb
+
+ARMS = 12
+
+
+def believed(standardize=False):
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = torch.tensor(0.1, dtype=torch.float64)
+    return cb.GP(kernel, noise=0.1 if standardize else 0.01, standardize=standardize)
+
+
+def arms():
+    return cb.Finite(torch.linspace(0, 1, ARMS, dtype=torch.float64).unsqueeze(-1))
+
+
+def table(m=1, trials=None, noise=0.02, seed=0):
+    """Rewards that rise with each cost, so that limits bind and mixtures are best."""
+    rng = np.random.default_rng(seed)
+    costs = rng.random((m, ARMS))
+    reward = np.sqrt(costs).sum(0) + 0.2 * rng.random(ARMS)
+    return cb.problems.Table(
+        reward, costs, noise, thresholds=0.35 + 0.1 * m, trials=trials
+    )
+
+
+def programme(f, c, target):
+    """Value and duals of the programme over one row by HiGHS."""
+    out = linprog(
+        -f, A_ub=c, b_ub=target, A_eq=np.ones((1, len(f))), b_eq=[1.0], method="highs"
+    )
+    assert out.status == 0
+    return -out.fun, -out.ineqlin.marginals
+
+
+@pytest.mark.parametrize("beta", [None, 0.0, -1.0])
+@pytest.mark.parametrize(("m", "trials"), [(1, None), (2, None), (1, 3), (2, 3)])
+def test_the_price_is_the_dual_of_the_programme(m, trials, beta):
+    world = table(m, trials)
+    tau = float(world.thresholds.flatten()[0])
+    policy = cb.CKB(
+        world.actions,
+        reward=believed(),
+        costs=[believed()] * m,
+        explore=cb.UCB(0.5),
+        dual="resolved",
+        dual_beta=beta,
+        thresholds=tau,
+        trials=trials,
+    )
+    rows = torch.arange(0, ARMS, 3)
+    known = torch.linspace(0, 0.6, ARMS, dtype=torch.float64)[rows]
+    policy.observe(index=rows, reward=known, cost=known.unsqueeze(-1).expand(-1, m))
+    spent, rounds = torch.zeros(*policy.batch_shape, m, dtype=torch.float64), 12
+    generator, bound = torch.Generator().manual_seed(0), 0
+    for _ in range(rounds):
+        post, choice = policy.posterior(), policy.ask()
+        f = (post.reward.mean + 0.5 * post.reward.std).reshape(-1, ARMS).numpy()
+        width = 0.5 if beta is None else beta
+        c = (post.costs.mean - width * post.costs.std).reshape(-1, m, ARMS).numpy()
+        # at most a tenth of the limit either way
+        target = tau - spent.reshape(-1, m).clamp(-0.1 * tau, 0.1 * tau).numpy()
+        pi = choice.distribution
+        index, p = pi.index.reshape(-1, m + 1), pi.probability.reshape(-1, m + 1)
+        phi = policy.multiplier.reshape(-1, m)
+        for i in range(len(f)):
+            value, duals = programme(f[i], c[i], target[i])
+            np.testing.assert_allclose(phi[i], duals, rtol=1e-7, atol=1e-9)
+            mixed = (p[i] * torch.from_numpy(f[i])[index[i]]).sum()
+            np.testing.assert_allclose(mixed, value, rtol=1e-9)
+            played = choice.index.reshape(-1)[i]
+            assert played in index[i][p[i] > 0]
+            bound += bool(duals.max() > 0)
+        reward, cost = world.observe(choice, generator)[:2]
+        policy.tell(choice, reward=reward, cost=cost)
+        spent += cost.reshape(spent.shape) - tau
+    assert bound > rounds * len(f) // 2
+
+
+def test_a_mixture_is_drawn_by_its_shares():
+    """Nothing is left to learn: two arms are drawn so that the average is the limit."""
+    points = cb.Finite(torch.tensor([[0.0], [5.0]]))
+    gp = believed()
+    policy = cb.CKB(
+        points, reward=gp, costs=gp, explore=cb.UCB(0.0), dual="resolved",
+        thresholds=0.3, trials=500,
+    )  # fmt: skip
+    rows = torch.arange(2).repeat(200)
+    policy.observe(index=rows, reward=rows.double(), cost=rows.double())
+    choice = policy.ask()
+    p = choice.distribution.probability
+    torch.testing.assert_close(
+        p[:, 1], torch.full_like(p[:, 1], 0.3), atol=1e-3, rtol=0
+    )
+    share = choice.index.double().mean().item()
+    # 4 standard errors, which a right law exceeds in 6 of 100 000 seeds
+    assert abs(share - p[0, 1].item()) < 4 * np.sqrt(0.21 / 500)
+    # without a draw the history could not tell why: explain names both
+    assert "drawn from action 0 with 0.7, action 1 with 0.3" in str(
+        policy.explain(choice)
+    )
+    np.testing.assert_allclose(policy.explain(choice).price, 1.0, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("explore", "beta", "within"),
+    [
+        (cb.UCB(0.5), 0.0, 0.01),
+        # drawn or optimistic costs are made up for by a tenth of the limit a round
+        (cb.UCB(0.5), None, 0.02),
+        (cb.TS(0.5), None, 0.02),
+        (cb.Rand(0.5), None, 0.02),
+    ],
+)
+def test_what_is_spent_is_the_limit(explore, beta, within):
+    world, gp = table(trials=3, noise=0.01), believed(standardize=True)
+    policy = cb.CKB(
+        world.actions, reward=gp, costs=gp, explore=explore, dual="resolved",
+        dual_beta=beta, thresholds=world.thresholds, trials=3,
+    )  # fmt: skip
+    run = cb.simulate(policy, world, 300, progress=False)
+    spent = run.costs.mean(1)
+    torch.testing.assert_close(
+        spent, world.thresholds.expand_as(spent).to(spent), rtol=within, atol=0
+    )
+    # and it earns nearly what the best mixture does
+    assert bool((run.stochastic_regret[:, -1] < 0.06 * 300).all())
+
+
+def test_two_limits_are_kept_together():
+    world, gp = table(2, trials=3, noise=0.01), believed(standardize=True)
+    policy = cb.CKB(
+        world.actions, reward=gp, costs=[gp, gp], dual="resolved", dual_beta=0.0,
+        thresholds=world.thresholds, trials=3,
+    )  # fmt: skip
+    run = cb.simulate(policy, world, 300, progress=False)
+    over = run.costs.mean(1) - world.thresholds
+    assert bool((over < 0.01 * world.thresholds).all())
+    assert bool((run.stochastic_regret[:, -1] < 0.06 * 300).all())
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize("explore", [cb.UCB(1.0), cb.TS(1.0)])
+def test_saved_and_resumed_bit_for_bit(tmp_path, explore, trials):
+    world, gp = table(trials=trials), believed(standardize=True)
+
+    def play(policy, rounds, generator):
+        for _ in range(rounds):
+            choice = policy.ask()
+            reward, cost = world.observe(choice, generator)[:2]
+            policy.tell(choice, reward=reward, cost=cost)
+
+    policy = cb.CKB(
+        world.actions, reward=gp, costs=gp, explore=explore, dual="resolved",
+        thresholds=world.thresholds, trials=trials,
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    play(policy, 7, generator)
+    policy.save(tmp_path / "state")
+    again, state = cb.load(tmp_path / "state"), generator.get_state()
+    play(policy, 9, generator)
+    play(again, 9, torch.Generator().set_state(state))
+    assert torch.equal(policy.multiplier, again.multiplier)
+    frames = [p.history()[["action", "reward", "score"]] for p in (policy, again)]
+    assert frames[0].equals(frames[1])
+
+
+def test_trials_together_are_trials_alone():
+    gp = cb.GP.default(table().actions)
+
+    def played(trials):
+        world = table(trials=trials)
+        policy = cb.CKB(
+            world.actions, reward=gp, costs=gp, dual="resolved",
+            thresholds=world.thresholds, trials=trials,
+        )  # fmt: skip
+        return cb.simulate(policy, world, 40, progress=False)
+
+    together = played(4)
+    alone = torch.cat([played(range(i, i + 1)).actions for i in range(4)])
+    assert torch.equal(together.actions, alone)
+
+
+def test_among_is_kept_and_an_impossible_limit_is_flagged():
+    world, gp = table(), believed()
+    policy = cb.CKB(
+        world.actions, reward=gp, costs=gp, dual="resolved", dual_beta=0,
+        thresholds=-1.0,
+    )  # fmt: skip
+    rows = torch.arange(ARMS)
+    policy.observe(index=rows, reward=rows.double(), cost=rows.double() / ARMS)
+    choice = policy.ask(among=[3, 5])
+    assert int(choice.index) == 3 and bool(choice.infeasible)
+    assert torch.isfinite(policy.multiplier).all()
+    assert not bool(policy.ask(among=[2]).infeasible is None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"step": 0.5}, "step goes with dual='projected'"),
+        ({"cap": 2.0}, "cap goes with dual='projected'"),
+        ({"slater": 0.5}, "slater goes with dual='projected'"),
+        ({"anytime": True}, "anytime goes with dual='projected'"),
+        ({"slack": lambda t: 0.1}, "callables of the round with dual='queue' only"),
+        ({"price_window": 0}, "price_window"),
+        ({"explore": cb.TS(1.0), "dual_beta": -1.0}, "dual_beta with dual='resolved'"),
+        ({"dual": "solved"}, "dual must be 'projected', 'queue' or 'resolved'"),
+    ],
+)
+def test_arguments_that_do_not_go_with_it(arguments, words):
+    gp = cb.GP.default(arms())
+    with pytest.raises(ValueError, match=words):
+        cb.CKB(arms(), reward=gp, costs=gp, **{"dual": "resolved", **arguments})
+
+
+def test_a_box_says_so():
+    box = cb.Box([0.0], [1.0])
+    gp = cb.GP.default(box)
+    with pytest.raises(ValueError, match="give dual='projected'"):
+        cb.CKB(box, reward=gp, costs=gp, dual="resolved")
+
+
+def test_dual_none_is_projected():
+    gp = cb.GP.default(arms())
+    policies = [
+        cb.CKB(arms(), reward=gp, costs=gp, thresholds=0.2, dual=dual)
+        for dual in (None, "projected")
+    ]
+    for policy in policies:
+        for t in range(4):
+            policy.tell(policy.ask(), reward=0.1 * t, cost=0.3 + 0.1 * t)
+    first, second = (policy.multiplier for policy in policies)
+    assert torch.equal(first, second) and bool(first > 0)
