@@ -38,6 +38,7 @@ SIGNATURES = {
     "Int": "lo, hi, log=False",
     "Float": "lo, hi, log=False, step=None",
     "Category": "",
+    "Context": "shown",
     "Finite.points": "index",
     "ProductGrid.points": "index",
     "Star.points": "index",
@@ -87,10 +88,12 @@ SIGNATURES = {
     "forget=False, observed_costs=False, clip=None, engine='auto', feedback=None, "
     "pending=None",
     "GPPolicy.score": "t, multiplier",
+    "GPPolicy.acquire": "t, multiplier, estimates",
+    "Estimates": "mean, std, f, g, unit, incumbent",
     "GPPolicy.move": "t, multiplier, estimate, arrived",
     "Policy.absorb": "state, news",
     # a round
-    "Policy.ask": "*, among=None, actions=None, observed_costs=None",
+    "Policy.ask": "*, among=None, actions=None, observed_costs=None, context=None",
     "Policy.tell": "choice, reward=None, cost=None, noise=None, where=None, "
     "failed=False",
     "Policy.cancel": "choice",

@@ -59,9 +59,15 @@ def test_the_first_screen(capsys):
 
 
 def test_simulations():
-    names = run("cb.simulate")
+    names = run("run.frame()")
     assert names["run"].rewards.shape == (50, 1_000)
     assert len(names["frame"]) == 50_000
+
+
+def test_a_rule_that_sees_the_belief():
+    names = run("def acquire")
+    assert names["run"].rewards.shape == (50,)
+    assert names["run"].hard_violation[-1] < 50 * names["run"].costs.abs().max()
 
 
 def test_a_live_system(tmp_path, monkeypatch, capsys):
