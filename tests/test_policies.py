@@ -795,7 +795,7 @@ def test_the_likelihood_is_that_of_all_observations(dense, rng):
         for row in data:
             references[scale, noise].add(*row)
         gram = torch.as_tensor(kernel(merged.x[0].numpy(), merged.x[0].numpy()))
-        value = negative_log_likelihood(
+        value, _ = negative_log_likelihood(
             gram.unsqueeze(0), torch.tensor([noise], dtype=F64), merged
         )
         found.append(-value.item())

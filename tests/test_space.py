@@ -88,12 +88,14 @@ def test_true_is_no_number_and_one_no_boolean():
 
 
 def test_the_default_on_a_grid_is_a_product_that_the_product_engine_takes():
-    asked = policy(GRID, engine="product")
+    gp = cb.GP.default(GRID)
+    gp.refit_every = None
+    asked = cb.RPOL(GRID, reward=gp, costs=gp, explore=cb.UCB(2.0), engine="product")
     generator = torch.Generator().manual_seed(3)
     picks = torch.randperm(GRID.size, generator=generator)[:12]
     y = torch.randn(12, generator=generator, dtype=torch.float64)
     asked.observe(params=GRID.names.params(GRID.points(picks)), reward=y, cost=y)
-    # the kernel written out: what fitting (after 20) has not touched
+    # the kernel written out, before any fit
     (leaf, codec, memory) = cb.GP.default(GRID).kernel.kernels
     scales = [float(part.lengthscale.detach()) for part in (leaf, codec, memory)]
     x = GRID.points(torch.arange(GRID.size)).numpy()

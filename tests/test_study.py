@@ -349,7 +349,8 @@ class TestBeliefs:
         gp = belief_of({}, self.LINE)
         assert gp.learn_noise
         assert gp.standardize
-        assert gp.refit_every == 20
+        assert gp.refit_every == "auto"
+        assert gp.learn_mean
 
     @pytest.mark.parametrize(
         ("name", "value"), [("rbf", 0.60653066), ("matern-1/2", 0.36787944)]

@@ -394,7 +394,9 @@ class BKB(GPPolicy):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        if isinstance(reward, GP) and (reward.learn_noise or reward.standardize):
+        if isinstance(reward, GP) and (
+            reward.learn_noise or reward.learn_mean or reward.standardize
+        ):
             raise CBanditError(
                 "reward must be a cb.GP with a kernel and noise of its own, not "
                 f"learned and not standardised; got {reward!r}"

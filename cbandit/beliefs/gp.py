@@ -16,6 +16,12 @@ from cbandit._core.hints import hinted
 from cbandit.actions import Actions, Names, ProductGrid, Unit, checked_actions, reach
 from cbandit.errors import CBanditError
 
+# of the log of a default noise, as a share of the outcomes' variance: wide enough for
+# functions without noise and for those that are half noise (benchmarks/learning.py)
+NOISE = -3.0, 2.0
+# refit_every="auto": the first fit, and after how many more observations the next
+FIRST, MORE, PART = 5, 2, 5
+
 
 @hinted
 class GP:
@@ -30,7 +36,9 @@ class GP:
         noise: variance of one observation, a number or ``(*trials,)``; at least
             1e-14 of the prior variance is used, which rounding requires.
             ``None``: learned by marginal likelihood, with the kernel's hyperparameters.
-        mean: the prior mean, in the user's units, a number or ``(*trials,)``.
+        mean: the prior mean, in the user's units, a number or ``(*trials,)``; or
+            ``"learned"``: a constant, found by marginal likelihood when hyperparameters
+            are fitted. Until then it is 0, or with ``standardize`` the average.
         standardize: outcomes are rescaled to mean 0 and spread 1 every round. Then
             ``noise``, and all that a policy weighs, is in spreads: estimates, clips,
             steps, caps and multipliers. So it does the same whatever outcomes are
@@ -41,8 +49,9 @@ class GP:
             three readings count as a level that has moved. EpochPenalty does not do so:
             its targets mix the reward with penalties.
         refit_every: hyperparameters are fitted anew after this many observations;
-            ``None``: only by ``policy.refit()``. A refit rebuilds the posterior, which
-            at 10^6 actions takes as long as 50 to 100 rounds.
+            ``"auto"``: first after 5, then whenever there are a fifth more, and two
+            more at least; ``None``: only by ``policy.refit()``. A refit rebuilds the
+            posterior, which at 10^6 actions takes as long as 50 to 100 rounds.
         noise_prior: a gpytorch prior of the noise that is learned, as a share of the
             outcomes' variance; ``None``: none.
 
@@ -59,29 +68,36 @@ class GP:
         noise: Any = None,
         mean: Any = 0.0,
         standardize: bool = False,
-        refit_every: int | None = None,
+        refit_every: int | str | None = None,
         noise_prior: Prior | None = None,
     ) -> None:
         if kernel is not None and not isinstance(kernel, gpk.Kernel):
             raise CBanditError(
                 f"kernel must be a gpytorch kernel; got {checks.kind(kernel)}"
             )
-        if refit_every is not None:
-            expected = "None or a positive int"
+        if refit_every is not None and refit_every != "auto":
+            expected = "None, 'auto' or a positive int"
             refit_every = checks.whole("refit_every", refit_every, 1, expected)
         self.kernel = None if kernel is None else copy.deepcopy(kernel).double()
         self.learn_noise = noise is None
         self.noise: Tensor = checks.nonnegative(
             "noise", 1e-2 if noise is None else noise
         )
-        self.mean: Tensor = checks.finite("mean", checks.tensor("mean", mean))
+        self.learn_mean = isinstance(mean, str)
+        if self.learn_mean and mean != "learned":
+            raise CBanditError(
+                f"mean must be a number, (*trials,) or 'learned'; got {mean!r}"
+            )
+        self.mean: Tensor = checks.finite(
+            "mean", checks.tensor("mean", 0.0 if self.learn_mean else mean)
+        )
         self.standardize = checks.flag("standardize", standardize)
         if standardize and bool((self.mean != 0).any()):
             raise CBanditError(
-                "mean must be left at 0 with standardize=True: the mean is then the "
-                "outcomes' own"
+                "mean must be 'learned' or left at 0 with standardize=True, which "
+                "counts outcomes from their own average"
             )
-        self.refit_every = refit_every
+        self.refit_every: int | str | None = refit_every
         if noise_prior is not None and not isinstance(noise_prior, Prior):
             raise CBanditError(
                 f"noise_prior must be a gpytorch prior; got {checks.kind(noise_prior)}"
@@ -100,10 +116,10 @@ class GP:
         """Return a belief for use when nothing is known of the function.
 
         It has an RBF kernel with a lengthscale per coordinate under a prior that grows
-        with the dimension, inputs mapped to the unit cube, learned noise, standardised
-        outcomes, fitted anew every 20 observations. Over ``Finite(covariance=K)`` the
-        prior is ``K`` and only the noise is learned. It is for ``actions`` and sets
-        within their extent, which is mapped to the unit cube. Before any data a GP
+        with the dimension, inputs mapped to the unit cube, learned noise and mean,
+        standardised outcomes, ``refit_every="auto"``. Over ``Finite(covariance=K)`` the
+        prior is ``K``, and only noise and mean are learned. It is for ``actions`` and
+        sets within their extent, which is mapped to the unit cube. Before any data a GP
         policy with such beliefs alone begins in the middle of its set.
 
         Over a :func:`~cbandit.Space` numbers have Matern kernels and categories
@@ -114,17 +130,16 @@ class GP:
         ``Context(k)`` should be of about size 1.
         """
         checked_actions(actions)
-        prior = LogNormalPrior(-4.0, 1.0)
+        prior = LogNormalPrior(*NOISE)
         if actions.covariance is not None:
-            out = cls(standardize=True, refit_every=20, noise_prior=prior)
+            out = cls(None, None, "learned", True, "auto", prior)
         else:
             actions = actions.domain
             kernel = _default_kernel(actions).double()
-            mode = math.exp(_location(actions.dim) - 3.0)
             for part in kernel.modules():
                 if isinstance(part, gpk.Kernel) and part.has_lengthscale:
-                    part.lengthscale = mode
-            out = cls(kernel, None, 0.0, True, 20, prior)
+                    part.lengthscale = _usual_length(actions.dim)
+            out = cls(kernel, None, "learned", True, "auto", prior)
             out.unit = Unit.around(actions)
         return out
 
@@ -160,7 +175,7 @@ class GP:
         Then their posterior variances agree if they are observed together.
         """
         for gp in (self, other):
-            if gp.learn_noise or gp.refit_every is not None:
+            if gp.learn_noise or gp.learn_mean or gp.refit_every is not None:
                 return False
         same = (
             self.standardize == other.standardize
@@ -168,6 +183,25 @@ class GP:
             and bool((self.noise == other.noise).all())
         )
         return same and _same_kernel(self.kernel, other.kernel)
+
+    def wait(self, count: int) -> int | None:
+        """Return after how many more observations to fit again, having fitted to some.
+
+        ``None``: never. 0 observations stand for no fit yet.
+        """
+        if self.refit_every != "auto":
+            return None if self.refit_every is None else int(self.refit_every)
+        return max(MORE, count // PART) if count else FIRST
+
+    def fitted_to(self, count: int) -> int:
+        """Return to how many of ``count`` observations the latest fit is.
+
+        They came one by one; 0 if there was no fit.
+        """
+        fitted = 0
+        while (wait := self.wait(fitted)) is not None and fitted + wait <= count:
+            fitted += wait
+        return fitted
 
     def __repr__(self) -> str:
         kernel = (
@@ -177,9 +211,9 @@ class GP:
         return f"GP({kernel}, noise={noise})"
 
 
-def _location(dim: int) -> float:
-    """Return the mean of a log lengthscale, which grows with the dimension."""
-    return math.sqrt(2.0) + 0.5 * math.log(dim)
+def _usual_length(dim: int) -> float:
+    """Return a lengthscale for the unit cube, whose diagonal grows with ``dim``."""
+    return 0.2 * math.sqrt(dim)
 
 
 def _default_kernel(actions: Actions) -> gpk.Kernel:
@@ -187,7 +221,9 @@ def _default_kernel(actions: Actions) -> gpk.Kernel:
     dim, names = actions.dim, actions.names
 
     def prior() -> LogNormalPrior:
-        return LogNormalPrior(_location(dim), math.sqrt(3.0))
+        # its mode is the usual length. A width of sqrt(3), BoTorch's, was measured too:
+        # with 5 to 40 observations intervals were too narrow (benchmarks/learning.py)
+        return LogNormalPrior(math.log(_usual_length(dim)) + 1.0, 1.0)
 
     if names is None:
         ard = dim if dim > 1 else None

@@ -335,8 +335,7 @@ class Sampler(BaseSampler):
             measured: all trials that were measured, in the order in which they ended.
         """
         groups = first._beliefs.groups
-        intervals = [g.gp.refit_every for g in groups if g.gp.refit_every is not None]
-        used = len(measured) // min(intervals) * min(intervals) if intervals else 0
+        used = max(group.gp.fitted_to(len(measured)) for group in groups)
         if self._fitted[0] != (key, measured[:used]):
             observe(first, measured[:used])
             first._settled()  # which fits

@@ -29,6 +29,7 @@ from cbandit.posterior.covariance import Covariance, Prior, one_a_trial
 from cbandit.posterior.draws.features import check_features, pathwise
 from cbandit.posterior.engines.choice import BEYOND, BLOCK, make_engine, plan
 from cbandit.posterior.engines.protocol import Engine, Fused, Plan
+from cbandit.posterior.likelihood import Learning, merged
 from cbandit.posterior.look import Best, Block, among, scan
 from cbandit.posterior.observations import (
     BLANK,
@@ -40,7 +41,7 @@ from cbandit.posterior.observations import (
     add_up,
     joined,
 )
-from cbandit.posterior.refit import fit_hyperparameters, merged
+from cbandit.posterior.refit import fit_hyperparameters
 from cbandit.posterior.units import Outcomes, Scale, Units, told
 from cbandit.posterior.value import Value
 from cbandit_kernels import SCORES, Look, kernel_matrix_ref
@@ -49,8 +50,10 @@ FEW = 8  # rows up to which they are conditioned on one by one
 REACH = 8.0  # deviations from what is expected within which readings are believed
 ROUGH = 1.5  # spreads, the least deviation where little is known
 LEAST = 10  # readings before which too little is known of their spread
+MANY = 20  # readings before which a learned noise is not relied on
 PLACES = 5  # distinct actions, likewise
-NEAR = 0.5  # spreads, the deviation below which an action is known by itself
+NEAR = 0.25  # spreads, the deviation below which an action is known by itself
+FINE = 0.25  # spreads, the least deviation there: a noise may be learned as nothing
 
 
 class Beliefs(Value):
@@ -568,7 +571,8 @@ class Group(Value):
     tolerance: Tensor  # values that differ by less are as good, (T,)
     log: Log
     unfitted: int  # observations since the last fit
-    fitted: bool  # whether the noise was learned from data
+    fitted_to: int  # how many rows the log had then
+    fitted: bool  # whether the noise was learned from many data
     forgotten: int  # observations since the last refresh
     held: Engine
     """The engine as it is; :attr:`engine` brings it up to date with the log first."""
@@ -595,6 +599,7 @@ class Group(Value):
             tolerance=tolerance.expand(prior.trials),
             log=Log(),
             unfitted=0,
+            fitted_to=0,
             fitted=False,
             forgotten=0,
             _elastic=elastic,
@@ -803,8 +808,8 @@ class Group(Value):
 
     def due(self) -> bool:
         """Return whether a refit is due."""
-        every = self.gp.refit_every
-        return every is not None and self.unfitted >= every
+        wait = self.gp.wait(self.fitted_to)
+        return wait is not None and self.unfitted >= wait
 
     def refit(self) -> Self:
         """Fit the hyperparameters of a single function to the log."""
@@ -816,20 +821,22 @@ class Group(Value):
             # from here on each trial has parameters of its own
             kernel = one_a_trial(kernel, prior.trials)
         data = merged(self.log, *self.scale.targets_of(), self.scale.least)
-        noise = fit_hyperparameters(
+        gp, data = self.gp, replace(data, x=covariance.inputs(data.x))
+        noise, means = fit_hyperparameters(
             kernel,
             self.noise.clone(),
-            replace(data, x=covariance.inputs(data.x)),
-            self.gp.learn_noise,
-            self.gp.noise_prior,
+            data,
+            Learning(gp.learn_noise, gp.learn_mean, gp.noise_prior, bool(gp.unit)),
         )
         covariance = Covariance(kernel, covariance.dim, covariance.unit)
         least = covariance.least_noise(prior.actions)
-        scale = Scale(self.scale.means, noise, least, self.scale.standardize)
+        constants = means.unsqueeze(-1) if gp.learn_mean else None
+        scale = self.scale.fitted(noise, least, constants)
         tolerance = covariance.tolerance(prior.actions, prior.dtype)
         fitted = self._with(
             unfitted=0,
-            fitted=self.gp.learn_noise,
+            fitted_to=len(self.log),
+            fitted=self.gp.learn_noise and len(self.log) >= MANY,
             prior=replace(prior, covariance=covariance),
             scale=scale.over(self.log),
             tolerance=tolerance.expand(prior.trials),
@@ -869,7 +876,8 @@ class Group(Value):
 
         In the user's units; infinite where nothing is known or outcomes are not
         standardised. The deviation counts as 1.5 spreads at least if little is known
-        of the action, or if the noise was not learned from data.
+        of the action, or if the noise was not learned from many data; else as a
+        quarter of a spread at least.
 
         Args:
             x: ``(T, n, d)``.
@@ -890,7 +898,7 @@ class Group(Value):
             )
         deviation = variance.sqrt()
         near = std < NEAR if self.fitted and not rough else std < 0
-        deviation = torch.where(near, deviation, deviation.clamp_min(ROUGH))
+        deviation = deviation.maximum(torch.where(near, FINE, ROUGH))
         places = [count >= PLACES for count in self.engine.history.distinct()]
         wide = devices.put(places, self.prior.device)[:, None, None] | (std < NEAR)
         known = units.known & (units.seen >= LEAST) & wide

@@ -118,7 +118,7 @@ def _model(
     group: Group, place: int, batched: bool, trial: int | None, sign: float
 ) -> BeliefGP:
     x, y, variance = _data(group, place)
-    shift, scale = (v[:, place] for v in group.scale.targets_of())
+    shift, scale = (v[:, place] for v in group.scale.levels())
     y, shift = sign * y, sign * shift
     noise = group.noise * scale.square()
     kernel: Kernel = copy.deepcopy(group.prior.covariance.kernel)
@@ -181,7 +181,7 @@ def _inputs(unit: Unit) -> InputTransform:
 def _data(group: Group, place: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return distinct actions ``(T, U, d)``, mean outcomes and variances ``(T, U)``."""
     x, p, sums = group.engine.history.merged()
-    shift, scale = (v[:, place : place + 1] for v in group.scale.targets_of())
+    shift, scale = (v[:, place : place + 1] for v in group.scale.levels())
     w = sums[:, place]
     if group.scale.standardize:
         # outcomes that are waited for stand at the mean; the others are counted from it

@@ -162,18 +162,26 @@ class Scale(Value):
         noise: the belief's variance of one observation, ``(T,)``.
         least: less noise than this counts as this, ``()`` or ``(T,)``.
         standardize: whether outcomes are rescaled by their own average and spread.
+        constants: the prior means of rescaled outcomes, in spreads from the average,
+            ``(T, f)``; ``None``: 0.
     """
 
     means: Tensor
     noise: Tensor
     least: Tensor
     standardize: bool
+    constants: Tensor
     outcomes: Outcomes
     shifted: bool  # whether there is anything to subtract
     usual: Tensor  # the belief's own precision, (T,)
 
     def __init__(
-        self, means: Tensor, noise: Tensor, least: Tensor, standardize: bool
+        self,
+        means: Tensor,
+        noise: Tensor,
+        least: Tensor,
+        standardize: bool,
+        constants: Tensor | None = None,
     ) -> None:
         noise = noise.maximum(least)
         super().__init__(
@@ -181,6 +189,7 @@ class Scale(Value):
             noise=noise,
             least=least,
             standardize=standardize,
+            constants=torch.zeros_like(means) if constants is None else constants,
             outcomes=Outcomes.none(means),
             shifted=bool((means != 0).any()),
             usual=noise.reciprocal(),
@@ -205,8 +214,28 @@ class Scale(Value):
 
     def narrowed(self, at: Tensor) -> Self:
         """Return the same of some functions alone."""
-        scale = type(self)(self.means[:, at], self.noise, self.least, self.standardize)
-        return scale._with(outcomes=self.outcomes.columns(at))
+        return self._with(
+            means=self.means[:, at],
+            constants=self.constants[:, at],
+            shifted=bool((self.means[:, at] != 0).any()),
+            outcomes=self.outcomes.columns(at),
+        )
+
+    def fitted(self, noise: Tensor, least: Tensor, constants: Tensor | None) -> Scale:
+        """Return the scale with other hyperparameters, before any outcome.
+
+        Args:
+            noise: ``(T,)``.
+            least: ``()`` or ``(T,)``.
+            constants: the prior means that were learned, ``(T, f)``, in the units of
+                :meth:`targets_of`; ``None``: they stay.
+        """
+        means, before = self.means, self.constants
+        if constants is None:
+            constants = before
+        elif not self.standardize:
+            means, constants = means + constants, before
+        return type(self)(means, noise, least, self.standardize, constants)
 
     def engine_columns(self, at: Tensor) -> Tensor:
         """Return the engine's columns that belong to the functions ``at``."""
@@ -262,21 +291,46 @@ class Scale(Value):
             return units.center, units.size
         return self.means, torch.ones_like(self.means)
 
+    def levels(self) -> tuple[Tensor, Tensor]:
+        """Return prior means and sizes of a unit, as users have them, ``(T, f)``."""
+        if not self.standardize:
+            return self.targets_of()
+        units = self.outcomes.units()
+        return units.center + self._constants_in(units) * units.size, units.size
+
+    def _constants_in(self, units: Units) -> Tensor:
+        """Return the prior means in units; 0 until there is a unit to count them in."""
+        return torch.where(units.known, self.constants, 0.0)
+
     def mean(self, mean: Tensor) -> Tensor:
         """Return the engine's mean ``(T, F, n)`` in units, ``(T, f, n)``."""
         if not self.standardize:
             return mean + self.means.unsqueeze(-1)
+        gap, size, constants = self._frame(mean.dtype)
+        return (mean[:, :-1] - gap * mean[:, -1:]) / size + constants
+
+    def _frame(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """Return how an engine's mean enters units: gap, size, constant, ``(T, f, 1)``.
+
+        The mean is linear in its targets: those of (y - gap) are those of y less gap
+        times those of 1.
+        """
         units = self.outcomes.units()
-        gap = (units.center - self.outcomes.origin).unsqueeze(-1)
-        # the mean is linear in its targets: those of (y - shift) are those of y less
-        # shift times those of 1
-        return (mean[:, :-1] - gap * mean[:, -1:]) / units.size.unsqueeze(-1)
+        constants = self._constants_in(units)
+        gap = units.center - self.outcomes.origin + constants * units.size
+        return (
+            gap.to(dtype).unsqueeze(-1),
+            units.size.to(dtype).unsqueeze(-1),
+            constants.to(dtype).unsqueeze(-1),
+        )
 
     def weights(self, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``w (T, f, U)`` and ``b (T, f)``: the mean in units is ``w k + b``."""
         if not self.standardize:
             return alpha.mT, self.means
-        return self.mean(alpha.mT), torch.zeros_like(self.means)
+        gap, size, constants = self._frame(alpha.dtype)
+        weights = alpha.mT
+        return (weights[:, :-1] - gap * weights[:, -1:]) / size, constants.squeeze(-1)
 
     def blocks(self, blocks: Iterable[Block], dtype: torch.dtype) -> Iterator[Block]:
         """Yield an engine's blocks converted to units, in ``dtype``."""
@@ -286,11 +340,10 @@ class Scale(Value):
                 block.mean = block.mean + shift
                 yield block
             return
-        units = self.outcomes.units()
-        gap = (units.center - self.outcomes.origin).to(dtype).unsqueeze(-1)
-        size = units.size.to(dtype).unsqueeze(-1)
+        gap, size, constants = self._frame(dtype)
         for block in blocks:  # as in mean()
-            block.mean = (block.mean[:, :-1] - gap * block.mean[:, -1:]) / size
+            above = block.mean[:, :-1] - gap * block.mean[:, -1:]
+            block.mean = above.div_(size).add_(constants)
             block.draw = None if block.draw is None else block.draw[:, :-1]
             yield block
 
