@@ -57,7 +57,16 @@ from cbandit.posterior.engines import choice as engine_choice
 from cbandit.posterior.engines.joint import Joint
 from cbandit.posterior.engines.protocol import Engine, Plan
 from cbandit.posterior.engines.swept import Swept
-from cbandit.posterior.likelihood import merged, negative_log_likelihood
+from cbandit.posterior.gradients import Closed
+from cbandit.posterior.likelihood import (
+    VAGUE,
+    Learning,
+    Merged,
+    average,
+    merged,
+    negative_log_likelihood,
+    spread,
+)
 from cbandit.posterior.look import (
     Best,
     Block,
@@ -76,6 +85,7 @@ from cbandit.posterior.observations import (
     Part,
     Update,
 )
+from cbandit.posterior.refit import General, fit_hyperparameters
 from cbandit.posterior.ridge import Ridge
 from cbandit.posterior.rows.kronecker import Kronecker
 from cbandit.posterior.rows.protocol import Rows
