@@ -91,7 +91,8 @@ class TS:
 
     Draws are exact in law on small sets and on product grids; on other sets the prior
     is approximated by random features (``cbandit info`` and ``policy.engine`` say
-    which).
+    which). Those exist for RBF, Matern, linear and constant kernels, products of the
+    first two, and sums.
     """
 
     name, samples = "TS", True

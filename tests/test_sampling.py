@@ -15,14 +15,18 @@ import math
 import numpy as np
 import pytest
 import torch
+from gpytorch import kernels as gpk
 from inside import (
     Beliefs,
+    Covariance,
     Joint,
     Part,
+    Prior,
     Root,
     Streams,
     estimates,
     in_users_units,
+    lots,
     pivoted_root,
 )
 from scipy import stats
@@ -260,6 +264,211 @@ def test_features_have_the_priors_covariance(kernel, name, cases, dense, rng):
     assert abs(np.cov(draws.T) - values).max() <= 0.145 * values.max()
 
 
+# -- by random features: given the frequencies a draw is normal with nearly the right
+# covariance; over all frequencies its covariance is exact. So each trial, which has
+# frequencies of its own, gives one draw, and the law is tested over the trials.
+
+MANY = 1500
+
+
+def scaled(kernel, size):
+    out = gpk.ScaleKernel(kernel).double()
+    out.outputscale = torch.tensor(size, dtype=F64)
+    return out
+
+
+def of_length(kernel, size):
+    kernel = kernel.double()
+    kernel.lengthscale = torch.tensor(size, dtype=F64)
+    return kernel
+
+
+def linear(size):
+    kernel = gpk.LinearKernel().double()
+    kernel.variance = torch.tensor(size, dtype=F64)
+    return kernel
+
+
+def constant(size):
+    kernel = gpk.ConstantKernel().double()
+    kernel.constant = torch.tensor(size, dtype=F64)
+    return kernel
+
+
+def distances(x, y, size):
+    return np.sqrt((((x[:, None] - y[None]) / size) ** 2).sum(-1))
+
+
+def rbf_at(x, y, size):
+    return np.exp(-0.5 * distances(x, y, size) ** 2)
+
+
+def matern_at(x, y, size):
+    r = math.sqrt(3) * distances(x, y, size)
+    return (1 + r) * np.exp(-r)
+
+
+SUMS = {
+    "rbf": (lambda: of_length(gpk.RBFKernel(), 0.3), lambda x, y: rbf_at(x, y, 0.3)),
+    "matern": (
+        lambda: of_length(gpk.MaternKernel(nu=1.5), 0.4),
+        lambda x, y: matern_at(x, y, 0.4),
+    ),
+    "with a constant": (
+        lambda: of_length(gpk.RBFKernel(), 0.3) + constant(4.0),
+        lambda x, y: rbf_at(x, y, 0.3) + 4.0,
+    ),
+    "of three": (
+        lambda: scaled(
+            of_length(gpk.RBFKernel(active_dims=[1]), 0.2)
+            + scaled(of_length(gpk.MaternKernel(nu=1.5), 0.5), 0.4)
+            + linear(1.5),
+            0.7,
+        ),
+        lambda x, y: (
+            0.7
+            * (
+                rbf_at(x[:, 1:], y[:, 1:], 0.2)
+                + 0.4 * matern_at(x, y, 0.5)
+                + 1.5 * x @ y.T
+            )
+        ),
+    ),
+    "a product with a sum": (
+        lambda: (
+            of_length(gpk.RBFKernel(), 0.6)
+            * (of_length(gpk.MaternKernel(nu=1.5), 0.5) + constant(0.5))
+        ),
+        lambda x, y: rbf_at(x, y, 0.6) * (matern_at(x, y, 0.5) + 0.5),
+    ),
+    "linear and constant": (
+        lambda: linear(0.8) + constant(0.3),
+        lambda x, y: 0.8 * x @ y.T + 0.3,
+    ),
+}
+
+
+def alike(name, actions, engine, dense, rng, standardize=False, rounds=12):
+    """Beliefs of two functions, the same in many trials, and the reference of each."""
+    make, values = SUMS[name]
+    beliefs = Beliefs(
+        [cb.GP(make(), noise=0.02, standardize=standardize)] * 2,
+        actions,
+        (MANY,),
+        F64,
+        torch.device("cpu"),
+        engine,
+        True,
+    )
+    references = [dense(values, 0.02, 0.0, standardize) for _ in range(2)]
+    for _ in range(rounds):
+        if actions.continuous:
+            x = torch.as_tensor(rng.random((1, 2)))
+            keys = [tuple(x[0].tolist())] * MANY
+        else:
+            keys = [int(rng.integers(actions.size))] * MANY
+            x = actions.at(torch.tensor(keys[:1]))
+        outcome = torch.as_tensor(rng.standard_normal((1, 2)))
+        part = Part([0, 1], outcome.expand(MANY, 2), [True] * MANY)
+        beliefs = beliefs.absorb(keys, x.expand(MANY, 2), [part])
+        for reference, y in zip(references, outcome[0].tolist(), strict=True):
+            reference.add(x[0].numpy(), y)
+    return beliefs, references
+
+
+def least(draws, points, references):
+    """The least p-value of ``draws (T, 2, k)`` times the number of tests."""
+    tests = [independent(draws[:, 0], draws[:, 1])]
+    for j, reference in enumerate(references):
+        mean, covariance = reference.joint(points)
+        tests.append(law(draws[:, j], mean, covariance))
+        # and a covariance that is a quarter too large would be seen
+        assert law(draws[:, j], mean, 1.25 * covariance) < RATE
+    return min(tests) * len(tests)
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("standardize", [False, pytest.param(True, marks=SLOW)])
+@pytest.mark.parametrize("name", SUMS)
+def test_draws_on_a_box(name, standardize, dense, rng):
+    box = cb.Box([0.0, 0.0], [1.0, 1.0])
+    beliefs, references = alike(name, box, "auto", dense, rng, standardize)
+    points = rng.random((4, 2))
+    path = beliefs.solver(streams=Streams(3, MANY))
+    mean, draw = path(torch.as_tensor(points).expand(MANY, -1, -1))
+    # a part of the same path
+    again = path(torch.as_tensor(points[:1]).expand(MANY, -1, -1))[1]
+    assert (again - draw[..., :1]).abs().max() < 1e-12
+    drawn = in_users_units(beliefs.units(), mean + draw, draw)[0]
+    assert least(drawn.numpy(), points, references) > RATE
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        ("rbf", "factor"),
+        ("matern", "stream"),
+        ("of three", "factor"),
+        pytest.param("with a constant", "factor", marks=SLOW),
+        pytest.param("a product with a sum", "factor", marks=SLOW),
+        pytest.param("linear and constant", "factor", marks=SLOW),
+    ],
+)
+def test_draws_over_a_free_set(name, engine, dense, rng, monkeypatch):
+    monkeypatch.setattr(lots, "ROUNDS", 2)
+    actions = cb.Finite(torch.as_tensor(rng.random((40, 2))))
+    beliefs, references = alike(name, actions, engine, dense, rng)
+    at = rng.choice(40, 4, replace=False)
+    draws = drawn(beliefs, Streams(3, MANY), 3, at)
+    points = actions.at(torch.as_tensor(at)).numpy()
+    # two rounds that share their frequencies, and one of the next lot
+    tests = [least(each, points, references) for each in draws]
+    tests += [independent(draws[0, :, j], draws[1, :, j]) for j in range(2)]
+    assert min(tests) * len(tests) > RATE
+
+
+def test_lots_are_float32_and_otherwise_the_waves_themselves(rng):
+    actions = cb.Finite(5e3 + torch.as_tensor(rng.random((700, 3))))
+    kernel = Covariance(of_length(gpk.MaternKernel(nu=0.5), 0.4), 3)
+    prior = Prior(actions, kernel, (2,), F64, torch.device("cpu"))
+    source, streams = lots.Lots(prior), Streams(1, 2)
+    for turn in range(lots.ROUNDS + 2):
+        path = source.draw(streams, 2, "reward")
+        if turn not in (0, 1, 7, lots.ROUNDS - 1, lots.ROUNDS, lots.ROUNDS + 1):
+            continue
+        exact = path.waves.to(F64)(actions.points(torch.arange(700)))
+        assert path(0, 700).dtype == torch.float32
+        assert (path(0, 700) - exact).abs().max() < 3e-5
+        assert torch.equal(path(13, 64), path(0, 700)[..., 13:64])
+
+
+@pytest.mark.parametrize("room", [None, 0, 3])
+def test_a_lot_goes_on_after_a_checkpoint(room, tmp_path, monkeypatch):
+    points = torch.rand(300, 2, generator=torch.Generator().manual_seed(0), dtype=F64)
+    if room is not None:  # paths of so many rounds, of 300 actions and two functions
+        monkeypatch.setattr(lots, "ROOM", room * 4 * 2 * 300)
+    gp = cb.GP(of_length(gpk.RBFKernel(), 0.2), noise=0.01)
+    policy = cb.RPOL(
+        cb.Finite(points), reward=gp, costs=gp, explore=cb.TS(1.0), engine="factor"
+    )
+
+    def play(policy, rounds):
+        out = []
+        for _ in range(rounds):
+            choice = policy.ask()
+            policy.explain(choice)  # asks again, with the same draws
+            policy.tell(choice, reward=choice.x.sum(), cost=choice.x[0] - 0.5)
+            out.append((choice.index, policy.history()["score"].iloc[-1]))
+        return out
+
+    play(policy, 5)
+    policy.save(tmp_path / "policy")
+    other = cb.load(tmp_path / "policy")
+    assert play(policy, 40) == play(other, 40)
+
+
 # -- the same draws however the batch is split -----------------------------------------
 
 
@@ -270,8 +479,6 @@ def test_a_trial_draws_the_same_alone(name, own, cases, rng):
         pytest.skip("arms without coordinates are drawn by the joint engine")
     if name == "product" and own == "points":
         pytest.skip("a grid has no points of its own a trial")
-    from gpytorch import kernels as gpk
-
     points = torch.as_tensor(np.sort(rng.random((3, 25, 1)), 1))
     halves = [rng.standard_normal((25, r)) for r in (3, 9, 25)]
     tables = torch.as_tensor(np.stack([h @ h.T for h in halves]))

@@ -47,10 +47,10 @@ CLASSES = {
         SCGPUCB Schedule Senses Spending Stage Told Trust _Turned Waiting Windowed
     """,
     "cbandit.posterior": """
-        Ahead Beliefs Best Block Coming Covariance Engine Features Form Group History
-        Joint Known Kronecker Log Merged Observation Outcomes Part _Pending Plan Prior
-        Recomputed Ridge Root Scale Slots Spot Stacked Stored Swept System TableKernel
-        Tally Units Update
+        Ahead Beliefs Best Block Coming Covariance Engine Form Group History
+        Joint Known Kronecker Log Lots Merged Observation Outcomes Part _Pending Plan
+        Prior Recomputed Ridge Root Scale Slots Spot Stacked Stored Swept System
+        TableKernel Tally Term Units Update
     """,
     "cbandit.scores": "Feasible LeastViolating PrimalDual Rectified Reward",
     "cbandit.search": "Climbs",

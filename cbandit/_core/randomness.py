@@ -65,11 +65,13 @@ class Position(NamedTuple):
 
     Args:
         blocks: the block of each kind of draw, and how many of its numbers are used.
+        turns: how often each purpose was counted.
         each: the states of the trials' generators.
         shared: the state of the generator that the trials share.
     """
 
     blocks: dict[str, tuple[Tensor, int]]
+    turns: dict[str, int]
     each: _States
     shared: _States
 
@@ -100,15 +102,16 @@ class Streams(torch.Generator):
         self.manual_seed(_seed(seed, numbers[0], purpose + "/shared"))
         # positions hold this too: a draw replaces it and never changes it
         self._blocks: dict[str, tuple[Tensor, int]] = {}
+        self._turns: dict[str, int] = {}  # likewise
         self._each_at, self._shared_at = _States(), _States()
 
     def position(self) -> Position:
         """Return the present position; later draws do not change it."""
-        return Position(self._blocks, self._each_at, self._shared_at)
+        return Position(self._blocks, self._turns, self._each_at, self._shared_at)
 
     def go(self, position: Position) -> None:
         """Go back to a position of these streams: the same draws follow again."""
-        self._blocks = position.blocks
+        self._blocks, self._turns = position.blocks, position.turns
         if self._each_at is not position.each:
             self._each_at = _States()  # nowhere, should this break off
             _restore(self._each, position.each)
@@ -132,6 +135,16 @@ class Streams(torch.Generator):
         """Return the trials' generators, which are about to move."""
         self._each_at = _left(self._each, self._each_at)
         return self._each
+
+    def turn(self, purpose: str) -> int:
+        """Count a turn of ``purpose``; return how many came before it."""
+        number = self._turns.get(purpose, 0)
+        self._turns = {**self._turns, purpose: number + 1}
+        return number
+
+    def apart(self, purpose: str) -> Streams:
+        """Return other streams of the same trials, the same for the same purpose."""
+        return Streams(self.seed_number, self.trials, f"{self.purpose}/{purpose}")
 
     def normal(self, *shape: int) -> Tensor:
         """Draw standard normals, ``(*trials, *shape)``, float64 on the CPU."""
@@ -203,6 +216,7 @@ class Streams(torch.Generator):
                 kind: block[:, used:].clone()
                 for kind, (block, used) in self._blocks.items()
             },
+            "turns": self._turns,
         }
 
     def __setstate__(self, state: Any) -> None:
@@ -218,6 +232,7 @@ class Streams(torch.Generator):
         for generator, saved in zip(self._each, states, strict=True):
             generator.set_state(saved)
         self._blocks = {kind: (v.clone(), 0) for kind, v in state["blocks"].items()}
+        self._turns = dict(state["turns"])
         self._each_at, self._shared_at = _States(), _States()
 
 

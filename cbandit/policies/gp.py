@@ -1265,9 +1265,10 @@ class Search:
         """Return the best point of a box."""
         look, beside, asked = self.look, self.beside, self.asked
         box, beliefs, fresh = asked.actions, self.beliefs, self.fresh
-        shown = asked.shown
-        draw = beliefs.draws(asked.streams) if self.samples else None
-        moments, scale = beliefs.solver(self.ahead), look.coefficient.unsqueeze(-1)
+        shown, score = asked.shown, look.score
+        streams = asked.streams if self.samples else None
+        moments = beliefs.solver(self.ahead, streams)
+        scale = look.coefficient.unsqueeze(-1)
         offset, bound = (
             None if part is None else part.to(box.lower.dtype).unsqueeze(-1)
             for part in (look.offset, look.bound)
@@ -1275,16 +1276,17 @@ class Search:
 
         def estimate(x: Tensor) -> Tensor:
             x = x if shown is None else shown.whole(x)
-            mean, std = moments(x)
-            values = mean + scale * (std if draw is None else draw(x))
+            mean, spread = moments(x)
+            values = mean + scale * spread
             if offset is not None:
                 values += offset
             if bound is not None:
                 values = clip(values, bound)
             if beside is not None:
                 values = torch.cat([values, beside(x)], 1)
-            if isinstance(look.score, Acquired):
-                return look.score.rows(values, mean, std)
+            if isinstance(score, Acquired):
+                std = beliefs.solver(self.ahead)(x)[1] if self.samples else spread
+                return score.rows(values, mean, std)
             return values
 
         if fresh is None:

@@ -26,7 +26,7 @@ from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Covariance, Prior, one_a_trial
-from cbandit.posterior.draws.features import check_features, pathwise
+from cbandit.posterior.draws.features import Pathwise, Waves, check_features
 from cbandit.posterior.engines.choice import BEYOND, BLOCK, make_engine, plan
 from cbandit.posterior.engines.protocol import Engine, Fused, Plan
 from cbandit.posterior.likelihood import Learning, merged
@@ -449,20 +449,27 @@ class Beliefs(Value):
         return self._ordered(low), self._ordered(high)
 
     def solver(
-        self, ahead: Sequence[Ahead] = ()
+        self, ahead: Sequence[Ahead] = (), streams: Streams | None = None
     ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """Prepare :meth:`anywhere` for many calls at points ``(T, n, d)``.
 
-        The result knows the data of now only.
+        With ``streams`` a joint draw less its mean takes the place of the deviations:
+        one path, whatever points are asked for. The result knows the data of now only.
         """
-        if ahead or not Stacked.fits(self.groups):
+        together = not ahead and Stacked.fits(self.groups)
+        if streams is None:
+            if together:
+                return Stacked(self.groups)
             return lambda x: self.anywhere(x, ahead)
-        return Stacked(self.groups)
-
-    def draws(self, streams: Streams) -> Callable[[Tensor], Tensor]:
-        """Return a joint draw less its means ``(T, F, n)``, as a function of ``x``."""
         paths = [group.draw(streams) for group in self.groups]
-        return lambda x: self._ordered([path(x) for path in paths])
+        if together and all(path.plane is None for path in paths):
+            return Stacked(self.groups).drawn(paths)
+
+        def drawn(x: Tensor) -> tuple[Tensor, Tensor]:
+            mean, _ = self.anywhere(x, ahead)
+            return mean, self._ordered([path(x) for path in paths])
+
+        return drawn
 
     def drawn(self, x: Tensor, streams: Streams) -> Tensor:
         """Return a joint draw less its means ``(T, F, n)`` at points ``(T, n, d)``."""
@@ -629,6 +636,7 @@ class Group(Value):
         engine: Engine = self.held
         if engine.history.stands_for != self.log.number:
             self._rebuild(engine)
+        engine.first = self.functions[0]
         return engine
 
     def _rebuild(self, engine: Engine) -> None:
@@ -906,11 +914,11 @@ class Group(Value):
         center = units.center + mean * units.size
         return [center - reach, center + reach]
 
-    def draw(self, streams: Streams) -> Callable[[Tensor], Tensor]:
+    def draw(self, streams: Streams) -> Pathwise:
         """Draw a joint path less its mean: a function ``(T, n, d) -> (T, f, n)``."""
         engine, count = self.engine, len(self.functions)
-        path = pathwise(engine.history, streams, engine.functions)
-        return lambda x: path(x)[:, :count]
+        path = Pathwise.drawn(engine.history, streams, engine.functions)
+        return path.of(slice(count))
 
     def drawn(self, x: Tensor, streams: Streams) -> Tensor:
         """Return a joint draw less its mean, ``(T, f, n)``, at ``x (T, n, d)``."""
@@ -977,8 +985,7 @@ class Stacked:
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and deviations ``(T, F, n)`` at ``x (T, n, d)``, in units."""
-        z = self._origins + self._rates * x.double()
-        cross = kernel_matrix_ref(z, self._places, self._kind).mT
+        z, cross = self._cross(x)
         mean = self._weights @ cross + self._shift
         half = self._halves @ cross
         prior = self._amplitude.squeeze(-1)
@@ -988,6 +995,35 @@ class Stacked:
         # the floor keeps gradients finite where nothing is uncertain
         std = var.clamp_min(1e-300).sqrt().unsqueeze(-2).expand_as(mean)
         return self._ordered(mean), self._ordered(std)
+
+    def drawn(
+        self, paths: Sequence[Pathwise]
+    ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """Return means and draws less them as one function; ``paths`` are the groups'.
+
+        The paths must consist of waves.
+        """
+        weights = torch.stack([path.weights.mT for path in paths]) * self._amplitude
+        parts = []
+        for path in paths:
+            zero = weights.new_zeros(1, path.covariance.dim)
+            low, high = (path.covariance.inputs(at) for at in (zero, zero + 1))
+            if path.waves is not None:
+                parts.append(path.waves.along(low, high - low))
+        waves = Waves(*map(torch.stack, zip(*parts, strict=True)))
+
+        def at(x: Tensor) -> tuple[Tensor, Tensor]:
+            _, cross = self._cross(x)
+            mean = self._weights @ cross + self._shift
+            draw = waves(x) - weights @ cross
+            return self._ordered(mean), self._ordered(draw)
+
+        return at
+
+    def _cross(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scaled points, and prior covariances with the tried actions."""
+        z = self._origins + self._rates * x.double()
+        return z, kernel_matrix_ref(z, self._places, self._kind).mT
 
     def _ordered(self, values: Tensor) -> Tensor:
         return values.transpose(0, 1).flatten(1, 2)[:, self._back]

@@ -117,6 +117,58 @@ def form_of(kernel: gpk.Kernel, dims: list[int], dim: int) -> Form | None:
     return Form(kind, scale)
 
 
+@dataclass(frozen=True)
+class Term:
+    """A term of a kernel that is a sum: a product of closed forms; of none, a constant.
+
+    Args:
+        amplitude: what the product is multiplied by, ``()`` or ``(*trials,)``.
+        forms: the factors.
+    """
+
+    amplitude: Tensor
+    forms: tuple[Form, ...]
+
+    @property
+    def curved(self) -> bool:
+        """Whether it is neither linear nor constant."""
+        return any(form.kind != "linear" for form in self.forms)
+
+
+def terms_of(kernel: gpk.Kernel, dims: list[int], dim: int) -> list[Term] | None:
+    """Return a kernel over ``dims`` of ``dim`` axes as a sum of products of forms.
+
+    ``None`` if a part of it has no closed form.
+    """
+    one = torch.ones((), dtype=torch.float64)
+    if isinstance(kernel, gpk.ConstantKernel):
+        return [Term(kernel.constant.detach().squeeze(-1), ())]
+    if not isinstance(kernel, gpk.ScaleKernel | gpk.AdditiveKernel | gpk.ProductKernel):
+        form = form_of(kernel, dims, dim)
+        return None if form is None else [Term(one, (form,))]
+    dims = active_of(kernel, dims)
+    if isinstance(kernel, gpk.ScaleKernel):
+        inner, scale = terms_of(kernel.base_kernel, dims, dim), kernel.outputscale
+        if inner is None:
+            return None
+        return [Term(scale.detach() * term.amplitude, term.forms) for term in inner]
+    parts = []
+    for part in kernel.kernels:
+        terms = terms_of(part, dims, dim)
+        if terms is None:
+            return None
+        parts.append(terms)
+    if isinstance(kernel, gpk.AdditiveKernel):
+        return [term for terms in parts for term in terms]
+    out = [Term(one, ())]
+    for terms in parts:
+        out = [
+            Term(a.amplitude * b.amplitude, a.forms + b.forms)
+            for a, b in itertools.product(out, terms)
+        ]
+    return out
+
+
 class Covariance:
     """A prior covariance over actions, float64, from a gpytorch kernel or a table.
 
@@ -132,12 +184,14 @@ class Covariance:
         self.kernel, self.dim = kernel.double(), dim
         self.unit = unit
         self.kernel.requires_grad_(False)
-        amplitude, leaves = leaves_of(self.kernel, list(range(self.dim)))
-        if isinstance(amplitude, Tensor) and amplitude.dim() == 0:
-            amplitude = float(amplitude)
-        self.amplitude = amplitude
-        forms = [form_of(leaf, dims, self.dim) for leaf, dims in leaves]
-        self.forms = None if None in forms else [f for f in forms if f is not None]
+        #: the kernel as a sum of products of closed forms; ``None`` if it is none
+        self.terms = terms_of(self.kernel, list(range(self.dim)), self.dim)
+        self.amplitude: Tensor | float = 1.0
+        self.forms: list[Form] | None = None  # of a single product
+        if self.terms is not None and len(self.terms) == 1 and self.terms[0].forms:
+            (term,) = self.terms
+            self.forms, scale = list(term.forms), term.amplitude
+            self.amplitude = float(scale) if scale.dim() == 0 else scale
 
     @classmethod
     def of(

@@ -103,8 +103,11 @@ class System:
 
     def solve(self, right: Tensor) -> Tensor:
         """Return ``(K + P^-1)^-1 right``, both by slot, ``(T, U, k)``."""
-        solved = self._back(self.half(self.entries(right)))
-        return self.by_slot(solved, right.shape[1])
+        return self.by_slot(self.weigh(right), right.shape[1])
+
+    def weigh(self, right: Tensor) -> Tensor:
+        """Return ``(K + P^-1)^-1 right`` by entry ``(T, E, k)``, of values by slot."""
+        return self._back(self.half(self.entries(right)))
 
     def _back(self, half: Tensor) -> Tensor:
         solved: Tensor = torch.linalg.solve_triangular(self.factor.mT, half, upper=True)

@@ -5,8 +5,10 @@ The prior is approximated by ``FEATURES`` features; the correction is exact.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,119 +17,231 @@ from cbandit._core import devices
 from cbandit._core.randomness import Streams
 from cbandit._core.threads import on_one_thread
 from cbandit.errors import CBanditError
-from cbandit.posterior.covariance import Covariance
+from cbandit.posterior.covariance import Covariance, Term
 from cbandit.posterior.observations import History
 
 FEATURES = 1024
 
 
-class Features:
-    """A draw of random features: one approximate prior path for each function.
-
-    Frequencies come from the kernel's spectral density (normal for the RBF, Student-t
-    for Matern); a linear kernel has exact features. They are drawn anew every round.
+class Waves(NamedTuple):
+    """Paths of ``F`` functions as sums of ``k`` random waves.
 
     Args:
-        covariance: a product of closed forms.
-        streams: the random source, one stream a trial.
-        functions: how many independent paths, ``F``.
+        frequencies: ``(T, d, k)``.
+        cosines: the weights of the cosines, ``(T, k, F)``.
+        sines: the weights of the sines, likewise.
+        origin: what points are counted from, ``(1, 1, d)``.
     """
 
-    def __init__(
-        self, covariance: Covariance, streams: Streams, functions: int
-    ) -> None:
-        check_features(covariance)
-        self.covariance = covariance
-        dim = covariance.dim
-        if covariance.linear:
-            self.frequencies = None
-            weights = _leading(streams.normal(dim, functions))
-            self.weights = devices.put(weights, covariance.closed()[0].scale.device)
-            return
-        count = FEATURES // 2
-        total = torch.zeros((), dtype=torch.float64)
-        for form in covariance.closed():
-            normal = _leading(streams.normal(dim, count))
-            if form.kind != "rbf":
-                freedom = {"matern12": 1, "matern32": 3, "matern52": 5}[form.kind]
-                draws = _leading(streams.normal(freedom, count))
-                chi = draws.square().mean(-2, keepdim=True)
-                normal = normal / chi.sqrt()
-            normal = devices.put(normal, form.scale.device)
-            total = total + normal * form.scale.unsqueeze(-1).to(normal)
-        self.frequencies = total  # T x d x count
-        weights = _leading(streams.normal(2 * count, functions)) / math.sqrt(count)
-        self.weights = devices.put(weights, total.device)
+    frequencies: Tensor
+    cosines: Tensor
+    sines: Tensor
+    origin: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the paths ``(T, F, n)`` at ``x``, ``(n, d)`` or ``(T, n, d)``."""
-        weights = self.weights.to(x)
-        inputs = self.covariance.inputs(x).to(x.dtype)
-        if self.frequencies is None:
-            scale = self.covariance.closed()[0].scale.unsqueeze(-2).to(x)
-            paths = ((inputs * scale) @ weights).mT
+        """Return the paths ``(T, F, n)`` at points, ``(n, d)`` or ``(T, n, d)``."""
+        phase = (x - self.origin).to(self.frequencies) @ self.frequencies
+        # features side by side would be copied first: five times the time
+        return (phase.cos() @ self.cosines + phase.sin() @ self.sines).mT
+
+    def of(self, functions: slice) -> Waves:
+        """Return the paths of some functions."""
+        cosines, sines = self.cosines[..., functions], self.sines[..., functions]
+        return self._replace(cosines=cosines, sines=sines)
+
+    def to(self, dtype: torch.dtype) -> Waves:
+        """Return the waves in another dtype; points are counted from their origin."""
+        frequencies, cosines, sines = (part.to(dtype) for part in self[:3])
+        return Waves(frequencies, cosines, sines, self.origin)
+
+    def along(self, low: Tensor, rate: Tensor) -> Waves:
+        """Return the waves as functions of points that ``low + rate x`` maps."""
+        origin = (self.origin - low) / rate
+        frequencies = self.frequencies * rate.unsqueeze(-1)
+        return self._replace(frequencies=frequencies, origin=origin)
+
+
+class Plane(NamedTuple):
+    """Linear and constant paths of ``F`` functions, exact in law.
+
+    Args:
+        slopes: ``(T, d, F)``.
+        levels: ``(T, F, 1)``.
+    """
+
+    slopes: Tensor
+    levels: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the paths ``(T, F, n)`` at points, ``(n, d)`` or ``(T, n, d)``."""
+        return (x @ self.slopes).mT + self.levels
+
+    def of(self, functions: slice) -> Plane:
+        """Return the paths of some functions."""
+        return Plane(self.slopes[..., functions], self.levels[:, functions])
+
+
+def waves(
+    covariance: Covariance,
+    streams: Streams,
+    functions: int,
+    origin: Tensor | None = None,
+) -> Waves | None:
+    """Draw paths of the terms of a kernel that are stationary and not constant.
+
+    Frequencies come from each term's spectral density: normal for the RBF, Student-t
+    for Matern, sums of these for products. Every term has as many. ``None`` if there is
+    no such term.
+    """
+    terms = [term for term in _terms(covariance) if term.curved]
+    if not terms:
+        return None
+    count = FEATURES // 2
+    frequencies = torch.cat([_frequencies(t, streams, count) for t in terms], -1)
+    normal = _leading(streams.normal(2 * frequencies.shape[-1], functions))
+    normal = devices.put(normal / math.sqrt(count), frequencies.device)
+    size = torch.cat([_root(term).expand(-1, count, 1) for term in terms], 1)
+    cosines, sines = (part * size for part in normal.chunk(2, 1))
+    if origin is None:
+        origin = frequencies.new_zeros(1, 1, covariance.dim)
+    return Waves(frequencies, cosines, sines, origin)
+
+
+def plane(covariance: Covariance, streams: Streams, functions: int) -> Plane | None:
+    """Draw paths of the linear and the constant terms of a kernel, if it has any."""
+    terms = [term for term in _terms(covariance) if not term.curved]
+    if not terms:
+        return None
+    zero = torch.zeros(1, 1, 1, dtype=torch.float64, device=covariance.device)
+    slopes = zero.expand(-1, covariance.dim, functions)
+    levels = zero.expand(-1, functions, -1)
+    for term in terms:
+        count = covariance.dim if term.forms else 1
+        path = _leading(streams.normal(count, functions))
+        path = devices.put(path, covariance.device) * _root(term)
+        if term.forms:
+            slopes = slopes + path * term.forms[0].scale.unsqueeze(-1)
         else:
-            phase = inputs @ self.frequencies.to(x)
-            # features side by side would be copied first: five times the time
-            even, odd = weights.chunk(2, -2)
-            paths = (phase.cos() @ even + phase.sin() @ odd).mT
-        amplitude = self.covariance.amplitude
-        if isinstance(amplitude, Tensor):
-            return paths * amplitude.sqrt().to(paths)[..., None, None]
-        return paths * math.sqrt(amplitude)
+            levels = levels + path.mT
+    return Plane(slopes, levels)
 
 
 @on_one_thread
 def correction(history: History, tried: Tensor, streams: Streams) -> Tensor:
-    """Return weights ``(T, U, F)`` that turn a prior draw into one of the posterior.
+    """Return weights ``(T, E, F)`` that turn a prior draw into one of the posterior.
 
-    The result has mean 0. By Matheron's rule it is the draw ``f`` less ``K (K +
-    P^-1)^-1 (f(x_u) + e)``, with ``e ~ N(0, P^-1)``; ``tried (T, F, U)`` is the draw at
-    the tried actions.
+    They are of the entries of the history's system. The result has mean 0. By
+    Matheron's rule it is the draw ``f`` less ``K (K + P^-1)^-1 (f(x_u) + e)``, with ``e
+    ~ N(0, P^-1)``; ``tried (T, F, U)`` is the draw at the tried actions.
     """
     trials, functions, used = tried.shape
     if used == 0:
         return history.points.new_zeros(trials, used, functions)
-    system = history.system()
     counts = [len(keys) for keys in history.keys()]  # noqa: SIM118
     noise = devices.put(streams.ragged_normal(counts, functions), tried.device)
     precision = history.precision[:, :used].unsqueeze(-1)
     scale = torch.where(precision > 0, precision.rsqrt(), 0.0)
     noise = noise.view(trials, used, functions) * scale
-    return system.solve(tried.mT.double() + noise)
+    return history.system().weigh(tried.mT.double() + noise)
 
 
-def pathwise(
-    history: History, streams: Streams, functions: int
-) -> Callable[[Tensor], Tensor]:
-    """Draw from the posterior less its mean, as a differentiable function of ``x``.
+@dataclass(frozen=True)
+class Pathwise:
+    """A draw from a posterior less its mean, a differentiable function of points.
 
     The prior is approximated by random features, the update is exact.
+
+    Args:
+        covariance: the prior covariance.
+        waves: the curved part of the prior path, of the kernel's inputs, if any.
+        plane: its linear and constant part, if any.
+        points: the tried actions, ``(T, E, d)``.
+        weights: of the correction, ``(T, E, F)``.
     """
-    points = history.points[:, : history.used]
-    features = Features(history.covariance, streams, functions)
-    weights = correction(history, features(points), streams)
 
-    def path(x: Tensor) -> Tensor:
-        cross = history.covariance.cross(x, points)
-        return features(x) - (cross @ weights).mT
+    covariance: Covariance
+    waves: Waves | None
+    plane: Plane | None
+    points: Tensor
+    weights: Tensor
 
-    return path
+    @classmethod
+    def drawn(cls, history: History, streams: Streams, functions: int) -> Pathwise:
+        """Draw a path for each function."""
+        covariance, points = history.covariance, history.points[:, : history.used]
+        path = cls(
+            covariance,
+            waves(covariance, streams, functions),
+            plane(covariance, streams, functions),
+            history.places(history.system()),
+            points.new_zeros(0),
+        )
+        weights = correction(history, path.prior(points), streams)
+        return replace(path, weights=weights)
+
+    def of(self, functions: slice) -> Pathwise:
+        """Return the draws of some functions."""
+        waves, plane = self.waves, self.plane
+        return replace(
+            self,
+            waves=None if waves is None else waves.of(functions),
+            plane=None if plane is None else plane.of(functions),
+            weights=self.weights[..., functions],
+        )
+
+    def prior(self, x: Tensor) -> Tensor:
+        """Return the prior path ``(T, F, n)`` at points ``(n, d)`` or ``(T, n, d)``."""
+        inputs = self.covariance.inputs(x)
+        parts = [self.waves, self.plane]
+        values = [part(inputs) for part in parts if part is not None]
+        return functools.reduce(torch.add, values)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the draw ``(T, F, n)`` at points ``(n, d)`` or ``(T, n, d)``."""
+        cross = self.covariance.cross(x, self.points)
+        return self.prior(x) - (cross @ self.weights).mT
 
 
 def check_features(covariance: Covariance) -> None:
     """Raise unless the kernel has random features."""
-    forms = covariance.forms
-    if forms is not None and (
-        covariance.linear or all(form.kind != "linear" for form in forms)
+    _terms(covariance)
+
+
+def _terms(covariance: Covariance) -> list[Term]:
+    """Return the terms of a kernel, or raise if one has no random features."""
+    terms = covariance.terms
+    if terms is None or any(
+        len(term.forms) > 1 and any(form.kind == "linear" for form in term.forms)
+        for term in terms
     ):
-        return
-    raise CBanditError(
-        "Thompson draws over this set need random features, which exist for RBF, "
-        "Matern and linear kernels (scaled, or products of the first two); got "
-        f"{type(covariance.kernel).__name__}. Use engine='joint' (N up to a few "
-        "thousand), a ProductGrid with a kernel that factors, or cb.UCB / cb.Rand"
-    )
+        raise CBanditError(
+            "Thompson draws over this set need random features, which exist for RBF, "
+            "Matern, linear and constant kernels, scaled, for products of the first "
+            f"two, and for sums of these; got {type(covariance.kernel).__name__}. Use "
+            "engine='joint' (N up to a few thousand), a ProductGrid with a kernel that "
+            "factors, or cb.UCB / cb.Rand"
+        )
+    return terms
+
+
+def _frequencies(term: Term, streams: Streams, count: int) -> Tensor:
+    """Draw frequencies ``(T, d, count)`` from a term's spectral density."""
+    total = torch.zeros((), dtype=torch.float64)
+    for form in term.forms:
+        normal = _leading(streams.normal(form.scale.shape[-1], count))
+        if form.kind != "rbf":
+            freedom = {"matern12": 1, "matern32": 3, "matern52": 5}[form.kind]
+            draws = _leading(streams.normal(freedom, count))
+            chi = draws.square().mean(-2, keepdim=True)
+            normal = normal / chi.sqrt()
+        normal = devices.put(normal, form.scale.device)
+        total = total + normal * form.scale.unsqueeze(-1).to(normal)
+    return total
+
+
+def _root(term: Term) -> Tensor:
+    """Return the square root of a term's amplitude, ``(1 or T, 1, 1)``."""
+    return term.amplitude.sqrt().reshape(-1, 1, 1)
 
 
 def _leading(draws: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit._core.randomness import Streams
 from cbandit.posterior.covariance import Prior
-from cbandit.posterior.draws.features import pathwise
+from cbandit.posterior.draws.features import Pathwise
 from cbandit.posterior.draws.roots import pivoted_root
 from cbandit.posterior.look import Best, Block
 from cbandit.posterior.observations import Between, Coming, History, Update
@@ -60,6 +60,8 @@ class Engine:
 
     history: History
     functions: int
+    first = 0
+    """The number of the first function, 0 the reward; it tells apart whose draws."""
     step: int | None = None
     """How many actions a stretch should hold; ``None``: all, because they are few."""
     keeps_all = True
@@ -203,7 +205,7 @@ class Engine:
         """
         path = None
         if streams is not None:
-            path = pathwise(self.history, streams, self.functions)
+            path = Pathwise.drawn(self.history, streams, self.functions)
         for start, stop in stretches:
             x = self.prior.actions.block(start, stop).double()
             mean, var = self.history.at(x, ahead)

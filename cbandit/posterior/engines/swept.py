@@ -456,9 +456,13 @@ class Swept(Engine):
 
     def _draw(self, streams: Streams) -> Columns:
         """Draw from the posterior less its mean, by correcting a prior draw."""
-        points = self.history.points[:, : self.history.used]
-        path = self.rows.path(streams, self.functions, points)
-        return path.corrected(correction(self.history, path.tried, streams))
+        history, name = self.history, str(self.first)
+        points = history.points[:, : history.used]
+        path = self.rows.path(streams, self.functions, points, name)
+        weights = correction(history, path.tried, streams)
+        if history.used:
+            weights = history.system().by_slot(weights, history.used)
+        return path.corrected(weights)
 
     def gain(self) -> Tensor:
         """Return the realised information gain, ``(T,)``."""

@@ -246,7 +246,7 @@ class Kronecker(Rows):
 
         return go
 
-    def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
+    def path(self, streams: Streams, functions: int, points: Tensor, name: str) -> Path:
         """Draw ``R_1 Z R_2^T`` by a root of each group's covariance, exact in law."""
         if self._off_grid:
             raise CBanditError(

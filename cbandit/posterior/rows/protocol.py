@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cbandit._core.randomness import Streams
 from cbandit.posterior.covariance import Prior
-from cbandit.posterior.draws.features import Features
+from cbandit.posterior.draws.lots import Lots
 from cbandit_kernels import Change, Found, Look, finish_round
 
 Columns = Callable[[int, int], Tensor]
@@ -58,7 +58,7 @@ class Rows(ABC):
     """Whether :meth:`path` draws by random features, which not all kernels have."""
 
     def __init__(self, prior: Prior) -> None:
-        self.prior = prior
+        self.prior, self._lots = prior, Lots(prior)
         self.clear()
 
     @abstractmethod
@@ -112,21 +112,18 @@ class Rows(ABC):
         """Return whether :meth:`rounds` needs no temporaries for the whole set."""
         return False
 
-    def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
-        """Draw from the prior; ``points (T, U, d)`` are the tried actions."""
-        actions, dtype = self.prior.actions, self.prior.dtype
-        features = Features(self.prior.covariance, streams, functions)
+    def path(self, streams: Streams, functions: int, points: Tensor, name: str) -> Path:
+        """Draw from the prior; ``points (T, U, d)`` are the tried actions.
+
+        Draws for one ``name`` may share frequencies, those for others do not.
+        """
+        prior = self._lots.draw(streams, functions, name)
 
         def corrected(weights: Tensor) -> Columns:
             columns = self.multiply(weights)
+            return lambda start, stop: prior(start, stop) - columns(start, stop)
 
-            def drawn(start: int, stop: int) -> Tensor:
-                x = actions.block(start, stop).to(dtype)
-                return features(x) - columns(start, stop)
-
-            return drawn
-
-        return Path(features(points), corrected)
+        return Path(prior.at(points).double(), corrected)
 
 
 def finishing(
