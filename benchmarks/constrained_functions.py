@@ -1,255 +1,359 @@
-"""BoTorch's constrained test functions on their boxes, under one account.
+"""Constrained functions on boxes with few evaluations, beside the best optimisers.
 
-    python benchmarks/constrained_functions.py [--quick] [--json FILE]
+    python benchmarks/constrained_functions.py [--quick] [--json FILE] [--out FOLDER]
+        [--problems NAME,..] [--policies NAME,..] [--seeds 0,1,..] [--evaluations 120]
+        [--summary]
 
-CKB-UCB, RPOL-UCB and RPOL-TS (recommended for the best feasible point) beside BoTorch's
-constrained ``qLogExpectedImprovement``, 40 rounds after ``2 d + 2`` uniform points, 3
-seeds: the same beliefs (``cb.GP.default``, fitted anew every 10 observations), the same
-first points, no noise, and settings that are the same for all functions. ``--quick``
-takes the first function, 10 rounds and one seed.
+The problems are those of ``constrained_problems.py``, functions as they are: no
+logarithms, no scaling, no noise. RPOL with Thompson sampling and CKB, nothing else set,
+under ``cb.GP.default``, beside the rivals of ``box_rivals.py``: BoTorch's ``qLogNEI``
+and ``LogConstrainedExpectedImprovement``, SCBO, Optuna's ``GPSampler`` and
+``TPESampler``. All are told the same ``2 d + 2`` uniform points, which count as
+evaluations; what is reported of 60 evaluations is the beginning of the 120.
 
-Printed per function and policy, over the seeds: the time of a round, refits included
-(the policies take turns, a run each; the median run); the best feasible reward tried
-and that of what ``policy.recommend()`` names in the end (in the function's own units;
-the mean over the seeds that have one, and how many do); the hard and the soft violation
-(summed over costs, in units of the scales below); the rounds in violation; the climbs
-that failed. The check: no feasible reward is above the known optimum.
+Every run leaves its trace in a file of FOLDER: points, rewards and costs, the
+processor's seconds of each round, and the point that the policy would keep after 20,
+40, 60 and 120 evaluations. Runs that are there are not played again, and shorter ones
+are taken up where they end. The summary reads the folder, whichever call filled it;
+``--summary`` plays nothing.
+
+A problem's figures are medians over seeds, rounds after the start points:
+
+* regret: how far the best feasible point tried (or the one named, if it is feasible) is
+  below the optimum, as a share of the reward's range over the box;
+* violation: the mean over rounds of the costs' excess, each cost in deviations over the
+  box;
+* seconds of the processor for all rounds.
+
+What is asked of RPOL-TS: near the best (three times the least regret of all policies,
+or 1e-3 of the range) on 80 % of the problems; a violation no higher than the median
+rival's; no feasible point where two rivals have one (same problem, same seed) in at
+most 5 % of the runs where two rivals have one; half of qLogNEI's time.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import math
 import statistics
+import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
-from botorch.acquisition.logei import qLogExpectedImprovement
-from botorch.acquisition.objective import GenericMCObjective
-from botorch.models import SingleTaskGP
-from botorch.sampling.normal import SobolQMCNormalSampler
-from botorch.test_functions import synthetic
-from gpytorch.kernels import RBFKernel, ScaleKernel
-from gpytorch.means import ConstantMean
-from gpytorch.settings import min_fixed_noise
+from torch import Tensor
 
-import cbandit as cb
+from box_rivals import RULES, Player
+from constrained_problems import CHOOSING, PROBLEMS, Problem
 from report import Row, check_of, row_of, say
 from report import main as report_main
 
-FUNCTIONS = {
-    "ConstrainedGramacy": synthetic.ConstrainedGramacy,
-    "ConstrainedHartmann": synthetic.ConstrainedHartmann,
-    "PressureVessel": synthetic.PressureVessel,
-    "WeldedBeam": synthetic.WeldedBeamSO,
-    "TensionCompression": synthetic.TensionCompressionString,
-    "SpeedReducer": synthetic.SpeedReducer,
-}
-POLICIES = ("CKB-UCB", "RPOL-UCB", "RPOL-TS", "BoTorch qLogEI")
-WIDTH = 0.5  # of reward and costs: forty rounds are few, and there is no noise
-STEP, CAP = 0.5, 200.0  # of CKB's multiplier
-MARGIN = 0.01  # kept from the limits: a point on a limit is over it half the time
-REFIT = 10
-ABOVE = 1e-2  # of the known optimum, which is given to a few digits
+OURS = ("RPOL-TS", "CKB")
+PEER = "qLogNEI"
+MARKS = (20, 40, 60, 120)  # evaluations after which a policy names a point
+REPORTED = (60, 120)
+ENOUGH = 1e-3  # of the range: as good as the best
+BEHIND = 3.0  # times the least regret: near it
+ABOVE = 1e-6  # of the range, that rounding may put a feasible point above the optimum
+
+Trace = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Sizes:
     """How large it all is; the defaults are the full run's."""
 
-    functions: tuple[str, ...] = tuple(FUNCTIONS)
-    policies: tuple[str, ...] = POLICIES
-    rounds: int = 40
-    seeds: int = 3
+    problems: tuple[str, ...] = tuple(PROBLEMS)
+    policies: tuple[str, ...] = tuple(RULES)
+    seeds: tuple[int, ...] = tuple(range(10))
+    evaluations: int = 120
 
 
-QUICK = Sizes(functions=("ConstrainedGramacy",), rounds=10, seeds=1)
+QUICK = Sizes(("Gramacy", "bowl 2"), ("RPOL-TS", "LogCEI", "Optuna TPE"), (0,), 12)
 
 
-class Scaled:
-    """A problem whose reward and costs are on logarithmic scales of unit deviation.
-
-    Designers write costs in units from 1e-3 to 1e10, over orders of magnitude, and what
-    matters lies close to 0. Each becomes ``sign(y) log(1 + |y| / u)``, where nine
-    tenths of the box lie above ``u``, and is divided by its deviation over the box.
-    Signs stay, so the feasible set does.
-    """
-
-    def __init__(self, problem: Any) -> None:
-        self.inner, self.m = problem, problem.m
-        self.actions = box = problem.actions
-        sobol = torch.quasirandom.SobolEngine(box.dim).draw(2048, dtype=torch.float64)
-        y = self._raw(box.lower + (box.upper - box.lower) * sobol)
-        self.unit = y.abs().quantile(0.1, 0)
-        self.deviation = self._logarithms(y).std(0)
-
-    def _raw(self, x: torch.Tensor) -> torch.Tensor:
-        reward, costs = self.inner.reward(x, 1), self.inner.costs(x, 1)
-        return torch.cat([reward.unsqueeze(-1), costs], -1)
-
-    def _logarithms(self, y: torch.Tensor) -> torch.Tensor:
-        return y.sign() * torch.log1p(y.abs() / self.unit)
-
-    def look(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Reward and costs, scaled."""
-        z = self._logarithms(self._raw(x)) / self.deviation
-        return z[..., 0], z[..., 1:]
-
-    def best(self, x: torch.Tensor) -> float:
-        """The greatest reward of feasible points, as given; NaN where none is."""
-        kept = self.inner.reward(x, 1)[(self.inner.costs(x, 1) <= 0).all(-1)]
-        return float(kept.max()) if len(kept) else float("nan")
+# -- traces ----------------------------------------------------------------------------
 
 
-def batched(models: Any) -> SingleTaskGP:
-    """A list of models of the same points as one, which is a few times faster."""
-    first, count = models[0], len(models)
-    rbf = RBFKernel(ard_num_dims=first.train_inputs[0].shape[-1])
-    rbf = rbf.expand_batch(torch.Size([count]))
-    kernel = ScaleKernel(rbf, batch_shape=torch.Size([count])).double()
-    parts = [model.covar_module for model in models]
-    rbf.lengthscale = torch.stack([part.base_kernel.lengthscale for part in parts])
-    kernel.outputscale = torch.stack([part.outputscale for part in parts])
-    mean = ConstantMean(batch_shape=torch.Size([count])).double()
-    mean.constant.data = torch.stack([m.mean_module.constant for m in models])
-    with min_fixed_noise(1e-300, 1e-300, 1e-300):
-        model = SingleTaskGP(
-            first.input_transform.untransform(first.train_inputs[0]),
-            torch.stack([model.train_targets for model in models], -1),
-            torch.stack([model.likelihood.noise for model in models], -1),
-            covar_module=kernel,
-            mean_module=mean,
-            outcome_transform=None,
-            input_transform=first.input_transform,
-        )
-    return model.requires_grad_(False).eval()
+def path_of(folder: Path, problem: str, policy: str, seed: int) -> Path:
+    """Return where a run's trace is kept."""
+    names = f"{problem} {policy}".replace(" ", "_")
+    return folder / f"{names}_{seed}.json"
 
 
-def _column(j: int, z: torch.Tensor, X: Any = None) -> torch.Tensor:
-    return z[..., j]
+def read(path: Path) -> Trace:
+    """Return a run's trace; an empty one where there is none."""
+    if path.exists():
+        trace: Trace = json.loads(path.read_text())
+        return trace
+    return {"x": [], "y": [], "seconds": [], "named": {}}
 
 
-def log_ei(model: Any, policy: Any) -> qLogExpectedImprovement:
-    """BoTorch's constrained improvement over the best feasible observation."""
-    y = torch.stack([part.train_targets for part in model.models], -1)
-    ok = (y[:, 1:] <= 0).all(-1)
-    m = y.shape[-1] - 1
-    return qLogExpectedImprovement(
-        batched(model.models),
-        # where nothing is feasible yet, any feasible point improves
-        best_f=y[ok, 0].max() if bool(ok.any()) else y[:, 0].min(),
-        sampler=SobolQMCNormalSampler(torch.Size([128]), seed=policy.t),
-        objective=GenericMCObjective(partial(_column, 0)),
-        constraints=[partial(_column, j) for j in range(1, m + 1)],
-    )
+def write(path: Path, trace: Trace) -> None:
+    """Write a trace whole, or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(json.dumps(trace))
+    part.replace(path)
 
 
-def policy_of(name: str, box: cb.Box, m: int, seed: int) -> Any:
-    """One of ``POLICIES``, with beliefs of its own."""
-    gp = cb.GP.default(box)
-    gp.refit_every = REFIT
-    common: dict[str, Any] = {"reward": gp, "costs": [gp] * m, "seed": seed}
-    if name == "BoTorch qLogEI":
-        return cb.baselines.BoTorchPolicy(
-            box, make_acquisition=log_ei, num_restarts=4, raw_samples=64, **common
-        )
-    common["thresholds"] = -MARGIN
-    if name == "RPOL-TS":
-        return cb.RPOL(box, explore=cb.TS(1.0), **common)
-    common["explore"] = cb.UCB(WIDTH)
-    if name == "RPOL-UCB":
-        return cb.RPOL(box, **common)
-    return cb.CKB(box, step=STEP, cap=CAP, **common)
+def play(
+    problem: Problem, policy: str, seed: int, evaluations: int, path: Path
+) -> None:
+    """Play a run to its end, from where its trace ends."""
+    trace = read(path)
+    start = problem.start(seed)
+    if len(start) + len(trace["x"]) >= evaluations:
+        return
+    say(f"{problem.name}, {policy}, seed {seed}")
+    player = RULES[policy](problem, seed)
+    player.hear(start, problem.values(start))
+    for point, outcome in zip(trace["x"], trace["y"], strict=True):
+        player.hear(row(point), row(outcome))
+    while len(start) + len(trace["x"]) < evaluations:
+        began = time.process_time()
+        x = problem.box.inside(player.next())
+        y = problem.values(x.unsqueeze(0))
+        player.hear(x.unsqueeze(0), y)
+        trace["seconds"].append(time.process_time() - began)
+        trace["x"].append(x.tolist())
+        trace["y"].append(y[0].tolist())
+        done = len(start) + len(trace["x"])
+        if done in MARKS or done == evaluations:
+            trace["named"][str(done)] = named(problem, player)
+    write(path, trace)
 
 
-def play(problem: Scaled, name: str, seed: int, rounds: int) -> dict[str, float]:
-    """One run: ``2 d + 2`` uniform points, then the policy."""
-    say(f"  {name}, seed {seed}")
-    box = problem.actions
-    generator = torch.Generator().manual_seed(seed)
-    unit = torch.rand(2 * box.dim + 2, box.dim, generator=generator).double()
-    first = box.lower + (box.upper - box.lower) * unit
-    reward, costs = problem.look(first)
-    policy = policy_of(name, box, problem.m, seed)
-    policy.observe(x=first, reward=reward, cost=costs)
-    policy.refit()
-    tried, start = [], time.perf_counter()
-    for _ in range(rounds):
-        choice = policy.ask()
-        reward, costs = problem.look(choice.x)
-        policy.tell(choice, reward=reward, cost=costs)
-        tried.append(choice.x)
-    seconds = time.perf_counter() - start
-    x = torch.stack(tried)
-    over = problem.look(x)[1]
+def row(values: Sequence[float]) -> Tensor:
+    """Return numbers as a tensor ``(1, n)``."""
+    return torch.tensor([values], dtype=torch.float64)
+
+
+def named(problem: Problem, player: Player) -> dict[str, Any]:
+    """Return the point that a policy would keep, and its outcomes."""
+    x = problem.box.inside(player.best())
+    return {"x": x.tolist(), "y": problem.values(x.unsqueeze(0))[0].tolist()}
+
+
+# -- figures ---------------------------------------------------------------------------
+
+
+def account(problem: Problem, trace: Trace, seed: int, evaluations: int) -> Trace:
+    """Return one run's figures after so many evaluations."""
+    start = problem.start(seed)
+    rounds = evaluations - len(start)
+    y = torch.tensor(trace["y"][:rounds], dtype=torch.float64)
+    tried = torch.cat([problem.values(start), y])
+    over = (y[:, 1:] / problem.spread).clamp_min(0)
+    name = trace["named"].get(str(evaluations))
     return {
-        "best": problem.best(torch.cat([first, x])),
-        "recommended": problem.best(policy.recommend().x.unsqueeze(0)),
-        "hard_violation": float(over.clamp_min(0).sum()),
-        "soft_violation": float(over.sum(0).clamp_min(0).sum()),
-        "rounds_in_violation": float((over > 0).any(-1).sum()),
-        "seconds": seconds / rounds,
-        "climbs": policy.climbs.made,
-        "climbs_failed": policy.climbs.failed,
+        "regret": regret(problem, tried),
+        "named": math.nan if name is None else regret(problem, row(name["y"])),
+        "violation": float(over.sum(-1).mean()),
+        "in violation": float((over > 0).any(-1).double().mean()),
+        "seconds": sum(trace["seconds"][:rounds]),
     }
 
 
-def summary(
-    section: str, name: str, optimum: float, runs: list[dict[str, float]]
-) -> Row:
-    """A policy's runs on one function."""
-    mean = {
-        key: float(torch.tensor([run[key] for run in runs]).double().nanmean())
-        for key in runs[0]
+def regret(problem: Problem, y: Tensor) -> float:
+    """Return the regret of the best feasible outcome, a share of the reward's range."""
+    kept = y[(y[:, 1:] <= 0).all(-1), 0]
+    if not len(kept):
+        return math.inf
+    return (problem.optimum - float(kept.amax())) / problem.span
+
+
+def gathered(
+    folder: Path, problem: Problem, sizes: Sizes, evaluations: int
+) -> dict[str, dict[int, Trace]]:
+    """Return the figures of all runs that are there, by policy and seed."""
+    runs: dict[str, dict[int, Trace]] = {}
+    for policy in sizes.policies:
+        for seed in sizes.seeds:
+            trace = read(path_of(folder, problem.name, policy, seed))
+            start = 2 * problem.box.dim + 2
+            if start < evaluations <= start + len(trace["x"]):
+                figures = account(problem, trace, seed, evaluations)
+                runs.setdefault(policy, {})[seed] = figures
+    return runs
+
+
+def middle(runs: dict[int, Trace], key: str) -> float:
+    """Return the median over seeds, the higher of two middles."""
+    values: list[float] = sorted(run[key] for run in runs.values())
+    return values[len(values) // 2]
+
+
+def compared(runs: dict[str, dict[int, Trace]], policy: str) -> Trace:
+    """Return how a policy stands beside the others on one problem."""
+    rivals = [name for name in runs if name not in OURS and name != policy]
+    least = {
+        key: min(middle(each, key) for each in runs.values())
+        for key in ("regret", "named")
     }
-    found = ", ".join(
-        f"{key} {mean[key]:.5g} ({sum(run[key] == run[key] for run in runs)} of "
-        f"{len(runs)})"
-        for key in ("best", "recommended")
-    )
-    note = (
-        f"{found}; violation hard {mean['hard_violation']:.3g}, soft "
-        f"{mean['soft_violation']:.3g}, in {mean['rounds_in_violation']:.1f} rounds"
-    )
-    if mean["climbs"]:
-        note += f"; failed climbs {mean['climbs_failed'] / mean['climbs']:.1%}"
-    seen = [run[key] for run in runs for key in ("best", "recommended")]
-    above = max([(y - optimum) / abs(optimum) for y in seen if y == y], default=-1.0)
-    return row_of(
-        section,
-        name,
-        statistics.median(run["seconds"] for run in runs),
-        ours=name != "BoTorch qLogEI",
-        checks=[check_of("above the optimum, of its size", above, ABOVE)],
-        note=note,
-        optimum=optimum,
-        runs=runs,
-    )
+    near = {
+        key: middle(runs[policy], key) <= max(BEHIND * least[key], ENOUGH)
+        for key in least
+    }
+    lost = solved = 0
+    for seed, run in runs[policy].items():
+        others = [runs[name][seed]["regret"] for name in rivals if seed in runs[name]]
+        if sum(map(math.isfinite, others)) >= 2:
+            solved += 1
+            lost += not math.isfinite(run["regret"])
+    usual = [middle(runs[name], "violation") for name in rivals]
+    seconds = [
+        run["seconds"] / runs[PEER][seed]["seconds"]
+        for seed, run in runs[policy].items()
+        if seed in runs.get(PEER, {})
+    ]
+    return {
+        "near": near["regret"],
+        "named near": near["named"],
+        "lost": lost,
+        "solved": solved,
+        "calm": middle(runs[policy], "violation") <= statistics.median(usual)
+        if usual
+        else None,
+        "time": statistics.median(seconds) if seconds else None,
+    }
 
 
-def measure(sizes: Sizes) -> list[Row]:
-    """All rows."""
-    warnings.simplefilter("ignore")
-    rows = []
-    for title in sizes.functions:
-        problem = Scaled(cb.problems.from_botorch(FUNCTIONS[title]()))
-        optimum = float(problem.inner.optimum(1))
-        section = f"{title}, optimum {optimum:.5g}, {sizes.rounds} rounds"
-        say(section)
-        runs: dict[str, list[dict[str, float]]] = {name: [] for name in sizes.policies}
-        for seed in range(sizes.seeds):
-            for name, each in runs.items():
-                each.append(play(problem, name, seed, sizes.rounds))
-        rows += [summary(section, name, optimum, each) for name, each in runs.items()]
+def summary(folder: Path, sizes: Sizes) -> list[Row]:
+    """Return the rows: a policy's figures on each problem, then what is asked."""
+    rows: list[Row] = []
+    marks = sorted({*REPORTED, sizes.evaluations} & set(range(sizes.evaluations + 1)))
+    for evaluations in marks:
+        stands: dict[str, dict[str, Trace]] = {}
+        for name in sizes.problems:
+            problem = PROBLEMS[name](name)
+            runs = gathered(folder, problem, sizes, evaluations)
+            for policy in runs:
+                stand = compared(runs, policy)
+                stands.setdefault(policy, {})[name] = stand
+                rows.append(line(problem, evaluations, policy, runs[policy], stand))
+        rows += [
+            total(evaluations, policy, title, chosen)
+            for title, names in (
+                ("all problems", sizes.problems),
+                ("problems that chose no setting", reporting(sizes.problems)),
+            )
+            for policy, by_name in stands.items()
+            if (chosen := {n: by_name[n] for n in names if n in by_name})
+        ]
     return rows
+
+
+def reporting(problems: Sequence[str]) -> list[str]:
+    """Return the problems on which no setting was chosen."""
+    return [name for name in problems if name not in CHOOSING]
+
+
+def line(
+    problem: Problem,
+    evaluations: int,
+    policy: str,
+    runs: dict[int, Trace],
+    stand: Trace,
+) -> Row:
+    """Return a policy's figures on one problem."""
+    keys = ("regret", "named", "violation", "in violation", "seconds")
+    mid = {key: middle(runs, key) for key in keys}
+    columns = (
+        f"regret {mid['regret']:8.1e}{'*' if stand['near'] else ' '} "
+        f"named {mid['named']:8.1e}{'*' if stand['named near'] else ' '} "
+        f"violation {mid['violation']:7.4f}{'*' if stand['calm'] else ' '} "
+        f"over {mid['in violation']:4.0%}  {mid['seconds']:6.1f} s  seeds {len(runs)}"
+    )
+    above = -min(
+        (run[key] for run in runs.values() for key in ("regret", "named")),
+        default=0.0,
+    )
+    return row_of(
+        f"{problem.name}, d = {problem.box.dim}, m = {problem.m}, "
+        f"{problem.feasible:.2%} feasible, {evaluations} evaluations "
+        "(* near the best; violation at most the median rival's)",
+        policy,
+        columns=columns,
+        checks=[check_of("above the optimum, of the range", above, ABOVE)],
+        runs=runs,
+        stand=stand,
+    )
+
+
+def total(evaluations: int, policy: str, title: str, stands: dict[str, Trace]) -> Row:
+    """Return what is asked, over problems."""
+    n = len(stands)
+    times = [s["time"] for s in stands.values() if s["time"] is not None]
+    lost = sum(s["lost"] for s in stands.values())
+    solved = sum(s["solved"] for s in stands.values())
+    columns = (
+        f"near the best {sum(s['near'] for s in stands.values())} of {n}, named "
+        f"{sum(s['named near'] for s in stands.values())}; violation at most the "
+        f"median rival's {sum(bool(s['calm']) for s in stands.values())}; nothing "
+        f"feasible {lost} of {solved}"
+    )
+    if times:
+        columns += f"; {statistics.median(times):.2f} of {PEER}'s time"
+    return row_of(f"{title}, {evaluations} evaluations", policy, columns=columns)
+
+
+# -- the script ------------------------------------------------------------------------
+
+
+def measured(sizes: Sizes, folder: Path, playing: bool = True) -> list[Row]:
+    """Play what is missing in a folder, and return all rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    warnings.simplefilter("ignore")
+    if playing:
+        for seed in sizes.seeds:
+            for name in sizes.problems:
+                problem = PROBLEMS[name](name)
+                for policy in sizes.policies:
+                    path = path_of(folder, name, policy, seed)
+                    play(problem, policy, seed, sizes.evaluations, path)
+    return summary(folder, sizes)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the script."""
-    report_main(__file__, __doc__, measure, Sizes(), QUICK, argv)
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--problems")
+    parser.add_argument("--policies")
+    parser.add_argument("--seeds")
+    parser.add_argument("--evaluations", type=int)
+    parser.add_argument("--summary", action="store_true")
+    options, rest = parser.parse_known_args(sys.argv[1:] if argv is None else argv)
+
+    def chosen(sizes: Sizes) -> Sizes:
+        lists = {
+            name: tuple(text.split(","))
+            for name in ("problems", "policies")
+            if (text := getattr(options, name)) is not None
+        }
+        seeds = sizes.seeds
+        if options.seeds is not None:
+            seeds = tuple(map(int, options.seeds.split(",")))
+        return Sizes(
+            problems=lists.get("problems", sizes.problems),
+            policies=lists.get("policies", sizes.policies),
+            seeds=seeds,
+            evaluations=options.evaluations or sizes.evaluations,
+        )
+
+    def measure(sizes: Sizes) -> list[Row]:
+        if options.out is not None:
+            return measured(chosen(sizes), options.out, not options.summary)
+        with tempfile.TemporaryDirectory() as folder:
+            return measured(chosen(sizes), Path(folder))
+
+    report_main(__file__, __doc__, measure, Sizes(), QUICK, rest)
 
 
 if __name__ == "__main__":
