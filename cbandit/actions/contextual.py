@@ -75,8 +75,15 @@ class Contextual(Actions):
         return self._menu.at(numbers)
 
     def extent(self) -> Tensor:
-        """Return the least and the greatest coordinates, ``(2, d)``."""
-        return self._domain.extent()
+        """Return the least and the greatest coordinates, ``(2, d)``.
+
+        They are infinite where a context is numbers without bounds.
+        """
+        ends, domain = self._domain.extent(), self._domain
+        if not isinstance(domain, Box):
+            return ends
+        endless = torch.tensor([[-torch.inf], [torch.inf]]).to(ends)
+        return torch.where(domain.loose, endless, ends)
 
     def index(self, x: Any) -> Tensor:
         """Return the numbers of the choices at the points ``x`` ``(..., d)``."""

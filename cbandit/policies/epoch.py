@@ -279,7 +279,7 @@ class EpochPenalty(GPPolicy):
         first = beliefs[0]
         super().__init__(actions, reward=first, costs=costs, explore=explore, **common)
         for k, belief in enumerate(beliefs):
-            belief.suit(f"reward[{k}]", self.actions, self.batch_shape)
+            belief.suit(f"reward[{k}]", self.actions.domain, self.batch_shape)
             beliefs[k] = self.senses.belief(0, belief)
         # one belief an epoch; the last serves all that follow
         self._by_epoch = beliefs

@@ -129,7 +129,7 @@ class Failed:
 
     def _in_context(self, shown: Shown) -> tuple[Tensor, ...]:
         """Return the choices that failed in this context, ``(k, c)`` a trial."""
-        space, unit = shown.space, Unit.around(shown.space)
+        space, unit = shown.space, Unit.around(shown.space.domain)
         out = []
         for points, values in zip(self.points, shown.values, strict=True):
             choices = space.split(points.to(values))[0]

@@ -290,7 +290,7 @@ class GPPolicy(Policy):
         super().__init__(actions, m, **common)
         for j, belief in enumerate(beliefs):
             name = "reward" if j == 0 else f"costs[{j - 1}]"
-            belief.suit(name, self.actions, self.batch_shape)
+            belief.suit(name, self.actions.domain, self.batch_shape)
             beliefs[j] = self.senses.belief(j, belief)
         self.feedback, self.explore, self.pending = feedback, explore, pending
         rescaled = [belief.standardize for belief in beliefs]
