@@ -6,6 +6,7 @@
 
 from cbandit.problems.botorch_functions import Continuous, from_botorch
 from cbandit.problems.cbo import Allocation, cbo_gpu_allocation
+from cbandit.problems.contexts import Contexts, Yardstick
 from cbandit.problems.expert import expert_distance
 from cbandit.problems.gridded import Gridded, Phase
 from cbandit.problems.guo import guo_classical, guo_delayed, guo_nonstationary
@@ -30,6 +31,7 @@ from cbandit.problems.zhou import Known, zhou_finance, zhou_light, zhou_syntheti
 __all__ = [
     "Allocation",
     "Blockwise",
+    "Contexts",
     "Continuous",
     "Evaluation",
     "Gridded",
@@ -41,6 +43,7 @@ __all__ = [
     "Resampled",
     "Round",
     "Table",
+    "Yardstick",
     "bench_stagewise",
     "cbo_gpu_allocation",
     "expert_distance",

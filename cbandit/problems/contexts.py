@@ -1,0 +1,347 @@
+"""Replayed data: every row shows a context, and has the outcome of every choice.
+
+Rows come in an order of each trial's own, shuffled anew when they run out. The account
+is against three ways to choose, all of them feasible on average over the rows:
+
+* the best fixed choice;
+* the best linear policy in hindsight: outcomes predicted by ridge regression on all
+  rows, and the prices of costs that are best for the true outcomes;
+* the best choice of each row under the limits, which no policy can reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit._core.arguments import stated
+from cbandit._core.hints import hinted
+from cbandit._core.randomness import Streams
+from cbandit.actions import Actions, Category, Context, Contextual, Space
+from cbandit.choice import Choice
+from cbandit.errors import CBanditError
+from cbandit.policies.words import Senses
+from cbandit.problems.protocol import Evaluation, Round
+from cbandit.search.simplex.lp import solve_policy
+
+RIDGE = 1.0
+STEPS = 2.0 ** torch.linspace(-2, 2, 17, dtype=torch.float64)  # tried on a price
+ROUNDS = 1000  # prices solved for, at most
+
+
+class Yardstick(NamedTuple):
+    """A way to choose that a run is compared with, on average over the rows.
+
+    Args:
+        reward: its mean reward.
+        costs: its mean costs, ``(m,)``.
+        shares: how often it takes each choice in each row, ``(n, K)``.
+    """
+
+    reward: float
+    costs: Tensor
+    shares: Tensor
+
+
+@hinted
+class Contexts:
+    """A problem that replays data in which the outcome of every choice is known.
+
+    ``run.regret`` is against the best linear policy in hindsight (:attr:`linear`),
+    ``run.stochastic_regret`` against the best choice of each row (:attr:`each_row`);
+    :attr:`fixed` is the best fixed choice. Limits hold on average.
+
+    Args:
+        contexts: ``(n, d)``, what is shown in each of ``n`` rows.
+        rewards: ``(n, K)``, of each of ``K`` choices.
+        costs: ``(n, m, K)``.
+        actions: a :func:`~cbandit.Space` with ``K`` choices and contexts of ``d``
+            coordinates; ``None``: a category ``choice`` of the numbers 0 to K - 1, and
+            the context ``context``.
+        thresholds: a cost is to be at or below it on average, a number or ``(m,)``; by
+            name, ``{"usd": "<= 0.02"}``, in the order of the costs.
+        minimise: whether the reward is to be small.
+
+    Example:
+        >>> import cbandit as cb, torch
+        >>> z = torch.randn(500, 2, generator=torch.Generator().manual_seed(0))
+        >>> rewards = torch.stack([0.3 + 0 * z[:, 0], z[:, 0].sigmoid()], -1)
+        >>> costs = torch.tensor([[0.1, 1.0]]).expand(500, 1, 2)
+        >>> problem = cb.problems.Contexts(z, rewards, costs, thresholds=0.55)
+        >>> gp = cb.GP.default(problem.actions)
+        >>> policy = cb.CKB(problem.actions, reward=gp, costs=gp, thresholds=0.55)
+        >>> run = cb.simulate(policy, problem, 50)
+        >>> problem.fixed.reward < problem.linear.reward <= problem.each_row.reward
+        True
+    """
+
+    trials = None
+
+    def __init__(
+        self,
+        contexts: Any,
+        rewards: Any,
+        costs: Any,
+        actions: Actions | None = None,
+        thresholds: Any = 0.0,
+        minimise: bool = False,
+    ) -> None:
+        self.settings = stated(self, locals())
+        f = checks.measured("rewards", checks.tensor("rewards", rewards), torch.float64)
+        g = checks.measured("costs", checks.tensor("costs", costs), torch.float64)
+        z = checks.finite("contexts", checks.tensor("contexts", contexts))
+        if f.dim() != 2 or 0 in f.shape:
+            raise CBanditError(
+                f"rewards must have shape (n, K), a row a context; got {tuple(f.shape)}"
+            )
+        rows, size = f.shape
+        if z.dim() != 2 or len(z) != rows or z.shape[1] == 0:
+            raise CBanditError(
+                f"contexts must have shape (n, d) with n = {rows}, as rewards have; "
+                f"got {tuple(z.shape)}"
+            )
+        if g.dim() != 3 or (len(g), g.shape[2]) != (rows, size) or not g.shape[1]:
+            raise CBanditError(
+                f"costs must have shape (n, m, K) with n = {rows}, K = {size} and m >= "
+                f"1; got {tuple(g.shape)}"
+            )
+        self.m = g.shape[1]
+        names = list(thresholds) if isinstance(thresholds, Mapping) else self.m
+        #: the words in which rewards and costs are stated
+        self.senses = Senses(names, thresholds, minimise)
+        self.minimise, self.thresholds = self.senses.minimise, thresholds
+        limits = checks.finite(
+            "thresholds", checks.tensor("thresholds", self.senses.limits)
+        )
+        self._tau = checks.shaped("thresholds", limits, (self.m,), "(m,)")
+        if actions is None:
+            actions = Space(choice=Category(*range(size)), context=Context(z.shape[1]))
+        self.actions = _checked(actions, size, z)
+        self.contexts = z
+        # as they are stated, and as a policy means them: to be maximised, kept below
+        self._told = torch.cat([f.unsqueeze(1), g], 1)  # n x (1 + m) x K
+        self._f, self._g = self.senses.reward(f), self.senses.costs(g.mT).mT
+        self._seed: tuple[int, Any] = (0, None)
+        self._orders: dict[int, Tensor] = {}
+
+    # -- the rounds --------------------------------------------------------------------
+
+    def _row(self, t: Tensor) -> Tensor:
+        """Return the rows of rounds ``t (n,)``, ``(*trials, n)``."""
+        count = len(self.contexts)
+        passes = (t - 1) // count
+        out = []
+        for number in passes.unique().tolist():
+            order = self._order(number)
+            at = (t - 1)[passes == number] % count
+            out.append((passes == number, order[..., at]))
+        rows = torch.zeros(*out[0][1].shape[:-1], len(t), dtype=torch.long)
+        for where, values in out:
+            rows[..., where] = values
+        return rows
+
+    def _order(self, number: int) -> Tensor:
+        """Return the order of the rows in a pass through them, ``(*trials, n)``."""
+        if number not in self._orders:
+            seed, trials = self._seed
+            streams = Streams(seed, trials, f"rows, pass {number}")
+            order = streams.uniform(len(self.contexts)).argsort(-1)
+            # those of a late round may still be asked for
+            held = {k: v for k, v in self._orders.items() if k >= number - 1}
+            self._orders = {**held, number: order}
+        return self._orders[number]
+
+    def round(self, t: int, generator: torch.Generator) -> Round:
+        """Return this round's context."""
+        if isinstance(generator, Streams):
+            seed = generator.seed_number, generator.trials
+            if seed != self._seed:
+                self._seed, self._orders = seed, {}
+        rows = self._row(torch.tensor([t]))[..., 0]
+        names = self.actions.contexts
+        return Round(context=names.read(self.contexts[rows]))
+
+    def _values(self, t: int, x: Tensor) -> Tensor:
+        """Return reward and costs of a choice, ``(*trials, 1 + m)``."""
+        rows = self._row(torch.tensor([t]))[..., 0]
+        return self._told[rows, :, self.actions.index(x).to(rows.device)]
+
+    def reward(self, x: Tensor, t: int) -> Tensor:
+        """Reward ``(*trials,)`` of choices ``x (*trials, d)`` in round ``t``."""
+        return self._values(t, x)[..., 0]
+
+    def costs(self, x: Tensor, t: int) -> Tensor:
+        """Costs ``(*trials, m)`` of choices ``x (*trials, d)`` in round ``t``."""
+        return self._values(t, x)[..., 1:]
+
+    def observe(
+        self, choice: Choice, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Recorded reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
+        values = self._values(choice.t, choice.x)
+        return values[..., 0], values[..., 1:]
+
+    # -- the account -------------------------------------------------------------------
+
+    def optimum(self, t: int) -> Tensor:
+        """The reward of the best linear policy in this round, ``(*trials,)``."""
+        return self._valued(self.linear, torch.tensor([t]))[..., 0]
+
+    def stochastic_optimum(self, t: int) -> Tensor:
+        """The reward of the best choice of this row, ``(*trials,)``."""
+        return self._valued(self.each_row, torch.tensor([t]))[..., 0]
+
+    def _valued(self, yardstick: Yardstick, t: Tensor) -> Tensor:
+        """Return what a yardstick gets in rounds ``t (n,)``, ``(*trials, n)``."""
+        rows = self._row(t)
+        return (yardstick.shares[rows] * self._told[rows, 0]).sum(-1)
+
+    def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:
+        """Return the truth about the rounds ``t``."""
+        index = self.actions.index(x) if index is None else index
+        rows = self._row(t)
+        values = self._told[rows, :, index.to(rows.device)]
+        linear, best = (self._valued(v, t) for v in (self.linear, self.each_row))
+        return Evaluation(values[..., 0], values[..., 1:], linear, best)
+
+    @cached_property
+    def fixed(self) -> Yardstick:
+        """The best fixed choice; NaN where none keeps the limits on average."""
+        f, g = self._f.mean(0), self._g.mean(0)
+        feasible = (g <= self._tau.unsqueeze(-1)).all(0)
+        shares = torch.zeros_like(self._f)
+        if not bool(feasible.any()):
+            return self._yardstick(shares.fill_(torch.nan))
+        shares[:, f.masked_fill(~feasible, -torch.inf).argmax()] = 1.0
+        return self._yardstick(shares)
+
+    @cached_property
+    def linear(self) -> Yardstick:
+        """The best linear policy in hindsight, at its best price.
+
+        It takes the choice of greatest ``f - price g``, both predicted by a ridge
+        regression a choice on ``(context, 1)`` over all rows; or it draws one of a few
+        prices, or a fixed choice, so that the limits are used up but kept on average.
+        """
+        z, (rows, size) = self.contexts, self._f.shape
+        spread = z.std(0, unbiased=False)
+        z = (z - z.mean(0)) / torch.where(spread > 0, spread, 1.0)
+        h = torch.cat([z, torch.ones_like(z[:, :1])], -1)
+        inner = h.mT @ h + RIDGE * torch.eye(h.shape[1], dtype=h.dtype)
+        told = torch.cat([self._f.unsqueeze(1), self._g], 1).flatten(1)
+        fit = (h @ torch.linalg.solve(inner, h.mT @ told)).view(rows, -1, size)
+        predicted, truth = (fit[:, 0], fit[:, 1:]), (self._f, self._g)
+        policies = _solved(predicted, predicted, self._tau, [])
+        policies += [torch.full((rows,), k) for k in range(size)]
+        return self._mixed(_solved(predicted, truth, self._tau, policies, STEPS))
+
+    @cached_property
+    def each_row(self) -> Yardstick:
+        """The best choice of each row under the limits, its outcomes known before."""
+        truth = self._f, self._g
+        return self._mixed(_solved(truth, truth, self._tau, []))
+
+    def _mixed(self, policies: list[Tensor]) -> Yardstick:
+        """Return the best way to draw from policies, ``(n,)`` choices each."""
+        means = torch.stack([_means((self._f, self._g), index) for index in policies])
+        best = solve_policy(means[:, 0], means[:, 1:].mT, self._tau).distribution
+        shares = torch.zeros_like(self._f)
+        for place, share in zip(
+            best.index.tolist(), best.probability.tolist(), strict=True
+        ):
+            index = policies[place].unsqueeze(-1)
+            shares.scatter_add_(1, index, torch.full_like(shares[:, :1], share))
+        return self._yardstick(shares)
+
+    def _yardstick(self, shares: Tensor) -> Yardstick:
+        means = (shares.unsqueeze(1) * self._told).sum(-1).mean(0)
+        return Yardstick(float(means[0]), means[1:], shares)
+
+    def __repr__(self) -> str:
+        rows, size = self._f.shape
+        return f"Contexts(n={rows}, K={size}, m={self.m})"
+
+
+Functions = tuple[Tensor, Tensor]
+"""Rewards ``(n, K)`` and costs ``(n, m, K)``."""
+
+
+def _chosen(functions: Functions, price: Tensor) -> Tensor:
+    """Return the best choice ``(n,)`` of each row at a price.
+
+    ``price (1 + m,)`` is the reward's, then each cost's.
+    """
+    f, g = functions
+    return (price[0] * f - torch.einsum("nmk,m->nk", g, price[1:])).argmax(-1)
+
+
+def _means(functions: Functions, policy: Tensor) -> Tensor:
+    """Return mean reward and costs ``(1 + m,)`` of a policy's choices ``(n,)``."""
+    values = torch.cat([functions[0].unsqueeze(1), functions[1]], 1)
+    at = policy[:, None, None].expand(-1, values.shape[1], 1)
+    return values.gather(-1, at).squeeze(-1).mean(0)
+
+
+def _solved(
+    known: Functions,
+    truth: Functions,
+    tau: Tensor,
+    policies: list[Tensor],
+    steps: Tensor | None = None,
+) -> list[Tensor]:
+    """Return policies of which a mixture is best within the limits ``tau (m,)``.
+
+    Column generation: the best mixture so far has a price, and the policies at that
+    price are added until none improves it.
+
+    Args:
+        known: what policies choose by, at a price of their own each.
+        truth: what they get.
+        tau: the limits of the mean costs.
+        policies: to begin with, ``(n,)`` choices each.
+        steps: factors of the price that are tried too.
+    """
+    price = torch.zeros(1 + len(tau), dtype=torch.float64)
+    price[0] = 1.0
+    policies = [*policies, _chosen(known, price)]
+    sums = [_means(truth, policy) for policy in policies]
+    steps = torch.ones(1, dtype=torch.float64) if steps is None else steps
+    for _ in range(ROUNDS):
+        means = torch.stack(sums)
+        best = solve_policy(means[:, 0], means[:, 1:].mT, tau)
+        # where nothing keeps the limits the price is of costs alone
+        price[0] = float(not bool(best.infeasible))
+        weight = torch.cat([price[:1], -best.multiplier])
+        least = float((means @ weight).max())
+        least += 1e-12 * (1 + abs(least))
+        count = len(policies)
+        for step in steps:
+            policy = _chosen(known, torch.cat([price[:1], step * best.multiplier]))
+            new = _means(truth, policy)
+            if float(weight @ new) > least:
+                policies.append(policy)
+                sums.append(new)
+        if len(policies) == count:
+            break
+    return policies
+
+
+def _checked(actions: Actions, size: int, z: Tensor) -> Contextual:
+    """Return the set of a problem's choices and contexts; raise if it does not fit."""
+    if not isinstance(actions, Contextual) or not actions.finite:
+        raise CBanditError(
+            "actions must be a cb.Space with a cb.Context and choices that can be "
+            f"counted; got {actions!r}"
+        )
+    columns = len(actions.contexts.columns)
+    if actions.size != size or columns != z.shape[1]:
+        raise CBanditError(
+            f"actions must have K = {size} choices, as rewards have, and d = "
+            f"{z.shape[1]} coordinates of contexts; got {actions.size} and {columns}"
+        )
+    return actions
