@@ -1268,6 +1268,7 @@ class Search:
         shown, score = asked.shown, look.score
         streams = asked.streams if self.samples else None
         moments = beliefs.solver(self.ahead, streams)
+        deviations = beliefs.solver(self.ahead) if self.samples else None
         scale = look.coefficient.unsqueeze(-1)
         offset, bound = (
             None if part is None else part.to(box.lower.dtype).unsqueeze(-1)
@@ -1285,7 +1286,7 @@ class Search:
             if beside is not None:
                 values = torch.cat([values, beside(x)], 1)
             if isinstance(score, Acquired):
-                std = beliefs.solver(self.ahead)(x)[1] if self.samples else spread
+                std = spread if deviations is None else deviations(x)[1]
                 return score.rows(values, mean, std)
             return values
 
