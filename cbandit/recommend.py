@@ -250,6 +250,20 @@ def recommend(
     )
 
 
+def log_chances(room: Tensor, spread: Tensor) -> Tensor:
+    """Return the log probability that each cost keeps its limit, ``(T, m, n)``.
+
+    Args:
+        room: between means and limits, ``(T, m, n)``.
+        spread: standard deviations, ``(T, m, n)``. A cost without any is feasible or
+            not, for sure.
+    """
+    least = torch.finfo(room.dtype).tiny  # there is nothing to divide by
+    sure = torch.where(room >= 0, 0.0, SURE * room - SURE)
+    share = torch.special.log_ndtr(room / spread.clamp_min(least))
+    return torch.where(spread > 0, share.clamp_min(-SURE), sure)
+
+
 def _best(
     blocks: Blocks, limits: Tensor, confidence: float, ranks: Ranks = ALONE
 ) -> _Candidate:
@@ -257,11 +271,7 @@ def _best(
     for start, mean, std in blocks:
         room = limits.to(mean).unsqueeze(-1) - mean[:, 1:]  # T x m x n
         spread = std.expand_as(mean)
-        # a cost without spread is feasible or not, and nothing to divide by
-        least = torch.finfo(room.dtype).tiny
-        sure = torch.where(room >= 0, 0.0, SURE * room - SURE)
-        share = torch.special.log_ndtr(room / spread[:, 1:].clamp_min(least))
-        chance = torch.where(spread[:, 1:] > 0, share.clamp_min(-SURE), sure).sum(-2)
+        chance = log_chances(room, spread[:, 1:]).sum(-2)
         safe = chance >= math.log(confidence)
         # of equal rewards that of the action known best, which was tried
         rank = mean[:, 0] - SLIGHT * spread[:, 0]

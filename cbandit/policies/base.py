@@ -257,6 +257,7 @@ class Policy(metaclass=ABCMeta):
     no_noise = ""  # why tell takes no noise, where it does not
     piecemeal = False  # whether costs may come one by one; else they wait for all
     patient = False  # whether it counts on choices that wait for their feedback
+    takes_confidence = False  # whether ask takes confidence=
     acquires = False  # whether scores are of a unit of their own
     standardized = False  # whether multipliers are in spreads, not in the user's units
     common: Mapping[str, str] = POLICY  # what constructors hand on, with help
@@ -492,6 +493,7 @@ class Policy(metaclass=ABCMeta):
         actions: Any = None,
         observed_costs: Any = None,
         context: Any = None,
+        confidence: ArrayLike | None = None,
     ) -> Choice:
         """Start the next round and choose.
 
@@ -508,6 +510,11 @@ class Policy(metaclass=ABCMeta):
             context: what the world shows in this round, by name: ``{"load": 0.3}``, or
                 the value alone where the set has one :class:`~cbandit.Context`.
                 Several numbers are ``(k,)`` or ``(*trials, k)``.
+            confidence: choose only what keeps all limits with this probability, a
+                number or ``(*trials,)``, by today's beliefs about the noiseless costs,
+                which count as independent. Where nothing does, the likeliest is chosen
+                and ``choice.infeasible`` is set. It goes before ``design=``. For GP
+                policies with beliefs about their costs.
         """
         if (observed_costs is not None) != self.sees_costs:
             raise costs_not_for(self.name, self.sees_costs)
@@ -537,9 +544,12 @@ class Policy(metaclass=ABCMeta):
             on, mask = shown.round(mask, bool(self.batch_shape))
         if self._failed is not None:
             mask, barred = self._restricted(on, mask, shown)
-        asked = Asked(t, on, mask, observed_costs, streams, ledger, barred, shown)
+        least = self._least_chance(confidence)
+        asked = Asked(
+            t, on, mask, observed_costs, streams, ledger, barred, shown, least
+        )
         answer: object
-        if t <= self.design:
+        if t <= self.design and confidence is None:
             answer = self._designed(asked), self._undecided(now.state)
         else:
             answer = self.decide(now.state, asked)
@@ -574,6 +584,23 @@ class Policy(metaclass=ABCMeta):
             self._reminded = True
             warn(ledger.reminder(self.name))
         return choice
+
+    def _least_chance(self, confidence: ArrayLike | None) -> Tensor | None:
+        """Return the probability with which limits must be kept, ``(T,)``."""
+        if confidence is None:
+            return None
+        if not self.takes_confidence:
+            raise CBanditError(
+                f"ask: {self.name} takes no confidence= ({confidence!r}): cb.CKB, "
+                "cb.RPOL, cb.baselines.CONFIG and rules on cb.GPPolicy do, where they "
+                "have beliefs about their costs"
+            )
+        least = self._per_trial("confidence", confidence)
+        if not bool(((least > 0) & (least < 1)).all()):
+            raise CBanditError(
+                f"confidence must lie between 0 and 1; got {confidence!r}"
+            )
+        return least
 
     def _designed(self, asked: Asked) -> Decision:
         """Return the action of the design in an early round."""

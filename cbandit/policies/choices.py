@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -48,6 +48,8 @@ class Asked(NamedTuple):
         barred: on a box, the balls around failed points; ``None``: nothing has failed.
         shown: the context, on sets that have one. Then ``actions`` and ``mask`` are as
             :meth:`~cbandit.actions.Shown.round` says, and a decision is one of them.
+        confidence: the least probability ``(T,)`` that all limits are kept, if that was
+            asked for.
     """
 
     t: int
@@ -58,6 +60,7 @@ class Asked(NamedTuple):
     ledger: Ledger
     barred: Barred | None = None
     shown: Shown | None = None
+    confidence: Tensor | None = None
 
     @property
     def waiting(self) -> list[Entry]:
@@ -109,6 +112,12 @@ class Decision:
     score: Tensor | None = None
     estimate: Tensor | None = None
     sure: bool = False
+
+    def doubted(self, where: Tensor) -> Decision:
+        """Return the decision, reported as infeasible in the trials ``where (T,)``."""
+        if self.infeasible is not None:
+            where = where | self.infeasible
+        return replace(self, infeasible=where)
 
 
 def private_copy(choice: Choice) -> Choice:

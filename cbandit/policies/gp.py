@@ -33,6 +33,7 @@ from cbandit.explore import TS, UCB, Explore, Rand, clip
 from cbandit.policies.acquire import Acquired, Estimates
 from cbandit.policies.base import POLICY, Policy, Posterior, locked
 from cbandit.policies.censored import Awaited
+from cbandit.policies.chances import log_chance, trusted
 from cbandit.policies.checks import (
     VERSION,
     changed,
@@ -321,6 +322,8 @@ class GPPolicy(Policy):
         self._start = wide if start is None else self._number("start", start).clone()
         late = torch.zeros(self._size, dtype=torch.long, device=self.device)
         fresh = self._fresh_beliefs(beliefs)
+        believed = self.m > 0 and fresh.functions == 1 + self.m
+        self.takes_confidence = believed and type(self).decide is GPPolicy.decide
         readings = None
         if self.standardized:
             readings = Readings.none((self._size, fresh.functions), self.device)
@@ -515,7 +518,21 @@ class GPPolicy(Policy):
 
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the action of greatest score."""
-        return self._picked(self._opened(state, asked), asked)
+        state = self._opened(state, asked)
+        asked, doubtful = self._trusted(state.beliefs, asked)
+        decision, state = self._picked(state, asked)
+        return decision if doubtful is None else decision.doubted(doubtful), state
+
+    def _trusted(self, beliefs: Beliefs, asked: Asked) -> tuple[Asked, Tensor | None]:
+        """Leave a round what keeps its limits with the confidence asked for, if any.
+
+        The second result is the trials where nothing does. On a box the search sees to
+        it.
+        """
+        if asked.confidence is None or asked.actions.continuous:
+            return asked, None
+        limits = self._limits(asked.t)
+        return trusted(beliefs, asked, asked.confidence, limits, self._ranks)
 
     def _picked(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return what an opened round plays, and the state after it."""
@@ -556,6 +573,7 @@ class GPPolicy(Policy):
             self._ahead(asked),
             beside,
             self._fresh(beliefs, asked) if beliefs.by_default else None,
+            self._limits(asked.t),
         ).best()
 
     def _fresh(self, beliefs: Beliefs, asked: Asked) -> Tensor | None:
@@ -1024,6 +1042,10 @@ class GPPolicy(Policy):
             costs: whether the costs count; if not, the reward alone does.
         """
         asked.streams.go(position)
+        if costs:
+            asked, _ = self._trusted(state.beliefs, asked)
+        else:
+            asked = asked._replace(confidence=None)
         look, outside = self._look(state, asked), self._outside
         if not costs:
             look = replace(look, score=scores.Reward.kind, weight=None)
@@ -1178,6 +1200,7 @@ class Search:
         beside: costs that are known, ``(T, m, N)``, or on a box as a function of
             ``x (T, n, d)``; ``None``: none are.
         fresh: the trials ``(T,)`` that begin in the middle; ``None``: none does.
+        limits: the thresholds in the user's units, ``(T, m)``.
     """
 
     actions: Actions
@@ -1190,39 +1213,46 @@ class Search:
     ahead: list[Ahead]
     beside: Any
     fresh: Tensor | None
+    limits: Tensor
 
     def best(self) -> tuple[Best, Tensor | None]:
         """Return the best action, and the trials where none is feasible.
 
-        A trial that begins in the middle is never reported as infeasible.
+        A trial that begins in the middle is reported as infeasible only if a confidence
+        was asked for.
         """
-        look, fresh = self.look, self.fresh
-        if self.asked.actions.continuous:
-            best, infeasible = self._point()
-            if isinstance(look.score, Acquired):
-                best = look.score.trimmed(best)
-        else:
-            if self.beside is not None:
-                look = replace(look, beside=self.beside)
-            if fresh is not None:
-                look = replace(look, mask=self._begun(fresh))
-            if isinstance(look.score, Acquired):
-                best = look.score.search(self._blocks(), look).best(self.ranks)
-                return look.score.trimmed(_finite(best, look)), None
-            if look.score != scores.Feasible.kind:
-                return _finite(self._numbered(look), look), None
-            start = self.asked.streams.position()
-
-            def search(score: scores.Formed | Score) -> Best:
-                self.asked.streams.go(start)  # one draw, however often it is searched
-                kind, costs = getattr(score, "kind", score), scores.of_costs(score)
-                close = self.beliefs.tolerance(costs)
-                return self._numbered(replace(look, score=kind, tolerance=close))
-
-            best, infeasible = best_feasible(search, self._least)
+        confidence, fresh = self.asked.confidence, self.fresh
+        box = self.asked.actions.continuous
+        best, infeasible = self._point() if box else self._action()
+        if isinstance(self.look.score, Acquired):
+            best = self.look.score.trimmed(best)
+        if box and confidence is not None:
+            return best, self._doubtful(best, confidence)
         if fresh is not None and infeasible is not None:
             infeasible = infeasible & ~fresh.to(infeasible.device)
         return best, infeasible
+
+    def _action(self) -> tuple[Best, Tensor | None]:
+        """Return the best of numbered actions."""
+        look = self.look
+        if self.beside is not None:
+            look = replace(look, beside=self.beside)
+        if self.fresh is not None:
+            look = replace(look, mask=self._begun(self.fresh))
+        if isinstance(look.score, Acquired):
+            best = look.score.search(self._blocks(), look).best(self.ranks)
+            return _finite(best, look), None
+        if look.score != scores.Feasible.kind:
+            return _finite(self._numbered(look), look), None
+        start = self.asked.streams.position()
+
+        def search(score: scores.Formed | Score) -> Best:
+            self.asked.streams.go(start)  # one draw, however often it is searched
+            kind, costs = getattr(score, "kind", score), scores.of_costs(score)
+            close = self.beliefs.tolerance(costs)
+            return self._numbered(replace(look, score=kind, tolerance=close))
+
+        return best_feasible(search, self._least)
 
     @property
     def _least(self) -> Score:
@@ -1245,7 +1275,7 @@ class Search:
         return torch.where(fresh.to(middle.device).unsqueeze(-1), middle, allowed)
 
     def _numbered(self, look: Look) -> Best:
-        """Return the best of numbered actions."""
+        """Return the best of numbered actions under one score."""
         on, streams = self.asked.actions, self.asked.streams
         draws = streams if self.samples else None
         if on is not self.actions:
@@ -1313,6 +1343,45 @@ class Search:
         )
         return _finite(merged, look), infeasible
 
+    def _chance(self, x: Tensor) -> Tensor:
+        """Return the log probability ``(T, n)`` that points keep all limits."""
+        shown = self.asked.shown
+        moments = self.beliefs.anywhere(x if shown is None else shown.whole(x))
+        return log_chance(self.beliefs.units(), *moments, self.limits)
+
+    def _doubtful(self, best: Best, confidence: Tensor) -> Tensor:
+        """Return the trials whose best point is not sure enough to keep the limits."""
+        if best.x is None:
+            raise CBanditError("the search of a box came to no point")
+        return self._chance(best.x.unsqueeze(1)).squeeze(-1) < confidence.log()
+
+    def _sure(
+        self, estimate: Estimate, around: Tensor, confidence: Tensor
+    ) -> tuple[Best, Tensor | None]:
+        """Return the best point of a box that keeps all limits with a probability.
+
+        Where no point does it is the likeliest.
+        """
+        look, asked, least = self.look, self.asked, confidence.log().unsqueeze(-1)
+        feasible = look.score == scores.Feasible.kind
+        score: Score = (lambda f, g: f) if feasible else scorer(look)
+
+        def rows(x: Tensor) -> Tensor:
+            """The score, then how far the logarithm of the chance falls short."""
+            values = estimate(x)
+            # logarithms of tiny chances are huge, and all of them are too low
+            short = (least - self._chance(x)).asinh().to(values)
+            return torch.stack([score(values[:, 0], values[:, 1:]), short], 1)
+
+        best, infeasible = best_feasible_point(
+            asked.actions, rows, asked.streams, around, self.climbs, asked.barred
+        )
+        if best.x is None:
+            raise CBanditError("the search of a box came to no point")
+        at_best = estimate(best.x.unsqueeze(1)).squeeze(-1)
+        best = replace(best, value=best.f, estimate=at_best)
+        return _finite(best, look), infeasible
+
     def _climbed(self, estimate: Estimate) -> tuple[Best, Tensor | None]:
         """Return the best point of a box, by climbs from many places."""
         look, asked, beliefs = self.look, self.asked, self.beliefs
@@ -1320,6 +1389,8 @@ class Search:
         around = beliefs.incumbents(INCUMBENTS)
         if asked.shown is not None:
             around = asked.shown.space.split(around)[0]
+        if asked.confidence is not None:
+            return self._sure(estimate, around, asked.confidence)
         if look.score == scores.Feasible.kind:
             return best_feasible_point(
                 box,
