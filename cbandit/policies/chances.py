@@ -27,18 +27,15 @@ def log_chance(
 
     Args:
         units: the units of the functions; ``None``: the user's.
-        mean: ``(T, 1 + m, n)``, in units, as is
-        std: the standard deviations.
+        mean: ``(T, 1 + m, n)``, in units.
+        std: the standard deviations, likewise.
         limits: the thresholds ``(T, m)``, in the user's units.
     """
-    mean, std = told(units, mean, std)
-    room, spread = limits.to(mean).unsqueeze(-1) - mean[:, 1:], std[:, 1:]
-    if units is None:
-        return log_chances(room, spread.expand_as(room)).sum(-2)
-    known = units.known[:, 1:].unsqueeze(-1)
-    chances = log_chances(room, spread.masked_fill(~known, 0.0))
-    vague = ~known & (units.seen[:, 1:].unsqueeze(-1) <= 1)
-    return chances.masked_fill(vague, math.log(0.5)).sum(-2)
+    room, spread, vague = _room(units, mean, std, limits)
+    chances = log_chances(room, spread)
+    if vague is not None:
+        chances = chances.masked_fill(vague, math.log(0.5))
+    return chances.sum(-2)
 
 
 def trusted(
@@ -58,8 +55,39 @@ def trusted(
     Returns:
         The round with its mask, and the trials ``(T,)`` where none does.
     """
-    on, units = asked.actions, beliefs.units()
-    chance = limits.new_full((len(limits), on.size), -torch.inf, dtype=beliefs.dtype)
+    units, shape = beliefs.units(), (len(limits), asked.actions.size)
+    mask = torch.zeros(shape, dtype=torch.bool, device=limits.device)
+    # each cost must keep its limit with this probability, and with that it is enough
+    needed, enough = (
+        torch.special.ndtri(share).unsqueeze(-1)
+        for share in (least, least ** (1 / limits.shape[1]))
+    )
+    for start, mean, std in _moments(beliefs, asked):
+        worst = _deviates(units, mean, std, limits).amin(-2)
+        sure = worst >= enough
+        columns = ((worst >= needed) & ~sure).any(0).nonzero().squeeze(-1)
+        if len(columns):
+            rows = mean[..., columns], std[..., columns]
+            chance = log_chance(units, *rows, limits)
+            sure[:, columns] = chance >= least.log().unsqueeze(-1).to(chance)
+        mask[:, start : start + sure.shape[-1]] = sure
+    if asked.mask is not None:
+        mask &= asked.mask
+    doubtful = ~mask.any(-1)
+    if ranks.size > 1:
+        number = torch.zeros(len(mask), dtype=torch.long, device=mask.device)
+        parts = ranks.candidates(number, doubtful.double().unsqueeze(-1))[1]
+        doubtful = parts[..., 0].bool().all(0)
+    if bool(doubtful.any()):
+        likeliest = _likeliest(beliefs, asked, limits, ranks)
+        mask = torch.where(doubtful.unsqueeze(-1), likeliest, mask)
+    return asked._replace(mask=mask), doubtful
+
+
+def _likeliest(beliefs: Beliefs, asked: Asked, limits: Tensor, ranks: Ranks) -> Tensor:
+    """Return a mask ``(T, N)`` of the actions likeliest to keep all limits."""
+    units, size = beliefs.units(), asked.actions.size
+    chance = limits.new_full((len(limits), size), -torch.inf, dtype=beliefs.dtype)
     for start, mean, std in _moments(beliefs, asked):
         rows = log_chance(units, mean, std, limits)
         chance[:, start : start + rows.shape[-1]] = rows
@@ -69,9 +97,32 @@ def trusted(
     if ranks.size > 1:
         number = torch.zeros(len(top), dtype=torch.long, device=top.device)
         top = ranks.candidates(number, top.unsqueeze(-1))[1][..., 0].amax(0)
-    wanted = least.log().to(top)
-    mask = chance >= torch.minimum(wanted, top - ALIKE).unsqueeze(-1)
-    return asked._replace(mask=mask), top < wanted
+    near = chance >= (top - ALIKE).unsqueeze(-1)
+    return near & chance.isfinite()
+
+
+def _deviates(units: Units | None, mean: Tensor, std: Tensor, limits: Tensor) -> Tensor:
+    """Return how many deviations each cost is below its limit, ``(T, m, n)``."""
+    room, spread, vague = _room(units, mean, std, limits)
+    # a cost without any deviation is below or above for sure
+    deviates = (room / spread).nan_to_num(torch.inf, torch.inf, -torch.inf)
+    return deviates if vague is None else deviates.masked_fill(vague, 0.0)
+
+
+def _room(
+    units: Units | None, mean: Tensor, std: Tensor, limits: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return limits less means, deviations, and the costs of an unknown scale.
+
+    They are ``(T, m, n)`` each, in the user's units.
+    """
+    mean, std = told(units, mean, std)
+    room, spread = limits.to(mean).unsqueeze(-1) - mean[:, 1:], std[:, 1:]
+    if units is None:
+        return room, spread.expand_as(room), None
+    known = units.known[:, 1:].unsqueeze(-1)
+    few = units.seen[:, 1:].unsqueeze(-1) <= 1
+    return room, spread.masked_fill(~known, 0.0), ~known & few
 
 
 def _moments(beliefs: Beliefs, asked: Asked) -> Iterator[tuple[int, Tensor, Tensor]]:
