@@ -75,9 +75,6 @@ class GP:
             raise CBanditError(
                 f"kernel must be a gpytorch kernel; got {checks.kind(kernel)}"
             )
-        if refit_every is not None and refit_every != "auto":
-            expected = "None, 'auto' or a positive int"
-            refit_every = checks.whole("refit_every", refit_every, 1, expected)
         self.kernel = None if kernel is None else copy.deepcopy(kernel).double()
         self.learn_noise = noise is None
         self.noise: Tensor = checks.nonnegative(
@@ -97,7 +94,7 @@ class GP:
                 "mean must be 'learned' or left at 0 with standardize=True, which "
                 "counts outcomes from their own average"
             )
-        self.refit_every: int | str | None = refit_every
+        self.refit_every = None if refit_every is None else checked_refits(refit_every)
         if noise_prior is not None and not isinstance(noise_prior, Prior):
             raise CBanditError(
                 f"noise_prior must be a gpytorch prior; got {checks.kind(noise_prior)}"
@@ -209,6 +206,13 @@ class GP:
         )
         noise = "learned" if self.learn_noise else f"{self.noise.tolist()}"
         return f"GP({kernel}, noise={noise})"
+
+
+def checked_refits(refit_every: object) -> int | str:
+    """Return after how many observations to fit again, or raise."""
+    if isinstance(refit_every, str) and refit_every == "auto":
+        return "auto"
+    return checks.whole("refit_every", refit_every, 1, "None, 'auto' or a positive int")
 
 
 def _usual_length(dim: int) -> float:

@@ -11,6 +11,7 @@ from gpytorch import kernels as gpk
 
 from cbandit import GP, Actions
 from cbandit._core import checks
+from cbandit.beliefs.gp import checked_refits
 from cbandit.errors import CBanditError
 from cbandit.experiments.named import Home
 
@@ -61,7 +62,7 @@ def _gp(
         theirs = home.find(kernel)(actions)
         if not isinstance(theirs, gpk.Kernel):
             raise CBanditError(f"kernel: {kernel} must return a gpytorch kernel")
-        out = GP(theirs, standardize=True, refit_every=20)
+        out = GP(theirs, None, "learned", standardize=True, refit_every="auto")
     elif kernel is not None:
         if kernel not in KERNELS:
             known = ", ".join(KERNELS)
@@ -77,9 +78,10 @@ def _gp(
     if standardize is not None:
         out.standardize = checks.flag("standardize", standardize)
     if refit_every is not None:
-        out.refit_every = checks.whole("refit_every", refit_every, 1, "a positive int")
+        out.refit_every = checked_refits(refit_every)
     elif lengthscale is not None and noise is not None:
-        out.refit_every = None  # with both told there is nothing left to learn
+        out.refit_every = None  # the mean alone is not worth a fit
+        out.learn_mean = False
     return out
 
 

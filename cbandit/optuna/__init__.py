@@ -9,8 +9,9 @@ machines come and go:
   number, finished or not;
 - what other workers are choosing at this moment is predicted, by asking for them;
 - draws are keyed by seed and trial number;
-- hyperparameters are fitted when the number of finished trials reaches a multiple of
-  the belief's ``refit_every``, to the trials that had finished by then.
+- hyperparameters are fitted when the number of finished trials reaches certain numbers,
+  which the belief's ``refit_every`` alone decides, to the trials that had finished by
+  then.
 """
 
 from importlib.util import find_spec
