@@ -18,7 +18,7 @@ from cbandit.errors import CBanditError
 
 # of the log of a default noise, as a share of the outcomes' variance: wide enough for
 # functions without noise and for those that are half noise (benchmarks/learning.py)
-NOISE = -3.0, 2.0
+NOISE = -2.5, 1.5
 # refit_every="auto": the first fit, and after how many more observations the next
 FIRST, MORE, PART = 5, 2, 5
 
