@@ -1,4 +1,4 @@
-"""The private names that ``gpu.py`` needs, and nothing else here knows any.
+"""The private names that benchmarks need, and nothing else here knows any.
 
 What a pass over the set leaves behind, and what it costs without the rest of a round,
 no public call tells.
@@ -13,23 +13,39 @@ import torch
 from torch import Tensor
 
 import cbandit as cb
+from cbandit._core.randomness import Streams
 from cbandit.policies.choices import Asked
+from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.engines.swept import Swept
 from cbandit.posterior.rows.kronecker import Kronecker
 from cbandit.posterior.system import System
+from cbandit.search.box import Climbs, maximise_box, starting_points
 from cbandit_kernels import Change, Look
 
 __all__ = [
+    "Climbs",
+    "Streams",
     "believed",
     "block_of",
     "inner_of",
     "made_in_registers",
+    "maximise_box",
     "own_block",
     "pass_of",
+    "solver_of",
+    "starting_points",
     "stream_pass",
     "system_round",
     "tried",
 ]
+
+
+def solver_of(
+    policy: cb.GPPolicy, draws: Streams | None
+) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """Means of all functions at points ``(T, n, d)``, and deviations or a draw."""
+    beliefs: Beliefs = policy._settled().state.beliefs
+    return beliefs.solver(streams=draws)
 
 
 def _engine(policy: cb.CKB) -> Swept:

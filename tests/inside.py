@@ -112,7 +112,7 @@ from cbandit.search.box import (
     rows_to_try,
     zoomed,
 )
-from cbandit.search.climb import climb
+from cbandit.search.climb import again, climb
 from cbandit.search.segments import furthest
 from cbandit.search.simplex import hull, lp
 from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing

@@ -10,9 +10,11 @@ import torch
 from inside import (
     Climbs,
     Streams,
+    again,
     apart,
     around,
     best_feasible_point,
+    box_search,
     candidates,
     climb,
     maximise_box,
@@ -352,6 +354,96 @@ class TestClimbs:
         climbs.count(few)
         climbs.count(climb(value, start, one, self.free, 99, 1, 60))
         assert climbs == Climbs(made=2, failed=1)
+
+    def test_a_climb_that_failed_goes_on_by_l_bfgs_b(self):
+        target = torch.tensor([0.5, 0.2], dtype=F64)
+        evaluated = 0
+
+        def value(z):
+            nonlocal evaluated
+            evaluated += z.shape[1]
+            gap = (z - target) * torch.tensor([1.0, 30.0], dtype=F64)
+            return -gap.square().sum(-1)
+
+        # one trial starts at the top and has settled, the other is cut short
+        start = torch.tensor([[[0.5, 0.2]], [[0.1, 0.9]]], dtype=F64)
+        size = torch.ones(2, dtype=F64)
+        cut = climb(value, start, size, self.free, 99, 1, 1)
+        assert cut.failed.tolist() == [[False], [True]]
+        evaluated = 0
+        done, higher = again(value, cut, self.free)
+        assert 0 < evaluated <= 100
+        assert higher.tolist() == [[False], [True]]
+        assert (done.z - target).abs().max() < 1e-4
+        assert torch.equal(done.value, value(done.z))
+        assert torch.equal(done.z[0], cut.z[0])
+        climbs = Climbs()
+        climbs.count(cut, higher)
+        assert climbs == Climbs(made=2, failed=1, lbfgsb=1)
+        # alone it comes to the same
+        alone, _ = again(
+            lambda z: value(z),
+            climb(value, start[1:], size[1:], self.free, 99, 1, 1),
+            self.free,
+        )
+        assert torch.equal(alone.z, done.z[1:])
+
+    def test_l_bfgs_b_keeps_fixed_coordinates(self):
+        fixed = torch.tensor([True, False])
+        start, one = torch.tensor([[[0.1, 0.7]]], dtype=F64), torch.ones(1, dtype=F64)
+
+        def value(z):
+            return -((z - 0.4) ** 4).sum(-1)
+
+        cut = climb(value, start, one, fixed, 99, 1, 1)
+        done, higher = again(value, cut, fixed)
+        assert higher.all()
+        assert done.z[0, 0, 1] == 0.7
+        assert abs(done.z[0, 0, 0] - 0.4) < 0.02
+
+    @pytest.mark.parametrize("wrong", [math.nan, -math.inf])
+    def test_values_that_are_not_finite_fail_and_do_no_harm(self, wrong):
+        def value(z):  # nothing is known of the left half
+            values = -(z - 0.8).square().sum(-1)
+            return torch.where(z[..., 0] < 0.5, wrong, values)
+
+        start = torch.tensor([[[0.2, 0.5], [0.7, 0.5]]], dtype=F64)
+        one = torch.ones(1, dtype=F64)
+        found = climb(value, start, one, self.free, 99, 2, 60)
+        assert found.failed.tolist() == [[True, False]]
+        done, higher = again(value, found, self.free)
+        assert not higher[0, 1]
+        assert torch.equal(done.z[0, 1], found.z[0, 1])
+        assert done.value[0, 1] == pytest.approx(0.0, abs=1e-9)
+
+    def test_a_climb_that_gains_nothing_on_a_slope_has_failed(self):
+        def value(z):  # the gradient says up, all around is down
+            gap = z - 0.5
+            away = gap.abs().sum(-1)
+            return gap.sum(-1) - gap.sum(-1).detach() - away.detach()
+
+        start = torch.full((1, 1, 2), 0.5, dtype=F64)
+        found = climb(value, start, torch.ones(1, dtype=F64), self.free, 99, 1, 60)
+        assert found.failed.all()
+        done, higher = again(value, found, self.free)
+        assert not higher.any()
+        assert torch.equal(done.z, start)
+
+    def test_a_search_is_saved_by_l_bfgs_b(self, monkeypatch):
+        def estimate(x):  # a long ridge
+            u, v = x[..., 0] + x[..., 1], x[..., 0] - x[..., 1]
+            f = -100 * (v - 0.2).square() - (u - 0.9).square()
+            return f.unsqueeze(1)
+
+        monkeypatch.setattr(box_search, "STEPS", 1)
+        monkeypatch.setattr(box_search, "SPRINT", 1)
+        climbs = Climbs()
+        found = maximise_box(
+            unit(2), estimate, lambda f, g: f, Streams(0), climbs=climbs
+        )
+        assert climbs.failed > 0
+        assert climbs.lbfgsb > 0
+        assert found.value.item() == pytest.approx(0.0, abs=1e-6)
 
     def test_bounds_and_fixed_coordinates(self):
         start = torch.tensor([[[0.4, 0.6]]], dtype=F64)

@@ -316,7 +316,8 @@ class GPPolicy(Policy):
         self._timing = self._timing_of(feedback)
         self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
         self._ranks = distributed.current() if self.splits else distributed.ALONE
-        #: on a Box: how many climbs the searches made, and how many failed
+        #: on a Box: how many climbs the searches made, how many failed, and how many of
+        #: these scipy's L-BFGS-B took higher
         self.climbs = Climbs()
         wide = torch.zeros(self._size, 0, dtype=torch.float64, device=self.device)
         self._start = wide if start is None else self._number("start", start).clone()

@@ -25,7 +25,7 @@ from cbandit._core.peaks import ranked
 from cbandit._core.randomness import Streams
 from cbandit.actions import Box
 from cbandit.posterior.look import Best, Score
-from cbandit.search.climb import FLOOR, Climbed, at_places, climb
+from cbandit.search.climb import FLOOR, Climbed, again, at_places, climb
 from cbandit.search.finite import LEAST
 
 Estimate = Callable[[Tensor], Tensor]
@@ -52,16 +52,21 @@ MARGIN = 1e-8  # share of a cost's size that is kept from its limit
 class Climbs:
     """A counter of climbs, and of those that failed.
 
-    A climb fails if it is still rising when its steps are spent.
+    A climb fails if it is still rising when its steps are spent, if it came to no
+    finite value, or if it gained nothing over its start although the slope there is not
+    flat. Then scipy's L-BFGS-B goes on from its end; ``lbfgsb`` counts those that it
+    took higher.
     """
 
     made: int = 0
     failed: int = 0
+    lbfgsb: int = 0
 
-    def count(self, climbed: Climbed) -> None:
-        """Count the climbs of one search."""
-        self.made += climbed.settled.numel()
-        self.failed += int((~climbed.settled).sum())
+    def count(self, climbed: Climbed, higher: Tensor | None = None) -> None:
+        """Count the climbs of one search, and those that L-BFGS-B took higher."""
+        self.made += climbed.failed.numel()
+        self.failed += int(climbed.failed.sum())
+        self.lbfgsb += 0 if higher is None else int(higher.sum())
 
 
 def maximise_box(
@@ -96,20 +101,12 @@ def maximise_box(
 
     def climbed(starts: Tensor) -> Climbed:
         tops = climb(value, starts, size, box.free, SPRINT, FINALISTS, STEPS, tolerance)
+        tops, higher = again(value, tops, box.free)
         if climbs is not None:
-            climbs.count(tops)
+            climbs.count(tops, higher)
         return tops
 
-    with torch.no_grad():
-        z = candidates(box, streams, incumbents)
-        values = value(z)
-        size = _size(values)
-        # peaks may be narrow: look a second time, around many of the best
-        reach = z.shape[1] ** (-1 / box.continuous)
-        promising, _ = apart(z, values, PROMISING, reach, tolerance)
-        closer = around(box, promising, reach, streams)
-        z, values = torch.cat([z, closer], 1), torch.cat([values, value(closer)], 1)
-        starts, heights = apart(z, values, STARTS, min(APART, reach), tolerance)
+    starts, heights, size = starting_points(box, value, streams, incumbents, tolerance)
     tops = climbed(starts)
     z, values = torch.cat([starts, tops.z], 1), torch.cat([heights, tops.value], 1)
     for rows in rows_to_try(box, streams):
@@ -130,6 +127,29 @@ def maximise_box(
         estimates = estimate(x.unsqueeze(1))[..., 0]
         best = best.masked_fill(best <= FLOOR, -torch.inf)
     return Best(best, None, estimates, x)
+
+
+@torch.no_grad()
+def starting_points(
+    box: Box,
+    value: Callable[[Tensor], Tensor],
+    streams: Streams,
+    incumbents: Tensor | None,
+    tolerance: Tensor | float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return starts ``(T, n, d)`` of climbs, and their values ``(T, n)``.
+
+    With them comes the size of differences between values that matter, ``(T,)``.
+    """
+    z = candidates(box, streams, incumbents)
+    values = value(z)
+    size = _size(values)
+    # peaks may be narrow: look a second time, around many of the best
+    reach = z.shape[1] ** (-1 / box.continuous)
+    promising, _ = apart(z, values, PROMISING, reach, tolerance)
+    closer = around(box, promising, reach, streams)
+    z, values = torch.cat([z, closer], 1), torch.cat([values, value(closer)], 1)
+    return *apart(z, values, STARTS, min(APART, reach), tolerance), size
 
 
 def best_feasible_point(

@@ -6,14 +6,19 @@ bracket enters the curvature. So the matrix learns how steep the kink's sides ar
 later steps run along the kink (A. Lewis and M. Overton, Nonsmooth optimization via
 quasi-Newton methods, 2013). Every climb has its own matrix and step; evaluations are
 shared.
+
+Climbs that fail are tried again by scipy's L-BFGS-B, one at a time: see :func:`again`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
 from torch import Tensor
 
 from cbandit._core.peaks import ranked
@@ -26,6 +31,7 @@ FLAT = 1e-7  # a gradient below this is flat: the climb has settled
 LITTLE, PATIENCE = 1e-7, 8  # settled after so many steps in a row of less gain
 WORTH = 1e-12  # a step that promises less promises rounding errors
 FIRST = 0.1  # length of the first step
+AGAIN = 100  # points that L-BFGS-B evaluates at most
 FLOOR = -1e300  # stands for minus infinity, which has no differences
 
 
@@ -37,11 +43,14 @@ class Climbed:
         z: the points, ``(T, n, d)``.
         value: the values there, ``(T, n)``.
         settled: whether a climb stopped because nothing was left to gain, ``(T, n)``.
+        failed: climbs that are not settled, whose value is not finite, or that gained
+            nothing over their start although the slope there is not flat, ``(T, n)``.
     """
 
     z: Tensor
     value: Tensor
     settled: Tensor
+    failed: Tensor
 
 
 @dataclass
@@ -90,6 +99,7 @@ def climb(
     dim, size = z.shape[-1], size.unsqueeze(-1)
     eye = torch.eye(dim, dtype=z.dtype, device=z.device)
     loss, gradient = _look(value, z, free)
+    first = loss
     curvature = eye.expand(*z.shape, dim)
     fresh = torch.ones_like(loss, dtype=torch.bool)
     settled, idle = torch.zeros_like(fresh), torch.zeros_like(loss)
@@ -100,8 +110,9 @@ def climb(
                 at_places(v, best) for v in (z, gradient, curvature)
             )
             loss, idle = at_places(loss, best), at_places(idle, best)
+            first = at_places(first, best)
             fresh, settled = at_places(fresh, best), at_places(settled, best)
-        held = ((z <= 0) & (gradient > 0)) | ((z >= 1) & (gradient < 0)) | ~free
+        held = _held(z, gradient) | ~free
         pull = gradient.masked_fill(held, 0.0)
         settled = settled | (pull.abs().amax(-1) <= FLAT * size)
         either = held.unsqueeze(-1) | held.unsqueeze(-2)
@@ -122,7 +133,59 @@ def climb(
         idle = torch.where(start.loss - low.loss <= LITTLE * size, idle + 1, 0.0)
         settled = settled | (idle >= PATIENCE)
         z, loss, gradient = low.z, low.loss, low.gradient
-    return Climbed(z, -loss, settled)
+    pull = gradient.masked_fill(_held(z, gradient), 0.0).abs().amax(-1)
+    stuck = (first - loss <= LITTLE * size) & (pull > FLAT * size)
+    lost = ~(loss.abs() < -FLOOR)
+    return Climbed(z, -loss, settled, ~settled | stuck | lost)
+
+
+def again(
+    value: Callable[[Tensor], Tensor], climbed: Climbed, free: Tensor
+) -> tuple[Climbed, Tensor]:
+    """Climb on by L-BFGS-B from where climbs failed, one climb at a time.
+
+    Returns the climbs, and which of them it took higher, ``(T, n)``. Its steps do not
+    take kinks into account, but it measures its progress otherwise, and does not share
+    line searches with others.
+    """
+    z, best = climbed.z.clone(), climbed.value.clone()
+    for trial, number in climbed.failed.nonzero().tolist():
+        points = z[:, number : number + 1].clone()
+        end, top = _by_lbfgsb(value, points, trial, free)
+        if top > best[trial, number]:
+            z[trial, number, free] = end
+            best[trial, number] = top
+    return replace(climbed, z=z, value=best), best > climbed.value
+
+
+def _by_lbfgsb(
+    value: Callable[[Tensor], Tensor], points: Tensor, trial: int, free: Tensor
+) -> tuple[Tensor, float]:
+    """Climb from a trial's point of ``points (T, 1, d)``, which it changes.
+
+    Returns the free coordinates of the end, and the value there.
+    """
+
+    def loss(z: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        points[trial, 0, free] = torch.from_numpy(z).to(points)
+        below, gradient = _look(value, points, free)
+        return float(below[trial, 0]), gradient[trial, 0, free].cpu().numpy()
+
+    start = points[trial, 0, free].cpu().numpy()
+    end = minimize(
+        loss,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(0.0, 1.0)] * len(start),
+        options={"maxfun": AGAIN},
+    )
+    return torch.from_numpy(end.x).to(points), -float(end.fun)
+
+
+def _held(z: Tensor, gradient: Tensor) -> Tensor:
+    """Return where a bound holds a coordinate back."""
+    return ((z <= 0) & (gradient > 0)) | ((z >= 1) & (gradient < 0))
 
 
 def at_places(values: Tensor, place: Tensor) -> Tensor:
