@@ -29,12 +29,13 @@ from torch import Tensor
 
 import cbandit as cb
 from case import matern
+from internals import starts_in
 from report import Row, check_of, row_of, say
 from report import main as report_main
 from timing import clocked, in_a_row
 
 BETA, NOISE, LENGTH = 2.0, 1e-2, 0.3
-RESTARTS, RAW = 8, 1024  # climbs from so many of so many points, theirs and ours
+RAW = 1024  # the points that climbs start from are the best of so many
 SHORT = 1e-3  # of the score's range, that our point may fall short of theirs
 OPTIMUM, DEVIATION = -0.25, 0.1  # of the small feasible set; of the noise there
 NEAR = 0.01
@@ -165,7 +166,8 @@ def _improvement(model: Any) -> Any:
 def _optimised(acquisition: Any, box: Tensor, found: list[Tensor]) -> None:
     from botorch.optim.optimize import optimize_acqf
 
-    x, _ = optimize_acqf(acquisition, box, q=1, num_restarts=RESTARTS, raw_samples=RAW)
+    restarts = starts_in(box.shape[-1])  # as many climbs as ours
+    x, _ = optimize_acqf(acquisition, box, q=1, num_restarts=restarts, raw_samples=RAW)
     found.append(x[0])
 
 

@@ -19,7 +19,7 @@ from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.engines.swept import Swept
 from cbandit.posterior.rows.kronecker import Kronecker
 from cbandit.posterior.system import System
-from cbandit.search.box import Climbs, maximise_box, starting_points
+from cbandit.search.box import Climbs, maximise_box, starting_points, starts_in
 from cbandit_kernels import Change, Look
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "pass_of",
     "solver_of",
     "starting_points",
+    "starts_in",
     "stream_pass",
     "system_round",
     "tried",

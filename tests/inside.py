@@ -102,7 +102,6 @@ from cbandit.problems.protocol import delays_of
 from cbandit.search import box as box_search
 from cbandit.search.box import (
     CANDIDATES,
-    STARTS,
     Climbs,
     apart,
     around,

@@ -444,6 +444,25 @@ def test_lots_are_float32_and_otherwise_the_waves_themselves(rng):
         assert torch.equal(path(13, 64), path(0, 700)[..., 13:64])
 
 
+def test_rounds_of_a_lot_are_computed_together(rng):
+    actions = cb.Finite(torch.as_tensor(rng.random((50, 2))))
+    kernel = Covariance(of_length(gpk.RBFKernel(), 0.4), 2)
+    source = lots.Lots(Prior(actions, kernel, (), F64, torch.device("cpu")))
+    streams = Streams(1)
+    start = streams.position()
+    paths = [source.draw(streams, 1, "reward") for _ in range(2 * lots.ROUNDS)]
+    where = [path.values.untyped_storage().data_ptr() for path in paths]
+    assert len(set(where[: lots.ROUNDS])) == 1
+    assert len(set(where)) == 2
+    whole = torch.cat([path.values for path in paths], 1)
+    assert len(whole.unique(dim=1)[0]) == 2 * lots.ROUNDS  # no path comes twice
+    # those of another name have frequencies of their own, and the streams may go back
+    other = source.draw(streams, 1, "cost")
+    assert not torch.isin(other.waves.frequencies, paths[0].waves.frequencies).any()
+    streams.go(start)
+    assert torch.equal(source.draw(streams, 1, "reward").values, paths[0].values)
+
+
 @pytest.mark.parametrize("room", [None, 0, 3])
 def test_a_lot_goes_on_after_a_checkpoint(room, tmp_path, monkeypatch):
     points = torch.rand(300, 2, generator=torch.Generator().manual_seed(0), dtype=F64)

@@ -1,5 +1,10 @@
 """Find the best point of a box: many candidates, climbs from the best, a zoom.
 
+Beside L-BFGS-B (``benchmarks/climbs.py``) on twelve posteriors of 1 to 20 dimensions
+the climbs of ``climb.py`` come as high, or higher on kinks, in a fifth to four fifths
+of the time: all climbs and trials share their evaluations, and the second look finds
+better starts. L-BFGS-B goes on where a climb fails, which hardly one in a hundred does.
+
 Scores have kinks (clipping, rectified penalties), on which their maximum often lies.
 The climbs (``climb.py``) follow kinks. The zoom at the end draws points ever closer to
 the best one; it serves scores whose gradient leads nowhere.
@@ -41,7 +46,8 @@ POOL = 512  # starts are picked among so many of the best candidates
 ZOOMS, ZOOM_POINTS = 8, 64
 ROWS, ROUNDS = 512, 4  # rows of choices tried at the best points, and how often
 PROMISING = 64  # candidates that are looked around
-STARTS, FINALISTS = 8, 3
+STARTS, MOST_STARTS = 8, 32  # at least and at most; between, four a dimension
+FINALISTS = 3
 SPRINT, STEPS = 8, 100  # steps of all starts, and of the finalists with these
 APART = 0.2  # starts are kept no further apart than this
 RAISES, RAISE = 6, 5.0  # how often, and by what factor, a penalty is raised
@@ -149,7 +155,18 @@ def starting_points(
     promising, _ = apart(z, values, PROMISING, reach, tolerance)
     closer = around(box, promising, reach, streams)
     z, values = torch.cat([z, closer], 1), torch.cat([values, value(closer)], 1)
-    return *apart(z, values, STARTS, min(APART, reach), tolerance), size
+    count = starts_in(box.continuous)
+    return *apart(z, values, count, min(APART, reach), tolerance), size
+
+
+def starts_in(dim: int) -> int:
+    """Return how many climbs start in ``dim`` dimensions.
+
+    All of them make a few steps together, at about the price of one. Thompson draws in
+    6 to 12 dimensions have so many hills that 8 starts missed the best by up to 6 % of
+    the score's range; 32 find as much as four times as many points and climbs.
+    """
+    return min(MOST_STARTS, max(STARTS, 4 * dim))
 
 
 def best_feasible_point(
