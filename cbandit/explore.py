@@ -65,13 +65,21 @@ class UCB:
             schedule such as :class:`~cbandit.RKHS`, or a callable ``(t, gain) ->
             beta``.
         cost_beta: ``beta`` of the costs, which may also be ``(m,)`` or
-            ``(*trials, m)``; as ``beta`` if left out.
+            ``(*trials, m)``; as ``beta`` if left out. Numbers may be negative: 0 takes
+            the mean, -1 the mean plus one deviation, so that an action counts as
+            feasible once it is likely to be. Fewer rounds exceed a limit then, but the
+            regret bounds of the papers, which rest on optimism in the costs, no longer
+            hold: a feasible region that looks infeasible from afar may stay untried.
+
+    Example:
+        >>> import cbandit as cb
+        >>> cautious = cb.UCB(1.0, cost_beta=-1.0)
     """
 
     name, samples = "UCB", False
 
     def __init__(self, beta: Any, cost_beta: Any = None) -> None:
-        self.widths = Widths(beta, cost_beta)
+        self.widths = Widths(beta, cost_beta, signed=True)
 
     def __repr__(self) -> str:
         return f"UCB({self.widths})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gpytorch
 import numpy as np
 import pytest
 import torch
@@ -168,3 +169,106 @@ def test_long_rows_are_scaled_one_by_one_and_alike(shared):
     scale = torch.tensor([[2.0, -0.5, -3.0]]).double()
     found = estimates(mean, spread, scale)
     torch.testing.assert_close(found, mean + scale[..., None] * spread)
+
+
+def rbf(x, y):
+    gap = np.asarray(x)[:, None] - np.asarray(y)[None]
+    return np.exp(-0.5 * np.square(gap / 0.2).sum(-1))
+
+
+def told_policy(kind, actions, trials=None, **explore):
+    """A policy over a line, told three rewards and costs."""
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = torch.tensor(0.2, dtype=F64)
+    gp = cb.GP(kernel, noise=1e-2)
+    policy = kind(
+        actions, reward=gp, costs=[gp], explore=cb.UCB(**explore), trials=trials
+    )
+    x = torch.tensor([[0.1], [0.5], [0.9]], dtype=F64)
+    cost = torch.tensor([[-3.0], [-1.0], [2.0]], dtype=F64)
+    batch = () if trials is None else (trials,)
+    reward = torch.tensor([0.0, 1.0, 2.0], dtype=F64)
+    policy.observe(
+        x=x.expand(*batch, 3, 1),
+        reward=reward.expand(*batch, 3),
+        cost=cost.expand(*batch, 3, 1),
+    )
+    return policy, x, reward, cost
+
+
+class TestNegativeCostWidths:
+    GRID = torch.linspace(0, 1, 101, dtype=F64).unsqueeze(-1)
+
+    def score(self, dense, x, reward, cost, width):
+        """RPOL's first score on the grid, by a dense solve."""
+        beliefs = [dense(rbf, 1e-2), dense(rbf, 1e-2)]
+        for gp, y in zip(beliefs, (reward, cost[:, 0]), strict=True):
+            for point, value in zip(x, y, strict=True):
+                gp.add(point, value)
+        (f, s), (g, r) = (gp.posterior(self.GRID.numpy()) for gp in beliefs)
+        return f + s - np.maximum(g - width * r, 0)
+
+    @pytest.mark.parametrize("width", [-1.0, -2.5, 0.0])
+    @pytest.mark.parametrize("kind", ["finite", "box", "trials"])
+    def test_they_add_deviations_to_the_mean(self, dense, width, kind):
+        box = cb.Box([0.0], [1.0])
+        actions = box if kind == "box" else cb.Finite(self.GRID)
+        trials = 2 if kind == "trials" else None
+        policy, *data = told_policy(cb.RPOL, actions, trials, beta=1.0, cost_beta=width)
+        choice, score = policy.ask(), self.score(dense, *data, width)
+        if kind == "box":
+            assert choice.x.item() == pytest.approx(score.argmax() / 100, abs=0.01)
+        else:
+            assert set(choice.index.reshape(-1).tolist()) == {int(score.argmax())}
+        optimistic = self.score(dense, *data, 1.0)
+        assert optimistic.argmax() > score.argmax() + 3
+
+    def test_one_a_cost_and_a_trial(self):
+        explore = cb.UCB(1.0, [[-1.0, 2.0], [0.0, -3.0]])
+        width = widths(explore, (2,), 2)
+        coefficient = explore.coefficient(width, Streams(0, 2))
+        assert coefficient.tolist() == [[1.0, 1.0, -2.0], [1.0, 0.0, 3.0]]
+
+    def test_a_saved_policy_goes_on(self, tmp_path):
+        policy, *_ = told_policy(cb.RPOL, cb.Box([0.0], [1.0]), cost_beta=-1.0, beta=1)
+        policy.save(tmp_path / "policy.pt")
+        copy = cb.load(tmp_path / "policy.pt")
+        for _ in range(3):
+            first, second = policy.ask(), copy.ask()
+            assert torch.equal(first.x, second.x)
+            policy.tell(first, reward=0.5, cost=0.1)
+            copy.tell(second, reward=0.5, cost=0.1)
+
+    @pytest.mark.parametrize(
+        ("make", "words"),
+        [
+            (lambda a, gp: cb.TS(1.0, -1.0), "cost_beta must not be negative"),
+            (lambda a, gp: cb.Rand(1.0, -1.0), "cost_beta must not be negative"),
+            (lambda a, gp: cb.UCB(-1.0), "beta must not be negative"),
+            (lambda a, gp: cb.UCB(1.0, [1.0, np.nan]), "cost_beta must be finite"),
+            (
+                lambda a, gp: cb.RPOL(
+                    a,
+                    reward=gp,
+                    costs=gp,
+                    explore=cb.UCB(1.0, -1.0),
+                    feedback=cb.Delayed(3, weight=1.0),
+                ),
+                "cost_beta must not be negative with feedback=cb.Delayed",
+            ),
+            (
+                lambda a, gp: cb.baselines.SafeOpt(
+                    a,
+                    reward=gp,
+                    costs=gp,
+                    explore=cb.UCB(1.0, -1.0),
+                    safe=cb.Safe(index=0),
+                ),
+                "SafeOpt takes no negative cost_beta",
+            ),
+        ],
+    )
+    def test_where_they_mean_nothing(self, make, words):
+        actions = cb.Finite(self.GRID)
+        with pytest.raises(cb.CBanditError, match=words):
+            make(actions, cb.GP.default(actions))

@@ -32,19 +32,30 @@ class Widths:
     """The widths ``beta`` of the reward and the costs: numbers, schedules or callables.
 
     A policy gives them the shape of its trials once, by :meth:`bind`.
+
+    Args:
+        beta: of the reward, and of the costs unless they have their own.
+        cost_beta: of the costs.
+        signed: whether numbers in ``cost_beta`` may be negative.
     """
 
-    def __init__(self, beta: Any, cost_beta: Any = None) -> None:
+    def __init__(self, beta: Any, cost_beta: Any = None, signed: bool = False) -> None:
         self.beta = _checked("beta", beta)
         self.cost_beta = self.beta
         if cost_beta is not None:
-            self.cost_beta = _checked("cost_beta", cost_beta)
+            self.cost_beta = _checked("cost_beta", cost_beta, signed)
+
+    @property
+    def negative(self) -> bool:
+        """Whether a cost's width is a negative number."""
+        value = self.cost_beta
+        return isinstance(value, Tensor) and bool((value < 0).any())
 
     def for_any_noise(self) -> Widths:
         """Return the same widths, with RKHS schedules in the form for every noise."""
         shared = self.cost_beta is self.beta
         beta, cost_beta = _for_any_noise(self.beta), _for_any_noise(self.cost_beta)
-        return Widths(beta, None if shared else cost_beta)
+        return Widths(beta, None if shared else cost_beta, self.negative)
 
     def __repr__(self) -> str:
         first, second = worded(self.beta), worded(self.cost_beta)
@@ -181,10 +192,12 @@ def _for_any_noise(beta: Width) -> Width:
     return beta.for_any_noise() if isinstance(beta, RKHS) else beta
 
 
-def _checked(name: str, beta: object) -> Width:
+def _checked(name: str, beta: object, signed: bool = False) -> Width:
     if callable(beta) and not isinstance(beta, type):
         function: Width = beta
         return function
+    if signed:
+        return checks.finite(name, checks.tensor(name, beta))
     return checks.nonnegative(name, beta)
 
 

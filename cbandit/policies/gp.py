@@ -256,7 +256,8 @@ class GPPolicy(Policy):
     explores: tuple[type, ...] = (UCB, TS, Rand)
     usual: Explore = UCB(1.0)  # what explore=None is
     hallucinates = False  # what pending=None is, where that goes
-    #: "Delayed", "Sliding" or "hallucinate", where they do not go, and why
+    #: "Delayed", "Sliding", "hallucinate" or "negative" (a negative cost_beta), where
+    #: they do not go, and why
     takes_no: Mapping[str, str] = {}
     continuous = True  # whether it can choose from a Box
     contextual = True
@@ -369,11 +370,21 @@ class GPPolicy(Policy):
                 "feedback must be None, cb.Delayed(window) or cb.Sliding(window); got "
                 f"{feedback!r}"
             )
-        kind = type(feedback).__name__
-        for name, what in (kind, f"feedback=cb.{kind}(...)"), (pending, f"{pending=}"):
+        kind, negative = type(feedback).__name__, explore.widths.negative
+        for name, what in (
+            (kind, f"feedback=cb.{kind}(...)"),
+            (pending, f"{pending=}"),
+            ("negative" if negative else "", "negative cost_beta"),
+        ):
             if name in self.takes_no:
                 reason = self.takes_no[name]
                 raise CBanditError(f"{type(self).__name__} takes no {what}: {reason}")
+        if isinstance(feedback, Delayed) and negative:
+            raise CBanditError(
+                "cost_beta must not be negative with feedback=cb.Delayed(...), which "
+                "widens the bounds by what has not arrived; got "
+                f"cb.{explore!r}"
+            )
         if isinstance(feedback, Delayed) and (
             pending == "hallucinate" or not isinstance(explore, UCB)
         ):

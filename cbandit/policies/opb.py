@@ -162,6 +162,9 @@ class GPOPB(GPPolicy):
     name = "OPB"
     contextual = False
     no_design = SAFE_START
+    takes_no: Mapping[str, str] = {
+        "negative": "its bounds of costs are pessimistic already; give their width"
+    }
     explores = (UCB,)
     splits = False
 
