@@ -10,8 +10,16 @@ from cbandit.actions.design import design_points, designed_number, designed_poin
 from cbandit.actions.finite import Finite
 from cbandit.actions.grid import ProductGrid
 from cbandit.actions.middle import nearest_to_middle, point_in_middle
-from cbandit.actions.names import Category, Context, Float, Int, Names
-from cbandit.actions.space import Space
+from cbandit.actions.names import (
+    Category,
+    Context,
+    Float,
+    Int,
+    Names,
+    is_category,
+    plain,
+)
+from cbandit.actions.space import Space, with_value
 from cbandit.actions.star import Star
 from cbandit.actions.unit import Unit, reach
 
@@ -36,7 +44,10 @@ __all__ = [
     "designed_number",
     "designed_point",
     "in_context_of",
+    "is_category",
     "nearest_to_middle",
+    "plain",
     "point_in_middle",
     "reach",
+    "with_value",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -98,6 +99,14 @@ class Box(Actions):
                 f"got {ends.reshape(-1, ends.shape[-1])[0].tolist()}"
             ) from None
         return torch.cat([clipped[..., :count], self.choices[rows]], -1)
+
+    def only(self, rows: Tensor) -> Box:
+        """Return the box with some of its rows of choices, ``(K,)`` bool."""
+        if self.choices is None:
+            raise CBanditError("this box has no rows of choices")
+        part = copy.deepcopy(self)
+        part.choices = self.choices[rows]
+        return part
 
     def nearest(self, x: Tensor) -> Tensor:
         """Return the point of the box nearest to each ``x (..., d)``."""

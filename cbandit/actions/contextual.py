@@ -195,7 +195,7 @@ class Shown:
     values: Tensor
 
     def round(
-        self, mask: Tensor | None, batched: bool
+        self, menu: Actions, mask: Tensor | None, batched: bool
     ) -> tuple[Actions, Tensor | None]:
         """Return the set of this round, and which of it is allowed.
 
@@ -203,12 +203,13 @@ class Shown:
         or the choices as points; or the box of choices alone.
 
         Args:
+            menu: the choices; a box may lack some of its rows.
             mask: ``(1 or T, N)``, the choices that are allowed; ``None``: all.
             batched: whether there is a trials axis.
         """
         space, values = self.space, self.values
         if space.continuous:
-            return space.menu, mask
+            return menu, mask
         if not space.levelled:
             points = space.candidates(values)
             return Finite(points if batched else points[0]), mask

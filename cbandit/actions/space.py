@@ -9,6 +9,7 @@ import torch
 
 from cbandit._core import checks
 from cbandit._core.hints import hinted
+from cbandit.actions.base import Actions
 from cbandit.actions.box import MOST_ROWS, Box
 from cbandit.actions.contextual import Contextual
 from cbandit.actions.grid import ProductGrid
@@ -79,6 +80,21 @@ def Space(
     names = Names(contexts, [n for n in _columns(parameters) if n in contexts])
     ordered: dict[str, Parameter | Context] = {**chosen, **contexts}
     return Contextual(_set(chosen), _set(ordered, parameters), names)
+
+
+def with_value(actions: Actions, name: str, value: object) -> Actions:
+    """Return a space in which a category has one more value, its last."""
+    if actions.names is None:
+        raise CBanditError(f"values are added to a cb.Space; got {actions!r}")
+    parameters = dict(actions.names.parameters)
+    parameter = parameters[name]
+    inner = parameter.parameter if isinstance(parameter, Context) else parameter
+    if not isinstance(inner, Category):
+        raise CBanditError(f"values are added to a category; {name} is {parameter!r}")
+    longer = Category(*inner.options, value)
+    shown = isinstance(parameter, Context)
+    parameters[name] = Context(longer) if shown else longer
+    return Space(**parameters)
 
 
 def _columns(parameters: Mapping[str, Parameter | Context]) -> list[str]:

@@ -251,6 +251,7 @@ class ADMMBO(GPPolicy):
 
     name = "ADMMBO"
     contextual = False
+    grows = False
     takes_no = TAKES_NO
     splits = False
 

@@ -377,6 +377,7 @@ class BKB(GPPolicy):
 
     name = "BKB"
     contextual = False
+    grows = False
     takes_no = dict.fromkeys(
         ("Delayed", "Sliding", "hallucinate"), "a sketch is of all that was told"
     )

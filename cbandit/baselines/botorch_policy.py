@@ -82,6 +82,7 @@ class BoTorchPolicy(GPPolicy):
 
     takes_no = TAKES_NO
     contextual = False
+    grows = False
     splits = False
 
     def __init__(

@@ -60,6 +60,7 @@ class SGPUCB(GPPolicy):
 
     name = "SGP-UCB"
     contextual = False
+    grows = False
     takes_no, no_design = SURE, SAFE_START
     explores = (UCB,)
     usual = UCB(2.0)

@@ -263,6 +263,10 @@ class Policy(metaclass=ABCMeta):
     common: Mapping[str, str] = POLICY  # what constructors hand on, with help
     _reminded = False
     _failed: Failed | None = None
+    #: positions in categories that are not chosen any more, by name
+    _retired: frozenset[tuple[str, float]] = frozenset()
+    #: what is left of the choices, a mask or a smaller box, once some are retired
+    _offer: tuple[Any, Tensor | None] | None = None
     _latest: tuple[Asked, Position] | None = None  # the round, and draws before it
 
     def __init_subclass__(cls, **arguments: object) -> None:
@@ -430,7 +434,34 @@ class Policy(metaclass=ABCMeta):
 
     def _left_over(self) -> Tensor | None:
         """Return the actions that have not failed, ``(T, N)``; ``None``: all."""
-        return self._restricted(self.actions, None)[0]
+        return self._restricted(*self._offered(None))[0]
+
+    def _offered(self, mask: Tensor | None) -> tuple[Any, Tensor | None]:
+        """Return the choices and a mask of them, without those that are retired.
+
+        ``mask`` is ``(1 or T, N)``, what ``among`` allows; ``None``: all.
+        """
+        if self._offer is None:
+            return self.actions.menu, mask
+        menu, left = self._offer
+        if mask is None or left is None:
+            return menu, left if mask is None else mask
+        mask = mask & left
+        if not bool(mask.any(-1).all()):
+            raise CBanditError("among must leave an action that is not retired")
+        return menu, mask
+
+    def _unretired(self, on: Actions) -> Tensor | None:
+        """Return a mask ``(1 or T, N)`` of a set without what is retired, if any is."""
+        if self._offer is None or self.actions.names is None:
+            return None
+        points, columns = on.block(0, on.size), self.actions.names.columns
+        gone = torch.zeros(points.shape[:-1], dtype=torch.bool, device=points.device)
+        for name, position in self._retired:
+            gone |= points[..., columns.index(name)] == position
+        if bool(gone.all(-1).any()):
+            raise CBanditError("actions must hold one that is not retired")
+        return ~gone.reshape(-1, on.size)
 
     def _shown(self, context: Any) -> Shown | None:
         """Return a user's context, checked; ``None`` if the set has none."""
@@ -528,7 +559,7 @@ class Policy(metaclass=ABCMeta):
             )
         if among is not None and actions is not None:
             raise CBanditError("ask takes among= or actions=, not both")
-        shown, menu = self._shown(context), self.actions.menu
+        shown = self._shown(context)
         if shown is not None and actions is not None:
             raise CBanditError(
                 "ask takes context= or actions=, not both; a part of the choices is "
@@ -536,12 +567,17 @@ class Policy(metaclass=ABCMeta):
             )
         mask = barred = None
         if among is not None:
+            menu = self.actions.menu
             mask = round_mask(among, menu, self.batch_shape, self.device)
         now, streams, ledger = self._settled(), self._streams, self._ledger
         streams.go(now.position)
-        on = self.actions if actions is None else self._round_actions(actions)
+        if actions is None:
+            on, mask = self._offered(mask)
+        else:
+            on = self._round_actions(actions)
+            mask = self._unretired(on)
         if shown is not None:
-            on, mask = shown.round(mask, bool(self.batch_shape))
+            on, mask = shown.round(on, mask, bool(self.batch_shape))
         if self._failed is not None:
             mask, barred = self._restricted(on, mask, shown)
         least = self._least_chance(confidence)
@@ -658,6 +694,7 @@ class Policy(metaclass=ABCMeta):
         if pi is not None:
             number = pi.index if shown is None else shown.choices(pi.index)
             pi = Distribution(outside(number), outside(pi.probability))
+        other = on is not self.actions and on is not self._offered(None)[0]
         return Choice(
             asked.t,
             index,
@@ -665,7 +702,7 @@ class Policy(metaclass=ABCMeta):
             infeasible.clone(),  # whoever asked may change it in place
             pi,
             self._ledger.id(asked.t),
-            None if on is self.actions else on,
+            on if other else None,
             keys,
             self.actions.names,
         )

@@ -424,6 +424,13 @@ class Ledger:
         entry = Entry(choice, given, made, self._nothing, self.awaits)
         self._entries[choice.t] = entry
 
+    def rename(self, change: Callable[[Choice], Choice]) -> None:
+        """Replace the policy's own copies of all choices, as ``change`` does."""
+        self._entries = {
+            t: entry._replace(choice=change(entry.choice))
+            for t, entry in self._entries.items()
+        }
+
     def latest(self, t: int) -> Entry:
         """Return the entry of the latest round ``t``."""
         return self._entries[t]

@@ -245,6 +245,7 @@ class EpochPenalty(GPPolicy):
     """
 
     name = "EpochPenalty"
+    grows = False
     piecemeal = False  # targets mix the reward with all costs
     takes_no = dict.fromkeys(("Delayed", "Sliding"), "epochs need every round")
     no_noise = "EpochPenalty takes no noise=: its targets mix the reward with costs"

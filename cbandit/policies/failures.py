@@ -61,6 +61,16 @@ class Failed:
                 points[i] = torch.cat([points[i], host[i : i + 1]])
         return Failed(self.actions, self.device, tuple(numbers), tuple(points))
 
+    def over(self, actions: Actions) -> Failed:
+        """Return the same failures in a set that has grown."""
+        numbers = []
+        for row in self.numbers:
+            if row:  # a box has none
+                x = self.actions.at(torch.tensor(row, device=self.device))
+                row = tuple(actions.index(x).tolist())
+            numbers.append(row)
+        return Failed(actions, self.device, tuple(numbers), self.points)
+
     def _numbered(self, choice: Choice, x: Tensor) -> list[int | None]:
         """Return the actions' numbers in the policy's set; ``None``: it has none."""
         if self.actions.continuous:

@@ -22,7 +22,16 @@ from cbandit._core.arguments import stated
 from cbandit._core.distributed import Ranks
 from cbandit._core.log import warn
 from cbandit._core.randomness import Position, Streams
-from cbandit.actions import Actions, Box, Shown, nearest_to_middle, point_in_middle
+from cbandit.actions import (
+    Actions,
+    Box,
+    Category,
+    Shown,
+    nearest_to_middle,
+    plain,
+    point_in_middle,
+    with_value,
+)
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
@@ -54,6 +63,7 @@ from cbandit.policies.choices import (
 from cbandit.policies.failures import Barred, remaining
 from cbandit.policies.late import Arrivals, Knowledge, absorbed_apart, absorbed_loose
 from cbandit.policies.outliers import Readings, bounded_data
+from cbandit.policies.retired import Retired, category_of, offered
 from cbandit.policies.sliding import Windowed, allowance
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.engines.choice import ENGINES
@@ -261,6 +271,7 @@ class GPPolicy(Policy):
     takes_no: Mapping[str, str] = {}
     continuous = True  # whether it can choose from a Box
     contextual = True
+    grows = True  # whether categories may come and go
     piecemeal = True  # costs of one choice may come one by one
     splits = True  # whether ranks may share the set; else each keeps all of it
     hears_costs = True  # whether move looks at the costs told
@@ -869,6 +880,92 @@ class GPPolicy(Policy):
         # units have changed, and the next multiplier may rest on them
         return state._replace(beliefs=state.beliefs.observe(data.rows()), moved=None)
 
+    # -- choices that come and go ------------------------------------------------------
+
+    @locked
+    def add(self, name: str, value: Any) -> None:
+        """Add a value to a category of the set; it may be chosen from now on.
+
+        It gets the last position. Nothing is known of it but what the prior says, given
+        all that was told of other values. A value that was retired comes back, with
+        what was told of it. A value of a context may be shown from now on.
+
+        Args:
+            name: of the parameter or the context.
+            value: a string, a number, a boolean or ``None``.
+
+        Example:
+            >>> import cbandit as cb
+            >>> space = cb.Space(model=cb.Category("old", "small"))
+            >>> policy = cb.GPUCB(space, reward=cb.GP.default(space))
+            >>> policy.add("model", "new")
+            >>> policy.retire("model", "old")
+            >>> policy.actions.size
+            3
+            >>> policy.ask(among={"model": ["old", "new"]}).params
+            {'model': 'new'}
+        """
+        position = self._category("add", name).place(plain(value))
+        if position is not None:
+            if (name, position) not in self._retired:
+                raise CBanditError(f"add: {name} has the value {value!r} already")
+            retired = self._retired - {(name, position)}
+            self._retire(retired)
+            return
+        grown = with_value(self.actions, name, plain(value))
+        actions = grown.to(self.device, self.dtype)
+        state, domain = self._settled().state, actions.domain
+        beliefs = state.beliefs.over(domain)
+        offer = offered(actions.menu, self._retired, self.batch_shape, self.device)
+        failed = None if self._failed is None else self._failed.over(domain)
+
+        def renamed(choice: Choice) -> Choice:
+            if choice.index is None or choice.actions is not None:
+                return choice
+            index = actions.index(choice.x)
+            return replace(choice, index=index, keys=index.reshape(-1).tolist())
+
+        self._ledger.rename(renamed)
+        self._change(state._replace(beliefs=beliefs))
+        self.actions, self._offer, self._failed = actions, offer, failed
+
+    @locked
+    def retire(self, name: str, value: Any) -> None:
+        """Never choose a value of a category again, unless it is added again.
+
+        What was told of it still counts, and its choices that wait for feedback can be
+        told.
+
+        Args:
+            name: of the parameter.
+            value: one of its values.
+        """
+        category = self._category("retire", name)
+        position = category.place(plain(value))
+        if position is None:
+            raise CBanditError(f"retire: {name} must be of {category!r}; got {value!r}")
+        if name not in self.actions.menu.names.parameters:
+            raise CBanditError(
+                f"retire: {name} is a context, which is shown and not chosen"
+            )
+        retired = self._retired | {(name, position)}
+        self._retire(retired)
+
+    def _retire(self, retired: Retired) -> None:
+        """Replace the values that are not chosen any more."""
+        menu, device = self.actions.menu, self.device
+        self._offer = offered(menu, retired, self.batch_shape, device)
+        self._retired = retired
+
+    def _category(self, call: str, name: str) -> Category:
+        """Return a category by its name, or raise an error that names the call."""
+        if not self.grows:
+            raise CBanditError(
+                f"{type(self).__name__} has no {call}: it rests on a set that stays; "
+                "CKB, RPOL, GPUCB, GPTS, SCGPUCB and CONFIG have it"
+            )
+        return category_of(self.actions, call, name)
+
     # -- what is believed --------------------------------------------------------------
 
     @property
@@ -980,16 +1077,15 @@ class GPPolicy(Policy):
         limits = torch.where(data[:, 1:], limits[:, :count], torch.inf)
         if actions.continuous:
             streams = Streams(self.seed, self.trials, "recommend")
-            barred = self._restricted(actions.menu, None, shown)[1]
-            x = _likely(
-                beliefs, actions.menu, limits, confidence, streams, barred, shown
-            )
+            menu = self._offered(None)[0]
+            barred = self._restricted(menu, None, shown)[1]
+            x = _likely(beliefs, menu, limits, confidence, streams, barred, shown)
             moments = _spread(units, *beliefs.anywhere(x.unsqueeze(1)))
             best = recommend([(0, *moments)], limits, confidence)
             best = replace(best, index=None)
         elif shown is not None:
             points = shown.space.candidates(shown.values)
-            on, mask = shown.round(None, bool(self.batch_shape))
+            on, mask = shown.round(*self._offered(None), bool(self.batch_shape))
             left = self._restricted(on, mask, shown)[0]
             if left is not None and on is actions.domain:
                 left = left.gather(1, on.index(points).expand(len(left), -1))
@@ -1401,6 +1497,8 @@ class Search:
         around = beliefs.incumbents(INCUMBENTS)
         if asked.shown is not None:
             around = asked.shown.space.split(around)[0]
+        if box is not self.actions:  # some of its rows may be retired
+            around = box.nearest(around)
         if asked.confidence is not None:
             return self._sure(estimate, around, asked.confidence)
         if look.score == scores.Feasible.kind:
@@ -1523,6 +1621,8 @@ def _likely(
     incumbents = beliefs.incumbents(LIKELY)
     if shown is not None:
         incumbents = shown.space.split(incumbents)[0]
+    if box is not beliefs.actions:  # some of its rows may be retired
+        incumbents = box.nearest(incumbents)
     best, _ = best_feasible_point(box, estimate, streams, incumbents, barred=barred)
     if best.x is None:
         raise CBanditError("the search of a box came to no point")

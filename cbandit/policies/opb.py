@@ -161,6 +161,7 @@ class GPOPB(GPPolicy):
 
     name = "OPB"
     contextual = False
+    grows = False
     no_design = SAFE_START
     takes_no: Mapping[str, str] = {
         "negative": "its bounds of costs are pessimistic already; give their width"

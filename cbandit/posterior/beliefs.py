@@ -243,6 +243,11 @@ class Beliefs(Value):
         (group,) = self.groups
         return self._with(groups=(group.retarget(targets),))
 
+    def over(self, actions: Actions) -> Self:
+        """Return the beliefs over a set in which a category has grown."""
+        groups = tuple(group.over(actions) for group in self.groups)
+        return self._with(actions=actions, groups=groups)
+
     def forget_all(self) -> Self:
         """Drop all data but keep the hyperparameters."""
         return self._with(groups=tuple(group.emptied() for group in self.groups))
@@ -791,6 +796,17 @@ class Group(Value):
         engine = self._fresh(self.held.plan)
         engine.history.sharp = self.held.history.sharp  # asks the device once
         return self._over(Log(), held=engine)
+
+    def over(self, actions: Actions) -> Self:
+        """Return the group over a set in which a category has grown."""
+        covariance, dtype = self.prior.covariance.over(actions), self.prior.dtype
+        grown = self._with(
+            prior=replace(self.prior, actions=actions, covariance=covariance),
+            # a place of a grid has another number now
+            log=Log([row._replace(keys=actions.keys(row.x)) for row in self.log]),
+            tolerance=covariance.tolerance(actions, dtype).expand(self.prior.trials),
+        )
+        return grown._with(held=grown._fresh(self.held.plan))
 
     def split(self, functions: list[int]) -> tuple[Self, Self]:
         """Return the group without some functions, and a group of those functions."""

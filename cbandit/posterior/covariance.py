@@ -212,6 +212,10 @@ class Covariance:
             )
         return cls(kernel, actions.dim, unit)
 
+    def over(self, actions: Actions) -> Covariance:
+        """Return the covariance over a set in which a category has grown."""
+        return self
+
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """``()``, or ``(trials,)`` where each trial has hyperparameters of its own."""
