@@ -391,6 +391,22 @@ def test_all_gp_policies_choose_in_contexts(space, kind):
     assert {name: choice.params[name] for name in SHOWN[space]} == SHOWN[space]
 
 
+@every
+@pytest.mark.parametrize("trials", [None, 2])
+def test_random_choices_in_contexts(space, trials):
+    gp = cb.GP.default(space)
+    for options in ({"costs": 1}, {"costs": gp, "feasible": True}):
+        policy = cb.baselines.Random(space, trials=trials, **options)
+        filled(policy, 6)
+        x = torch.stack([policy.ask(context=SHOWN[space]).x for _ in range(20)])
+        rows = x[:, 0] if trials else x
+        assert len({tuple(row) for row in rows.tolist()}) > 1
+        params = space.names.params(rows)
+        assert all({n: p[n] for n in SHOWN[space]} == SHOWN[space] for p in params)
+        with pytest.raises(cb.CBanditError, match="recommends nothing in a context"):
+            policy.recommend()
+
+
 @numbered
 @pytest.mark.parametrize("feedback", [cb.Sliding(5), cb.Delayed(3)])
 def test_windows_and_delays_in_contexts(space, feedback):
@@ -568,3 +584,44 @@ def test_simulate_plays_contexts(space, trials, tmp_path):
     assert frame["region"].iloc[-1] == wanted["region"]
     if space is POINTS:
         assert frame["prompt2"].iloc[-1] == pytest.approx(wanted["prompt"][1])
+
+
+class Day(World):
+    """A process whose best speed depends on the day's load, which heats it too."""
+
+    thresholds = 0.8
+
+    def round(self, t, generator):
+        return cb.Round(context={"load": np.random.default_rng(t).uniform()})
+
+    def reward(self, x, t):
+        load = np.random.default_rng(t).uniform()
+        return -((x[..., 0] - load) ** 2)
+
+    def costs(self, x, t):
+        return x[..., :1] * (0.6 + 0.9 * np.random.default_rng(t).uniform())
+
+
+@pytest.mark.slow
+def test_a_tuner_that_sees_the_days_load_does_better_and_keeps_its_limit():
+    # 3 trials of 40 rounds with fixed seeds; the ignorant one's best speed is a half,
+    # at a reward of -1/12 a round whatever it learns
+    seen = cb.Space(speed=cb.Float(0.0, 1.0), load=cb.Context(cb.Float(0.0, 1.0)))
+    blind = cb.Space(speed=cb.Float(0.0, 1.0))
+    late = {}
+    for space in (seen, blind):
+        kernel = gpytorch.kernels.RBFKernel().double()
+        kernel.lengthscale = torch.tensor(0.5, dtype=torch.float64)
+        gp = cb.GP(kernel, noise=0.01)
+        world = Day(space)
+        if space is blind:
+            world.round = lambda t, generator: cb.Round()
+        policy = cb.CKB(
+            space, reward=gp, costs=gp, thresholds=0.8, trials=3,
+            explore=cb.UCB(1.0), step=0.1, cap=5.0,
+        )  # fmt: skip
+        run = cb.simulate(policy, world, 40, progress=False)
+        assert float(run.costs.mean(-2).max()) <= 0.8
+        late[space] = run.true_rewards[:, 20:].mean(-1)
+    assert bool((late[seen] > late[blind]).all())
+    assert float(late[seen].mean()) > -0.5 / 12

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -99,9 +100,18 @@ class Contextual(Actions):
 
     def candidates(self, values: Tensor) -> Tensor:
         """Return all choices in contexts ``(*b, k)``, as points ``(*b, N, d)``."""
+        rows = self._rows.expand(*values.shape[:-1], -1, -1).clone()
+        rows[..., self._shown] = values.to(rows).unsqueeze(-2)
+        return rows
+
+    @cached_property
+    def _rows(self) -> Tensor:
+        """All choices, ``(N, d)``, with 0 for the contexts."""
         every = self._menu.block(0, self._menu.size)
-        shape = *values.shape[:-1], len(every), -1
-        return self.joined(every.expand(shape), values.unsqueeze(-2).expand(shape))
+        return self.joined(every, every.new_zeros(len(every), len(self._shown)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: v for name, v in vars(self).items() if name != "_rows"}
 
     def read(self, context: Any, batch_shape: tuple[int, ...]) -> Tensor:
         """Return a user's context as coordinates, ``(T, k)``.

@@ -57,6 +57,7 @@ class Random(Policy):
     """
 
     name = "Random"
+    contextual = True
 
     def __init__(
         self,
@@ -84,12 +85,12 @@ class Random(Policy):
                 "feasible=True needs beliefs about the costs: give costs= as a cb.GP "
                 f"or a list of them; got {costs!r}"
             )
+        domain = self.actions.domain
         for j, belief in enumerate(beliefs):
-            belief.suit(f"costs[{j}]", self.actions, self.batch_shape)
+            belief.suit(f"costs[{j}]", domain, self.batch_shape)
             beliefs[j] = self.senses.belief(1 + j, belief)
-        self._begin(
-            Beliefs(beliefs, self.actions, self.batch_shape, self.dtype, self.device)
-        )
+        batch = self.batch_shape
+        self._begin(Beliefs(beliefs, domain, batch, self.dtype, self.device))
 
     def decide(
         self, state: Beliefs | None, asked: Asked
@@ -120,8 +121,10 @@ class Random(Policy):
 
         The policy has no belief about the reward, and so no chances: ``probability`` is
         NaN, ``feasible`` says whether the means kept the limits, and ``confidence``
-        changes nothing.
+        changes nothing. Of a set with contexts it knows none.
         """
+        if self.actions.domain is not self.actions:
+            raise CBanditError(f"{self.name} recommends nothing in a context")
         return self._best_tried(confidence)
 
     def _due(self, state: Beliefs | None) -> Beliefs | None:
@@ -139,7 +142,7 @@ class Random(Policy):
     def _among(self, beliefs: Beliefs, asked: Asked) -> Decision:
         """Return the action a random share of the way through the feasible ones."""
         share = asked.streams.uniform()
-        other = None if asked.actions is self.actions else asked.actions
+        other = None if asked.actions is self.actions.domain else asked.actions
         looks = stretches(beliefs, None, [], other)
         over = [self._excess(beliefs, mean, asked.t) for _, mean, _ in looks]
         excess = torch.cat(over, -1)
@@ -155,7 +158,8 @@ class Random(Policy):
         box, size = asked.actions, self._size
         share = asked.streams.uniform(TRIES, box.dim).reshape(size, TRIES, box.dim)
         x = drawn(box, None, share.to(self.device))
-        mean, _ = beliefs.anywhere(x.double())
+        points = x if asked.shown is None else asked.shown.whole(x)
+        mean, _ = beliefs.anywhere(points.double())
         over = self._excess(beliefs, mean, asked.t)
         if asked.barred is not None:
             over = over.masked_fill(asked.barred(box.unit.of(x)), torch.inf)
