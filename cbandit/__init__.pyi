@@ -30,6 +30,7 @@ from cbandit.choice import Choice as Choice
 from cbandit.choice import Distribution as Distribution
 from cbandit.confidence import RKHS as RKHS
 from cbandit.confidence import Constant as Constant
+from cbandit.errors import BudgetError as BudgetError
 from cbandit.errors import CBanditError as CBanditError
 from cbandit.errors import CheckpointError as CheckpointError
 from cbandit.errors import ChoiceError as ChoiceError
@@ -47,6 +48,7 @@ from cbandit.policies.base import Marginal as Marginal
 from cbandit.policies.base import Policy as Policy
 from cbandit.policies.base import Posterior as Posterior
 from cbandit.policies.base import load as load
+from cbandit.policies.budget import Budget as Budget
 from cbandit.policies.choices import Decision as Decision
 from cbandit.policies.ckb import CKB as CKB
 from cbandit.policies.epoch import EpochPenalty as EpochPenalty

@@ -68,6 +68,9 @@ class Choice:
         keys: the number, or on a box the coordinates, of each trial's action on the
             host, where the policy knows them there.
         names: the names of the coordinates, if the policy's set has any.
+        idle: ``(*trials,)``, trials that play nothing, because no action fits what is
+            left of a :class:`~cbandit.Budget`; nothing has to be told of them.
+            ``None``: all play.
     """
 
     t: int
@@ -79,6 +82,7 @@ class Choice:
     actions: object = field(default=None, repr=False)
     keys: list[Hashable] | None = field(default=None, repr=False)
     names: Naming | None = field(default=None, repr=False)
+    idle: Tensor | None = field(default=None, repr=False)
 
     __copy__ = copy.deepcopy  # a shallow one would share the tensors
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "BudgetError",
     "CBanditError",
     "CheckpointError",
     "ChoiceError",
@@ -35,6 +36,10 @@ class ChoiceError(CBanditError):
 
 class HorizonError(CBanditError):
     """Raised when a round is asked for beyond the policy's horizon."""
+
+
+class BudgetError(CBanditError):
+    """Raised when no trial can afford an action any more, see :class:`cb.Budget`."""
 
 
 class InfeasibleError(CBanditError):

@@ -40,11 +40,12 @@ CLASSES = {
     """,
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
-        Arms Arrivals AtOnce Average Awaited Barred Bounds CheckedPsi CKB Classes
-        CountOPB Dual Entry Epoch EpochPenalty Failed GPOPB GPState GPTS GPUCB
-        History LCLUCB Ledger Lock Made News Now OPLB OPNLB Paired Penalty Place
-        Plane Played Readings Row Resolved RPOL Safe SafeAction SafeEstimate Scales
-        SCGPUCB Schedule Senses Spending Stage Told Trust _Turned Waiting Windowed
+        Account Arms Arrivals AtOnce Average Awaited Barred Bounds Budget Budgets
+        CheckedPsi CKB Classes CountOPB Dual Entry Epoch EpochPenalty Failed GPOPB
+        GPState GPTS GPUCB History LCLUCB Ledger Lock Made News Now OPLB OPNLB
+        Paired Penalty Place Plane Played Promise Readings Row Resolved RPOL Safe
+        SafeAction SafeEstimate Scales SCGPUCB Schedule Senses Spending Stage Told
+        Trust _Turned Waiting Windowed
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Coming Covariance Engine Form Group History

@@ -256,6 +256,7 @@ class Policy(metaclass=ABCMeta):
     no_design = ""  # why its first rounds are not a design's, where they are not
     no_noise = ""  # why tell takes no noise, where it does not
     piecemeal = False  # whether costs may come one by one; else they wait for all
+    spends = False  # whether thresholds may be budgets
     patient = False  # whether it counts on choices that wait for their feedback
     takes_confidence = False  # whether ask takes confidence=
     acquires = False  # whether scores are of a unit of their own
@@ -297,6 +298,12 @@ class Policy(metaclass=ABCMeta):
         #: the user's words for costs and senses
         self.senses = Senses(m, thresholds, minimise)
         self.m, thresholds = self.senses.m, self.senses.limits
+        if self.senses.budgets and not self.spends:
+            raise CBanditError(
+                f"{type(self).__name__} takes no cb.Budget in thresholds: cb.CKB, "
+                "cb.RPOL, cb.baselines.CONFIG and a cb.GPPolicy of your own do, where "
+                "they have a belief about every cost; give a limit of one round"
+            )
         self._costs = range(1, 1 + self.m)  # functions, 0 is the reward
         self._labels = ("reward", *map(self.senses.label, range(self.m)))
         self.trials, self.seed = trial_range(trials), checks.seed(seed)
@@ -316,6 +323,10 @@ class Policy(metaclass=ABCMeta):
         self.actions: Any = actions.to(self.device, self.dtype)
         if horizon is not None:
             horizon = checks.whole("horizon", horizon, 1, "None or a positive int")
+        for j, budget in self.senses.budgets.items():
+            name = f"the total of {self.senses.label(j)!r}"
+            self._per_trial(name, budget.total)
+            horizon = min(budget.rounds, horizon or budget.rounds)
         self.horizon = horizon
         self.design = checks.whole("design", design, 0, "a whole number, 0 for none")
         if design and self.no_design:
@@ -333,7 +344,8 @@ class Policy(metaclass=ABCMeta):
         self._lock = Lock()
         costs = self.m > 0 and self.learns_costs
         self._ledger = Ledger(self._size, self.m, costs)
-        self._history = History(self._size, self.m, self.actions.dim)
+        budgets = len(self.senses.budgets)
+        self._history = History(self._size, self.m, self.actions.dim, budgets)
         self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
         self._now = Now(0, None, self._streams.position(), 0)
 
@@ -556,6 +568,8 @@ class Policy(metaclass=ABCMeta):
             raise HorizonError(
                 f"ask: the horizon of {self.horizon} rounds has passed; build the "
                 "policy with a larger horizon="
+                + ", and budgets of as many rounds"
+                * bool(self.senses.budgets)
             )
         if among is not None and actions is not None:
             raise CBanditError("ask takes among= or actions=, not both")
@@ -609,7 +623,14 @@ class Policy(metaclass=ABCMeta):
         private = private_copy(choice)
         state = self._stood(state, private)
         phi = getattr(state, "multiplier", None)
-        made = Made(time(), phi, decision.estimate, decision.score)
+        made = Made(
+            time(),
+            phi,
+            decision.estimate,
+            decision.score,
+            decision.pace,
+            decision.promised,
+        )
         ledger.open(private, choice, made)
         # this one assignment makes the round count
         self._now = Now(t, state, streams.position(), now.heard)
@@ -690,6 +711,10 @@ class Policy(metaclass=ABCMeta):
         infeasible = self._nowhere
         if decision.infeasible is not None:
             infeasible = outside(decision.infeasible)
+        idle = decision.idle
+        if idle is not None:
+            idle = outside(idle)
+            infeasible = infeasible | idle
         pi = decision.distribution
         if pi is not None:
             number = pi.index if shown is None else shown.choices(pi.index)
@@ -705,6 +730,7 @@ class Policy(metaclass=ABCMeta):
             on if other else None,
             keys,
             self.actions.names,
+            idle,
         )
 
     # -- feedback --------------------------------------------------------------------
@@ -736,7 +762,9 @@ class Policy(metaclass=ABCMeta):
                 are, on a Box, points within 1e-3 of it (of the unit cube, in the same
                 row of choices), and on a Star its segment. Beliefs learn nothing; a
                 multiplier moves as in a round without feedback. If the action may work
-                another time, :meth:`cancel` instead.
+                another time, :meth:`cancel` instead. Beside a :class:`~cbandit.Budget`
+                what the choice may have cost stays spent, unless ``cost`` says what it
+                did cost: this is charged, and not learned from.
         """
         mask = None if where is None else told_in(where, self.batch_shape)
         known = self.sees_costs and reward is None and cost is not None
@@ -744,12 +772,20 @@ class Policy(metaclass=ABCMeta):
             if known or not bool(torch.as_tensor(mask).any()):
                 return  # nothing that has not come already
         entry = self._entry(choice)
+        mask = entry.playing(mask)
+        if mask is not None and not bool(mask.any()):
+            return  # nobody plays there
         if failed is False or not checks.flag("failed", failed):
             self._ledger.put(self._told(entry, reward, cost, noise, mask))
             return
-        if any(each is not None for each in (reward, cost, noise)):
-            raise CBanditError("tell takes failed=True or feedback, not both")
-        new = entry.having_failed(mask, self._ledger.number())
+        told = (reward, noise) if self.senses.budgets else (reward, cost, noise)
+        if any(each is not None for each in told):
+            raise CBanditError(
+                "tell takes failed=True or feedback, not both"
+                + "; beside a Budget, cost= too" * bool(self.senses.budgets)
+            )
+        new = self._charged(entry, cost, mask)
+        new = new.having_failed(mask, self._ledger.number())
         self._add_failure(entry.choice, mask)
         self._ledger.put(new)
         LOG.info("%s: choice %s has failed", self.name, entry.choice.id)
@@ -842,6 +878,21 @@ class Policy(metaclass=ABCMeta):
             held=None if closed else held,
         )
 
+    def _charged(self, entry: Entry, cost: Any, mask: Tensor | None) -> Entry:
+        """Return an entry with costs that count towards budgets alone."""
+        if cost is None:
+            return entry
+        columns = self.senses.columns(cost)
+        every = list(range(self.m)) if columns is None else columns
+        entry.told([1 + j for j in every], mask, self._labels, columns is None)
+        if columns is None:
+            values = self._values("cost", cost, self._costs, mask)
+        else:
+            values = self._named_values(cost, columns, mask)
+        t, serial = self._now.t, self._ledger.number()
+        item = Told(values, mask, None, t, serial, columns, time())
+        return entry._replace(charged=(*entry.charged, item))
+
     def _values(
         self, name: str, value: Any, functions: Sequence[int], mask: Tensor | None
     ) -> Tensor:
@@ -864,9 +915,26 @@ class Policy(metaclass=ABCMeta):
         return torch.cat(parts, -1)
 
     @locked
-    def cancel(self, choice: Choice | str) -> None:
-        """Say that the rest of a choice's feedback will never come."""
+    def cancel(
+        self,
+        choice: Choice | str,
+        cost: ArrayLike | Mapping[str, ArrayLike] | None = None,
+    ) -> None:
+        """Say that the rest of a choice's feedback will never come.
+
+        Args:
+            choice: what ``ask`` returned, or its ``id``.
+            cost: what it cost all the same, as of :meth:`tell`: this is charged to the
+                :class:`~cbandit.Budget` and not learned from. Left out, what it may
+                have cost stays spent.
+        """
         entry = self._entry(choice)
+        if cost is not None and not self.senses.budgets:
+            raise CBanditError(
+                "cancel takes cost= beside a cb.Budget only; what came of the choice "
+                "goes to tell(choice, cost=...), before it is cancelled"
+            )
+        entry = self._charged(entry, cost, entry.playing(None))
         serial = self._ledger.number()
         self._ledger.put(entry._replace(closed=True, cancelled=serial))
         LOG.info("%s: choice %s is cancelled", self.name, entry.choice.id)

@@ -50,6 +50,8 @@ class Asked(NamedTuple):
             :meth:`~cbandit.actions.Shown.round` says, and a decision is one of them.
         confidence: the least probability ``(T,)`` that all limits are kept, if that was
             asked for.
+        over: on a box, by how much points ``(T, n, d)`` exceed what is left of budgets,
+            ``(T, b, n)``; ``None``: no matter.
     """
 
     t: int
@@ -61,6 +63,7 @@ class Asked(NamedTuple):
     barred: Barred | None = None
     shown: Shown | None = None
     confidence: Tensor | None = None
+    over: Callable[[Tensor], Tensor] | None = None
 
     @property
     def waiting(self) -> list[Entry]:
@@ -102,6 +105,10 @@ class Decision:
         score: of the action, ``(T,)``, for the history.
         estimate: of reward and costs in that score, ``(T, 1 + m)``, for the history.
         sure: whether it is known to fit the set; otherwise ``ask`` checks it.
+        idle: trials ``(T,)`` that play nothing; ``None``: none.
+        pace: the limits of this round by the ``b`` budgets, ``(T, b)``, for the
+            history.
+        promised: what the choice may cost, likewise.
     """
 
     index: Tensor | None
@@ -112,6 +119,9 @@ class Decision:
     score: Tensor | None = None
     estimate: Tensor | None = None
     sure: bool = False
+    idle: Tensor | None = None
+    pace: Tensor | None = None
+    promised: Tensor | None = None
 
     def doubted(self, where: Tensor) -> Decision:
         """Return the decision, reported as infeasible in the trials ``where (T,)``."""
@@ -188,12 +198,15 @@ class News(NamedTuple):
         rewards: what was told of its reward.
         costs: what was told of its costs.
         cancelled: whether the rest will never come.
+        charged: costs of a choice that was cancelled or has failed, which count towards
+            budgets alone.
     """
 
     choice: Choice
     rewards: Sequence[Told]
     costs: Sequence[Told]
     cancelled: bool = False
+    charged: Sequence[Told] = ()
 
     def by_functions(self) -> list[tuple[Told, list[int]]]:
         """Return each item told with its functions: 0 is the reward, costs follow."""
@@ -261,12 +274,16 @@ class Made(NamedTuple):
         multiplier: that it used, ``(T, m)``, where there is one.
         estimate: of reward and costs at the choice, ``(T, 1 + m)``, where it is known.
         score: of the choice, ``(T,)``, where it is known.
+        pace: the limits by budgets, ``(T, b)``, where there are any.
+        promised: what the choice may cost, likewise.
     """
 
     time: float
     multiplier: Tensor | None = None
     estimate: Tensor | None = None
     score: Tensor | None = None
+    pace: Tensor | None = None
+    promised: Tensor | None = None
 
 
 class Entry(NamedTuple):
@@ -284,6 +301,7 @@ class Entry(NamedTuple):
         cancelled: the serial number of its cancellation, 0: it was not cancelled.
         held: costs ``(T, m)`` that wait for the others, where all count together.
         failed: trials in which the action has failed, ``(T,)``; ``None``: in none.
+        charged: costs that count towards budgets alone, absorbed or not.
     """
 
     choice: Choice
@@ -297,6 +315,15 @@ class Entry(NamedTuple):
     cancelled: int = 0
     held: Tensor | None = None
     failed: Tensor | None = None
+    charged: tuple[Told, ...] = ()
+
+    def playing(self, mask: Tensor | None) -> Tensor | None:
+        """Return the trials of a mask ``(T,)``, ``None`` for all, that play."""
+        idle = self.choice.idle
+        if idle is None:
+            return mask
+        plays = ~idle.reshape(-1).cpu()
+        return plays if mask is None else mask & plays
 
     def waits(self) -> Tensor:
         """Return the trials that still wait for feedback, ``(T,)``."""
@@ -320,7 +347,8 @@ class Entry(NamedTuple):
             at_once: whether all costs come, or some by name.
         """
         if mask is None and len(functions) == self.came.shape[1] and not self.rewards:
-            if not self.costs and self.failed is None and self.held is None:
+            whole = self.failed is None and self.choice.idle is None
+            if not self.costs and whole and self.held is None:
                 return torch.ones_like(self.came), True
         now = torch.zeros_like(self.came)
         now[:, list(functions)] = True if mask is None else mask.unsqueeze(-1)
@@ -421,7 +449,10 @@ class Ledger:
     def open(self, choice: Choice, given: Choice, made: Made) -> None:
         """Enter a new choice, just before the policy commits to it."""
         self._rounds[choice.id] = choice.t
-        entry = Entry(choice, given, made, self._nothing, self.awaits)
+        came = self._nothing
+        if choice.idle is not None:  # these wait for nothing
+            came = came | choice.idle.reshape(-1, 1).cpu()
+        entry = Entry(choice, given, made, came, self.awaits)
         self._entries[choice.t] = entry
 
     def rename(self, change: Callable[[Choice], Choice]) -> None:
@@ -539,9 +570,12 @@ class Ledger:
                 rewards = tuple(told for told in rewards if told.serial > heard)
             if costs and costs[0].serial <= heard:
                 costs = tuple(told for told in costs if told.serial > heard)
+            charged = entry.charged
+            if charged:
+                charged = tuple(told for told in charged if told.serial > heard)
             cancelled = entry.cancelled > heard
-            if rewards or costs or cancelled:
-                out.append(News(entry.choice, rewards, costs, cancelled))
+            if rewards or costs or cancelled or charged:
+                out.append(News(entry.choice, rewards, costs, cancelled, charged))
         return out
 
     def reminder(self, name: str) -> str:

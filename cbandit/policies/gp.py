@@ -6,8 +6,9 @@ Estimates are ``mean + coefficient * spread + offset``, kept within a bound.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -41,6 +42,7 @@ from cbandit.explain import Rival
 from cbandit.explore import TS, UCB, Explore, Rand, clip
 from cbandit.policies.acquire import Acquired, Estimates
 from cbandit.policies.base import POLICY, Policy, Posterior, locked
+from cbandit.policies.budget import Account, Budgets, Promise, Standing
 from cbandit.policies.censored import Awaited
 from cbandit.policies.chances import log_chance, trusted
 from cbandit.policies.checks import (
@@ -128,6 +130,8 @@ class GPState(NamedTuple):
         own: further state of a derived policy.
         waiting: costs told before that have no unit yet.
         readings: the range to expect of the next reading; ``None``: no bounds.
+        account: what was spent of budgets, and what is promised; ``None``: there are
+            none.
     """
 
     beliefs: Any
@@ -139,6 +143,7 @@ class GPState(NamedTuple):
     own: Any = None
     waiting: Waiting | None = None
     readings: Readings | None = None
+    account: Account | None = None
 
     def measured(self) -> tuple[tuple[Tensor, ...], Waiting | None]:
         """Return the told costs in units, and those that have no unit yet."""
@@ -269,11 +274,13 @@ class GPPolicy(Policy):
     #: "Delayed", "Sliding", "hallucinate" or "negative" (a negative cost_beta), where
     #: they do not go, and why
     takes_no: Mapping[str, str] = {}
+    spends = True
     continuous = True  # whether it can choose from a Box
     contextual = True
     grows = True  # whether categories may come and go
     piecemeal = True  # costs of one choice may come one by one
     splits = True  # whether ranks may share the set; else each keeps all of it
+    _budgets: Budgets | None = None
     hears_costs = True  # whether move looks at the costs told
     common = GP_POLICY
 
@@ -323,11 +330,14 @@ class GPPolicy(Policy):
         self._bound = None if clip is None else self._bounds(clip, len(beliefs))
         self._functions, self._drift = len(beliefs), getattr(feedback, "drift", None)
         self._steady, self._always = False, None
-        if not (callable(self.thresholds) or callable(self._drift)):
+        moving = callable(self.thresholds) or self.senses.budgets
+        if not (moving or callable(self._drift)):
             self._always, self._steady = self._offset(1, None), True
         self._timing = self._timing_of(feedback)
         self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
-        self._ranks = distributed.current() if self.splits else distributed.ALONE
+        self._budgets = self._budgeted(len(beliefs))
+        apart = self.splits and self._budgets is None
+        self._ranks = distributed.current() if apart else distributed.ALONE
         #: on a Box: how many climbs the searches made, how many failed, and how many of
         #: these scipy's L-BFGS-B took higher
         self.climbs = Climbs()
@@ -340,7 +350,11 @@ class GPPolicy(Policy):
         readings = None
         if self.standardized:
             readings = Readings.none((self._size, fresh.functions), self.device)
-        self._begin(GPState(fresh, self._start, Arrivals(late), readings=readings))
+        account = None if self._budgets is None else self._budgets.opened()
+        arrivals = Arrivals(late)
+        self._begin(
+            GPState(fresh, self._start, arrivals, readings=readings, account=account)
+        )
 
     def __init_subclass__(cls, **arguments: object) -> None:
         """Note whether a new class defines :meth:`acquire`."""
@@ -405,6 +419,31 @@ class GPPolicy(Policy):
                 f"and pending={pending!r}"
             )
         return pending
+
+    def _budgeted(self, functions: int) -> Budgets | None:
+        """Return the budgets among the thresholds; ``None``: there are none."""
+        budgets = self.senses.budgets
+        if not budgets:
+            return None
+        if self.sees_costs or functions <= self.m:
+            raise CBanditError(
+                "a cb.Budget in thresholds needs a belief about every cost, and costs "
+                f"that are told; {type(self).__name__} goes without: give a limit of "
+                "one round"
+            )
+        if type(self).decide is not GPPolicy.decide:
+            raise CBanditError(
+                f"{type(self).__name__} chooses by a rule of its own, which does not "
+                "look at what is left of a cb.Budget: give a limit of one round"
+            )
+        labels = self._labels[1:]
+        return Budgets.of(budgets, labels, self.batch_shape, self.device)
+
+    def _limits(self, t: int) -> Tensor:
+        limits = super()._limits(t)
+        if self._budgets is None:
+            return limits
+        return self._budgets.limits(limits, self._now.state.account, t)
 
     def _timing_of(
         self, feedback: Delayed | Sliding | None
@@ -543,7 +582,10 @@ class GPPolicy(Policy):
         """Return the action of greatest score."""
         state = self._opened(state, asked)
         asked, doubtful = self._trusted(state.beliefs, asked)
-        decision, state = self._picked(state, asked)
+        if self._budgets is None:
+            decision, state = self._picked(state, asked)
+        else:
+            decision, state = self._afforded(self._budgets, state, asked)
         return decision if doubtful is None else decision.doubted(doubtful), state
 
     def _trusted(self, beliefs: Beliefs, asked: Asked) -> tuple[Asked, Tensor | None]:
@@ -576,6 +618,80 @@ class GPPolicy(Policy):
             sure=True,
         )
         return decision, state._replace(estimate=estimate)
+
+    # -- what can be afforded ----------------------------------------------------------
+
+    def _afforded(
+        self, budgets: Budgets, state: GPState, asked: Asked
+    ) -> tuple[Decision, GPState]:
+        """Return a choice that fits what is left of the budgets.
+
+        Trials in which nothing fits play nothing. What is best of all mostly fits; only
+        where it does not, the set is looked at for what does.
+        """
+        account, start = state.account or budgets.opened(), asked.streams.position()
+        left, pace = budgets.left(account), budgets.pace(account, asked.t)
+        beliefs = state.beliefs
+
+        def bounds(mean: Tensor, std: Tensor) -> Tensor:
+            noise, units = beliefs.noises(), beliefs.units()
+            return budgets.bounds(mean, std, noise, units, pace)
+
+        def at(decision: Decision) -> Tensor:
+            x = decision.x
+            if x is None:
+                x = asked.actions.at(decision.index)
+            return bounds(*beliefs.anywhere(x.unsqueeze(1)))[..., 0]
+
+        decision, after = self._picked(state, asked)
+        bound = at(decision)
+        idle = (bound > left).any(-1)
+        if bool(idle.any()):
+            asked.streams.go(start)  # the same draws
+            if asked.actions.continuous:
+
+                def over(x: Tensor) -> Tensor:
+                    return bounds(*beliefs.anywhere(x)) - left.unsqueeze(-1)
+
+                narrowed = asked._replace(over=over)
+            else:
+                narrowed = asked._replace(
+                    mask=self._affordable(budgets, state, asked, bounds)
+                )
+            decision, after = self._picked(state, narrowed)
+            bound = at(decision)
+            idle = (bound > left).any(-1)
+            if bool(idle.all()):
+                raise budgets.spent_up(account, bound)
+        plays = ~idle.unsqueeze(-1)
+        bound = torch.where(plays, bound, 0.0)
+        account = account.promising(
+            asked.t, Promise(pace, bound, plays.expand_as(bound))
+        )
+        decision.pace, decision.promised = pace, bound
+        decision.idle = idle if bool(idle.any()) else None
+        return decision, after._replace(account=account)
+
+    def _affordable(
+        self,
+        budgets: Budgets,
+        state: GPState,
+        asked: Asked,
+        bounds: Callable[[Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        """Return the mask ``(T, N)`` of allowed actions that fit what is left.
+
+        In trials where none does it is the action of least bounds.
+        """
+        other = None if asked.actions is self.actions else asked.actions
+        left = budgets.left(state.account or budgets.opened()).unsqueeze(-1)
+        blocks = stretches(state.beliefs, None, [], other)
+        over = torch.cat(
+            [(bounds(mean, std) - left).amax(1) for _, mean, std in blocks], -1
+        )
+        if asked.mask is not None:
+            over = over.masked_fill(~asked.mask, torch.inf)
+        return (over <= 0) | (over <= over.amin(-1, keepdim=True))
 
     def _search(
         self,
@@ -806,6 +922,9 @@ class GPPolicy(Policy):
 
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with the news in its beliefs."""
+        if self._budgets is not None and state.account is not None:
+            account = state.account.after(news, self._budgets.columns, self.m)
+            state = state._replace(account=account)
         if self.sees_costs:
             news = news._replace(costs=())  # they are known already
         if not (news.rewards or news.costs):
@@ -1006,6 +1125,20 @@ class GPPolicy(Policy):
     def late(self) -> Tensor:
         """The number of values that came too late to count, ``(*trials,)``."""
         return self._outside(self._settled().state.held.late.clone())
+
+    @property
+    @locked
+    def budget(self) -> dict[str, Standing]:
+        """The state of each :class:`~cbandit.Budget`, by the name of its cost.
+
+        ``policy.budget["usd"].left`` is ``(*trials,)``, as are ``total``, ``spent``,
+        ``promised`` (to choices that are outstanding) and ``pace``, the limit of the
+        next round; ``rounds`` are those left. It is empty without budgets.
+        """
+        if self._budgets is None:
+            return {}
+        now, outside = self._settled(), self._outside
+        return self._budgets.standing(now.state.account, now.t, outside)
 
     @property
     def _beliefs(self) -> Any:
@@ -1463,32 +1596,23 @@ class Search:
             raise CBanditError("the search of a box came to no point")
         return self._chance(best.x.unsqueeze(1)).squeeze(-1) < confidence.log()
 
-    def _sure(
-        self, estimate: Estimate, around: Tensor, confidence: Tensor
-    ) -> tuple[Best, Tensor | None]:
-        """Return the best point of a box that keeps all limits with a probability.
+    def _beyond(self) -> Estimate | None:
+        """Return what must not be above 0 on a box beside estimates, ``(T, b, n)``.
 
-        Where no point does it is the likeliest.
+        It is by how much points exceed what is left of budgets, and by how much they
+        fall short of the confidence asked for. ``None``: neither matters.
         """
-        look, asked, least = self.look, self.asked, confidence.log().unsqueeze(-1)
-        feasible = look.score == scores.Feasible.kind
-        score: Score = (lambda f, g: f) if feasible else scorer(look)
+        over, confidence = self.asked.over, self.asked.confidence
+        if confidence is None:
+            return over
+        least = confidence.log().unsqueeze(-1)
 
-        def rows(x: Tensor) -> Tensor:
-            """The score, then how far the logarithm of the chance falls short."""
-            values = estimate(x)
+        def short(x: Tensor) -> Tensor:
             # logarithms of tiny chances are huge, and all of them are too low
-            short = (least - self._chance(x)).asinh().to(values)
-            return torch.stack([score(values[:, 0], values[:, 1:]), short], 1)
+            rows = (least - self._chance(x)).asinh().unsqueeze(1)
+            return rows if over is None else torch.cat([rows, over(x).to(rows)], 1)
 
-        best, infeasible = best_feasible_point(
-            asked.actions, rows, asked.streams, around, self.climbs, asked.barred
-        )
-        if best.x is None:
-            raise CBanditError("the search of a box came to no point")
-        at_best = estimate(best.x.unsqueeze(1)).squeeze(-1)
-        best = replace(best, value=best.f, estimate=at_best)
-        return _finite(best, look), infeasible
+        return short
 
     def _climbed(self, estimate: Estimate) -> tuple[Best, Tensor | None]:
         """Return the best point of a box, by climbs from many places."""
@@ -1499,8 +1623,9 @@ class Search:
             around = asked.shown.space.split(around)[0]
         if box is not self.actions:  # some of its rows may be retired
             around = box.nearest(around)
-        if asked.confidence is not None:
-            return self._sure(estimate, around, asked.confidence)
+        over = self._beyond()
+        if over is not None:
+            return self._within(estimate, around, over)
         if look.score == scores.Feasible.kind:
             return best_feasible_point(
                 box,
@@ -1527,6 +1652,39 @@ class Search:
         if barred is not None and best.x is not None and barred.holds(best.x).any():
             raise CBanditError("nothing is left to ask for: everything has failed")
         return _finite(best, look), None
+
+    def _within(
+        self, estimate: Estimate, around: Tensor, over: Estimate
+    ) -> tuple[Best, Tensor | None]:
+        """Return the best point of a box where ``over (T, b, n)`` is not above 0."""
+        look, asked = self.look, self.asked
+
+        def search(score: Score, costs: bool, streams: Streams) -> tuple[Best, Tensor]:
+            def goal(x: Tensor) -> Tensor:
+                values = estimate(x)
+                g = values[:, 1:]
+                limits = [g, over(x)] if costs else [over(x)]
+                return torch.cat([score(values[:, 0], g).unsqueeze(1), *limits], 1)
+
+            close, box, barred = self.beliefs.tolerance(), asked.actions, asked.barred
+            return best_feasible_point(
+                box, goal, streams, around, self.climbs, barred, tolerance=close
+            )
+
+        infeasible = None
+        if look.score == scores.Feasible.kind:
+            later = copy.deepcopy(asked.streams)  # the draws of other trials stay
+            best, infeasible = search(scores.Reward(), True, asked.streams)
+            if bool(infeasible.any()):
+                low, _ = search(self._least, False, later)
+                best = low.where(infeasible, best)
+        else:
+            best, _ = search(scorer(look), False, asked.streams)
+        x = best.x
+        if x is None:
+            raise CBanditError("the search of a box came to no point")
+        values = estimate(x.unsqueeze(1))[..., 0]
+        return _finite(Best(best.value, None, values, x), look), infeasible
 
 
 def _finite(best: Best, look: Look) -> Best:

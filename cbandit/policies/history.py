@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BLOCK = 256
-STATES = ("open", "told", "failed", "cancelled")
+STATES = ("open", "told", "failed", "cancelled", "idle")
 OWN = ("id", "round", "trial", "state", "asked", "told", "action", "reward", "score")
 
 
@@ -35,10 +35,11 @@ class History:
         size: how many trials.
         m: how many costs.
         dim: how many coordinates an action has.
+        budgets: how many costs have a budget.
     """
 
-    def __init__(self, size: int, m: int, dim: int) -> None:
-        self._size, self._m, self._dim = size, m, dim
+    def __init__(self, size: int, m: int, dim: int, budgets: int = 0) -> None:
+        self._size, self._m, self._dim, self._budgets = size, m, dim, budgets
         self._waiting: list[Entry] = []
         self._columns: list[dict[str, Tensor]] = []
         self._prefixes: list[str] = []
@@ -137,17 +138,22 @@ class History:
         for j, column in enumerate(table["multiplier"].unbind(-1)):
             name = f"{j + 1}" if senses.names is None else f"_{senses.names[j]}"
             columns[f"multiplier{name}"] = column.flatten().numpy()
+            if j in senses.budgets:
+                k = [*senses.budgets].index(j)
+                for word in ("pace", "promised"):
+                    columns[f"{word}{name}"] = table[word][..., k].flatten().numpy()
         columns["score"] = table["score"].flatten().numpy()
         return pd.DataFrame(columns)
 
     def _rows(self, entries: Sequence[Entry]) -> dict[str, Tensor]:
         """Return entries as columns, one row an entry, NaN where a value is unknown."""
-        n, size, m = len(entries), self._size, self._m
+        n, size, m, b = len(entries), self._size, self._m, self._budgets
         choices, made = [e.choice for e in entries], [e.made for e in entries]
         nan, prefixes = torch.nan, [self._prefix(c.id) for c in choices]
         state = torch.ones(n, size, dtype=torch.uint8)
         for i, entry in enumerate(entries):
-            if not entry.closed or entry.cancelled or entry.failed is not None:
+            whole = entry.failed is None and entry.choice.idle is None
+            if not entry.closed or entry.cancelled or not whole:
                 state[i] = _states(entry)
         last = [[told.time for told in (*e.rewards, *e.costs)] for e in entries]
         return {
@@ -161,9 +167,11 @@ class History:
             "index": _numbers(choices, size),
             "x": _joined([c.x for c in choices], (size, self._dim), nan),
             "reward": _told([e.rewards for e in entries], size, 1)[..., 0],
-            "costs": _told([e.costs for e in entries], size, m),
+            "costs": _told([(*e.costs, *e.charged) for e in entries], size, m),
             "multiplier": _joined([e.multiplier for e in made], (size, m), nan),
             "score": _joined([e.score for e in made], (size,), nan),
+            "pace": _joined([e.pace for e in made], (size, b), nan),
+            "promised": _joined([e.promised for e in made], (size, b), nan),
             "estimate": _joined([e.estimate for e in made], (size, 1 + m), nan),
         }
 
@@ -179,6 +187,8 @@ def _states(entry: Entry) -> Tensor:
     out = torch.where(entry.waits(), 3 if entry.cancelled else 0, 1)
     if entry.failed is not None:
         out = torch.where(entry.failed, 2, out)
+    if entry.choice.idle is not None:
+        out = torch.where(entry.choice.idle.reshape(-1).cpu(), 4, out)
     return out.to(torch.uint8)
 
 

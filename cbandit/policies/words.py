@@ -25,6 +25,7 @@ from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.gp import GP
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
+from cbandit.policies.budget import paced
 from cbandit.policies.safe.action import Safe
 from cbandit.recommend import Recommendation
 
@@ -71,6 +72,8 @@ class Senses:
         limits: the thresholds as a policy uses them, a number, an array or a callable.
         signs: ``(1 + m,)`` float64, -1 for functions that are turned, on the CPU.
         plain: whether no function is turned.
+        budgets: the thresholds that are totals, by the number of the cost from 0; their
+            places in ``limits`` hold the first round's.
     """
 
     def __init__(
@@ -85,7 +88,8 @@ class Senses:
                 f"costs {', '.join(self.names)} are limited at 0, as no thresholds "
                 f"are given: say thresholds={{{limits}}} with the limits that you mean"
             )
-        above = [False] * self.m
+        above, words = [False] * self.m, []
+        thresholds, self.budgets = paced(thresholds, self.names, self.m)
         if isinstance(thresholds, Mapping):
             if self.names is None:
                 raise CBanditError(
@@ -115,6 +119,10 @@ class Senses:
                 -limit if turned else limit
                 for turned, limit in zip(above, thresholds, strict=True)
             ]
+        if isinstance(self.limits, list) and (self.budgets or words):
+            if any(map(np.ndim, self.limits)):  # they differ by trial
+                parts = [checks.tensor("thresholds", limit) for limit in self.limits]
+                self.limits = torch.stack(torch.broadcast_tensors(*parts), -1)
 
     def limited(self, limits: Any) -> Any:
         """Return thresholds by name in the order of the costs, others unchanged.
@@ -293,11 +301,11 @@ def _worded(limit: object) -> bool:
     return any(isinstance(one, str | bool) for one in limits)
 
 
-def _limit(name: str, limit: object) -> tuple[bool, float]:
-    """Return whether a limit is a lower one, and its number."""
+def _limit(name: str, limit: Any) -> tuple[bool, float | Tensor]:
+    """Return whether a limit is a lower one, and its number, or one a trial."""
     several = isinstance(limit, list | tuple)
     if not isinstance(limit, str | bool) and not several:
-        return False, checks.number(name, limit)
+        return False, limit if np.ndim(limit) else checks.number(name, limit)
     read = _LIMIT.fullmatch(limit) if isinstance(limit, str) else None
     if read is not None and math.isfinite(float(read[2])):
         return read[1] == ">=", float(read[2])

@@ -66,14 +66,21 @@ class Best:
     def where(self, chosen: Tensor, other: Best) -> Best:
         """Return this action in the trials ``chosen (T,)``, ``other`` elsewhere.
 
-        Both must be numbered actions.
+        Both are numbered actions, or both are points of a box.
         """
-        if self.index is None or other.index is None:
-            raise CBanditError("trials are chosen one by one on numbered actions only")
+        index = x = None
+        column = chosen.unsqueeze(-1)
+        if self.index is not None and other.index is not None:
+            index = torch.where(chosen, self.index, other.index)
+        elif self.x is not None and other.x is not None:
+            x = torch.where(column, self.x, other.x)
+        else:
+            raise CBanditError("a numbered action does not go with a point of a box")
         return Best(
             torch.where(chosen, self.value, other.value),
-            torch.where(chosen, self.index, other.index),
-            torch.where(chosen.unsqueeze(-1), self.estimate, other.estimate),
+            index,
+            torch.where(column, self.estimate, other.estimate),
+            x,
         )
 
     @property

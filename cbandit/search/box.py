@@ -211,27 +211,16 @@ def best_feasible_point(
     # searches for some trials draw from copies, so that the draws of others stay
     low, possible = search(least, copy.deepcopy(streams), incumbents, cost_tolerance)
     infeasible = ~feasible & ~possible
-    best, left = _either(feasible, best, low), ~feasible & possible
+    best, left = best.where(feasible, low), ~feasible & possible
     near = torch.cat([incumbents, _point(low).unsqueeze(1)], 1)
     for power in range(2, 1 + RAISES):
         if not bool(left.any()):
             break
         other, feasible = search(penalised(power), copy.deepcopy(streams), near)
         better = other.f > best.f + tolerance
-        best = _either(left & feasible & better, other, best)
+        best = other.where(left & feasible & better, best)
         left = left & ~feasible
     return replace(best, value=torch.where(infeasible, low.value, best.f)), infeasible
-
-
-def _either(chosen: Tensor, best: Best, other: Best) -> Best:
-    """Return ``best`` in the trials ``chosen (T,)``, ``other`` elsewhere."""
-    column = chosen.unsqueeze(-1)
-    return Best(
-        torch.where(chosen, best.value, other.value),
-        None,
-        torch.where(column, best.estimate, other.estimate),
-        torch.where(column, _point(best), _point(other)),
-    )
 
 
 def _point(best: Best) -> Tensor:

@@ -70,6 +70,8 @@ class Post:
                 infinite: never.
             failed: trials ``(*trials,)`` of which nothing arrives; ``None``: none.
         """
+        if choice.idle is not None:
+            delays = delays.masked_fill(choice.idle.cpu(), math.inf)
         if failed is not None:
             delays = delays.masked_fill(failed, math.inf)
         for delay in delays[delays.isfinite()].unique().tolist():

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from cbandit._core import checks, distributed
 from cbandit._core.hints import hinted
+from cbandit._core.log import LOG
 from cbandit.choice import Choice
-from cbandit.errors import CBanditError
+from cbandit.errors import BudgetError, CBanditError
 from cbandit.problems.protocol import Problem, Round, delays_of
 from cbandit.simulation import process
 from cbandit.simulation.delivery import tell
@@ -73,6 +74,10 @@ def simulate(
     nothing else of it; reward and costs as observed are NaN. The account goes on by the
     problem's noiseless functions: it is for the problem to say, by ``reward(x, t)`` and
     ``costs(x, t)``, what a round with a failed action was worth.
+
+    A run ends where no trial can afford an action of a policy with a
+    :class:`~cbandit.Budget`. A trial that alone can afford none plays nothing: what is
+    observed is NaN, and reward and costs are 0 in the account.
 
     Args:
         policy: of any kind; it is changed by what it learns.
@@ -141,7 +146,13 @@ def simulate(
             tape.put("multipliers", policy.multiplier)  # copied before ask changes it
             if priced is not None:
                 tape.put("priced", priced.price)
-            choice = policy.ask(**question)
+            try:
+                choice = policy.ask(**question)
+            except BudgetError:
+                if not tape.rounds:
+                    raise
+                LOG.info("%s has spent its budget after %d rounds", policy.name, t - 1)
+                break
             reward, cost, failed = world.observe(choice)
             played = Played(t, choice, reward, cost)
             if failed is not None:
@@ -201,3 +212,7 @@ def _record(
     if failed is not None or tape.has("failed"):
         nowhere = torch.zeros(world.batch, dtype=torch.bool)
         tape.put("failed", nowhere if failed is None else failed)
+    if choice.idle is not None or tape.has("idle"):
+        tape.put(
+            "idle", choice.infeasible & False if choice.idle is None else choice.idle
+        )

@@ -15,6 +15,7 @@ from cbandit.simulation.run import Run
 from cbandit.simulation.world import World
 
 BLOCK = 256
+_TRUE = ("true_rewards", "true_costs", "expected_rewards", "expected_costs")
 
 
 class Tape:
@@ -89,6 +90,11 @@ class Tape:
         # one by one: never all of it twice
         out = {name: self._joined(self.pieces.pop(name)) for name in [*self.pieces]}
         index = out.pop("index", None)
+        idle = out.pop("idle", None)
+        for name in _TRUE:
+            if idle is not None and name in out:  # nothing was played there
+                wide = idle.unsqueeze(-1) if "costs" in name else idle
+                out[name] = out[name].masked_fill(wide, 0.0)
         tau = _thresholds(senses.limits, out["true_costs"])
         for name in ("true_costs", "expected_costs"):
             if name in out:

@@ -84,6 +84,12 @@ class World:
                 f"problem.observe must return costs of shape (*trials, m) = {shape}, "
                 f"one for each cost of the policy; got {tuple(cost.shape)}"
             )
+        if choice.idle is not None:  # nothing was played there
+            reward = reward.masked_fill(choice.idle.to(reward.device), torch.nan)
+            cost = cost.masked_fill(
+                choice.idle.unsqueeze(-1).to(cost.device), torch.nan
+            )
+            failed = None if failed is None else failed & ~choice.idle.cpu()
         if failed is not None:
             reward = reward.masked_fill(failed.to(reward.device), torch.nan)
             cost = cost.masked_fill(failed.unsqueeze(-1).to(cost.device), torch.nan)

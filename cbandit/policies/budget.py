@@ -1,0 +1,343 @@
+"""Budgets: totals that costs may reach over a number of rounds.
+
+The limit of a round is what is left, divided by the rounds left. What is left is the
+total, less what was spent, less what outstanding choices may cost: the one-sided 95 %
+bound of each, noise included. A choice is made only if its own bound fits too. So the
+total is exceeded at most by what outstanding choices cost beyond their bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from cbandit._core import checks, devices
+from cbandit._core.hints import hinted
+from cbandit.errors import BudgetError, CBanditError
+from cbandit.policies.choices import News
+from cbandit.posterior.units import Units
+
+SURE = 1.6448536269514722  # deviations above the mean of a one-sided 95 % bound
+
+
+@hinted
+class Budget:
+    """A total that a cost may reach over so many rounds; a threshold of a GP policy.
+
+    The limit of each round is what is left, divided by the rounds left. No choice is
+    made whose one-sided 95 % bound, beside those of outstanding choices, does not fit
+    into the rest.
+
+    Args:
+        total: above 0, a number or ``(*trials,)``.
+        rounds: over how many rounds.
+
+    Example:
+        >>> import cbandit as cb, torch
+        >>> actions = cb.Finite(torch.linspace(0, 1, 20).double().unsqueeze(-1))
+        >>> gp = cb.GP.default(actions)
+        >>> policy = cb.CKB(
+        ...     actions, reward=gp, costs={"usd": gp},
+        ...     thresholds={"usd": cb.Budget(120.0, rounds=50_000)},
+        ... )
+        >>> policy.tell(policy.ask(), reward=0.3, cost={"usd": 0.5})
+        >>> policy.budget["usd"].left
+        tensor(119.5000, dtype=torch.float64)
+    """
+
+    def __init__(self, total: ArrayLike, rounds: int) -> None:
+        self.total = checks.positive("total", total)
+        if self.total.dim() > 1:
+            raise CBanditError(
+                "total must be a number or of shape (*trials,); got "
+                f"{tuple(self.total.shape)}"
+            )
+        self.rounds = checks.whole("rounds", rounds, 1, "a positive int")
+
+    @property
+    def pace(self) -> float | Tensor:
+        """The limit of the first round, a number or ``(*trials,)``."""
+        pace = self.total / self.rounds
+        return pace if pace.dim() else pace.item()
+
+    def __repr__(self) -> str:
+        return f"Budget({self.total.tolist()}, rounds={self.rounds})"
+
+
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """The state of one budget between rounds, ``(*trials,)`` each but ``rounds``.
+
+    Args:
+        total: what may be spent in all.
+        spent: what was told of costs, and what was promised to choices that were
+            cancelled or have failed.
+        promised: the 95 % bounds of the choices that are outstanding.
+        left: ``total - spent - promised``.
+        pace: the limit of the next round, what is left divided by the rounds left.
+        rounds: how many rounds are left.
+    """
+
+    total: Tensor
+    spent: Tensor
+    promised: Tensor
+    left: Tensor
+    pace: Tensor
+    rounds: int
+
+    def __str__(self) -> str:
+        numbers = [f"{name} {_said(getattr(self, name))}" for name in _SHOWN]
+        return f"{', '.join(numbers)}, {self.rounds} rounds left"
+
+
+_SHOWN = ("spent", "promised", "left", "pace")
+
+
+def _said(value: Tensor) -> str:
+    """Return a number, or one a trial, in words."""
+    return ", ".join(f"{each:.4g}" for each in value.reshape(-1).tolist())
+
+
+class Promise(NamedTuple):
+    """What a choice was made on, while its costs have not come.
+
+    Args:
+        limits: of its round, ``(T, b)``.
+        bound: what it may cost, ``(T, b)``, 0 once the cost has come.
+        open: where the cost has not come, ``(T, b)`` bool.
+    """
+
+    limits: Tensor
+    bound: Tensor
+    open: Tensor
+
+    def charged(self, values: Tensor, came: Tensor) -> tuple[Tensor, Promise]:
+        """Return what is spent once ``values`` came, and the rest of the promise."""
+        came = came & self.open
+        spent = torch.where(came, values, 0.0)
+        bound = torch.where(came, 0.0, self.bound)
+        return spent, self._replace(bound=bound, open=self.open & ~came)
+
+
+class Account(NamedTuple):
+    """What was spent of ``b`` budgets, and what is promised.
+
+    Args:
+        spent: ``(T, b)``.
+        promises: of outstanding choices, by their rounds.
+    """
+
+    spent: Tensor
+    promises: Mapping[int, Promise]
+
+    @property
+    def promised(self) -> Tensor:
+        """The bounds of all outstanding choices, ``(T, b)``."""
+        bounds = [promise.bound for promise in self.promises.values()]
+        return torch.stack(bounds).sum(0) if bounds else torch.zeros_like(self.spent)
+
+    def promising(self, t: int, promise: Promise) -> Account:
+        """Return the account after the choice of round ``t``."""
+        return self._replace(promises={**self.promises, t: promise})
+
+    def after(self, news: News, columns: Sequence[int], m: int) -> Account:
+        """Return the account after news; ``columns`` of its ``m`` costs have budgets.
+
+        The promise of a choice that is cancelled, or has failed, stays spent.
+        """
+        t = news.choice.t
+        promise = self.promises.get(t)
+        if promise is None:
+            return self
+        spent, at = self.spent, list(columns)
+        for told in (*news.costs, *news.charged):
+            values, came = told.wide(m)
+            more, promise = promise.charged(values[:, at].to(spent), came[:, at])
+            spent = spent + more
+        if news.cancelled:
+            spent = spent + promise.bound
+        promises = dict(self.promises)
+        if news.cancelled or not bool(promise.open.any()):
+            del promises[t]
+        else:
+            promises[t] = promise
+        return Account(spent, promises)
+
+
+@dataclass(frozen=True, eq=False)
+class Budgets:
+    """The budgets of a policy: which costs have one, totals and rounds.
+
+    Args:
+        columns: the costs, counted from 0, ``b`` of them.
+        labels: what they are called.
+        totals: ``(T, b)``.
+        rounds: of each.
+    """
+
+    columns: tuple[int, ...]
+    labels: tuple[str, ...]
+    totals: Tensor
+    rounds: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        budgets: Mapping[int, Budget],
+        labels: Sequence[str],
+        batch_shape: tuple[int, ...],
+        device: torch.device,
+    ) -> Budgets:
+        """Return the budgets of ``costs`` by their columns; ``labels`` are of all."""
+        totals = [
+            checks.per_trial(f"the total of {labels[j]!r}", budget.total, batch_shape)
+            for j, budget in budgets.items()
+        ]
+        return cls(
+            tuple(budgets),
+            tuple(labels[j] for j in budgets),
+            devices.put(torch.stack(totals, -1).double(), device),
+            tuple(budget.rounds for budget in budgets.values()),
+        )
+
+    def opened(self) -> Account:
+        """Return the account before the first round."""
+        return Account(torch.zeros_like(self.totals), {})
+
+    def left(self, account: Account) -> Tensor:
+        """Return what is neither spent nor promised, ``(T, b)``."""
+        return self.totals - account.spent - account.promised
+
+    def pace(self, account: Account, t: int) -> Tensor:
+        """Return the limits ``(T, b)`` of round ``t``, which has not been asked."""
+        rounds = [max(1, n - t + 1) for n in self.rounds]
+        each = torch.tensor(rounds, dtype=torch.float64).to(self.totals)
+        return self.left(account).clamp_min(0) / each
+
+    def limits(self, limits: Tensor, account: Account, t: int) -> Tensor:
+        """Return thresholds ``(T, m)`` with those of round ``t`` where budgets are.
+
+        Of a round whose costs have all come it is the pace of now.
+        """
+        promise = account.promises.get(t)
+        paces = self.pace(account, t) if promise is None else promise.limits
+        out = limits.expand(len(paces), -1).clone()
+        out[:, list(self.columns)] = paces.to(out)
+        return out
+
+    def bounds(
+        self,
+        mean: Tensor,
+        std: Tensor,
+        noise: Tensor,
+        units: Units | None,
+        pace: Tensor,
+    ) -> Tensor:
+        """Return the one-sided 95 % bounds of what actions may cost, ``(T, b, n)``.
+
+        They are in the user's units, and at least 0. A cost that has no unit yet counts
+        as the pace.
+
+        Args:
+            mean: of all functions in units, ``(T, 1 + m, n)``.
+            std: likewise.
+            noise: the variance of observations, ``(T, 1 + m)``.
+            units: those of the beliefs.
+            pace: ``(T, b)``.
+        """
+        at = [1 + j for j in self.columns]
+        std = std.expand_as(mean)[:, at].double()
+        wide = (std.square() + noise[:, at].unsqueeze(-1).to(std)).sqrt()
+        bound = mean[:, at].double() + SURE * wide
+        if units is not None:
+            center, size = (part[:, at].unsqueeze(-1).to(bound) for part in units[:2])
+            known = units.known[:, at].unsqueeze(-1)
+            bound = torch.where(known, center + size * bound, pace.unsqueeze(-1))
+        return bound.clamp_min(0)
+
+    def standing(
+        self, account: Account, t: int, outside: Callable[[Tensor], Tensor]
+    ) -> dict[str, Standing]:
+        """Return the state of each budget after round ``t``, by name.
+
+        ``outside`` turns ``(T,)`` into ``(*trials,)``.
+        """
+        parts = torch.stack(
+            [
+                self.totals,
+                account.spent,
+                account.promised,
+                self.left(account),
+                self.pace(account, t + 1),
+            ]
+        )
+        standings = {}
+        for label, column, rounds in zip(
+            self.labels, parts.unbind(-1), self.rounds, strict=True
+        ):
+            total, spent, promised, left, pace = map(outside, column.unbind(0))
+            rest = max(0, rounds - t)
+            standings[label] = Standing(total, spent, promised, left, pace, rest)
+        return standings
+
+    def spent_up(self, account: Account, least: Tensor) -> BudgetError:
+        """Return the error where no trial can afford an action.
+
+        Args:
+            account: of now.
+            least: the smallest bound of an action, ``(T, b)``.
+        """
+        left = self.left(account)
+        short = (least > left).double().mean(0).argmax()
+        j, i = int(short), int(left[:, int(short)].argmax())
+        waits = sum(bool(promise.open.any()) for promise in account.promises.values())
+        hint = ""
+        if waits:
+            hint = (
+                f"; {account.promised[i, j].item():.4g} is promised to {waits} "
+                "outstanding choices: tell what they cost, and ask again"
+            )
+        trial = f" in trial {i}, the richest," if len(left) > 1 else ""
+        return BudgetError(
+            f"ask: nothing fits what is left of the budget {self.labels[j]!r}: "
+            f"{left[i, j].item():.4g} of {self.totals[i, j].item():.4g} is left{trial} "
+            f"and an action may cost up to {least[i, j].item():.4g} (its one-sided "
+            f"95 % bound){hint}"
+        )
+
+
+def paced(
+    thresholds: Any, names: Sequence[str] | None, m: int
+) -> tuple[Any, dict[int, Budget]]:
+    """Return thresholds with paces in the places of budgets, and these by cost.
+
+    Args:
+        thresholds: as a user gives them.
+        names: of the costs, if they have any.
+        m: how many costs there are.
+    """
+    if isinstance(thresholds, Budget):
+        thresholds = [thresholds]
+    if isinstance(thresholds, Mapping) and names is not None:
+        placed = [thresholds.get(name) for name in names]
+    elif isinstance(thresholds, list | tuple):
+        placed = list(thresholds)
+    else:
+        return thresholds, {}
+    budgets = {j: v for j, v in enumerate(placed) if isinstance(v, Budget)}
+    if not budgets:
+        return thresholds, budgets
+    if isinstance(thresholds, Mapping):
+        pairs = thresholds.items()
+        return {k: v.pace if isinstance(v, Budget) else v for k, v in pairs}, budgets
+    if len(thresholds) != m:
+        raise CBanditError(
+            f"thresholds must be {m}, one a cost, where some are budgets; got "
+            f"{len(thresholds)}"
+        )
+    return [v.pace if isinstance(v, Budget) else v for v in thresholds], budgets
