@@ -216,8 +216,8 @@ def test_every_choice_is_the_best_of_its_context(space, trials):
     kernel, values = rbf(space)
     gp = cb.GP(kernel, noise=LAM)
     policy = cb.CKB(
-        space, reward=gp, costs=gp, explore=cb.UCB(BETA), step=0.3, cap=5.0,
-        thresholds=0.1, trials=trials, pending="ignore",
+        space, reward=gp, costs=gp, explore=cb.UCB(BETA), dual="projected",
+        step=0.3, cap=5.0, thresholds=0.1, trials=trials, pending="ignore",
     )  # fmt: skip
     generator, size = torch.Generator().manual_seed(1), trials or 1
     x, y = [[] for _ in range(size)], [[] for _ in range(size)]

@@ -149,7 +149,7 @@ def test_two_limits_are_kept_together():
 
 
 @pytest.mark.parametrize("trials", [None, 2])
-@pytest.mark.parametrize("explore", [cb.UCB(1.0), cb.TS(1.0)])
+@pytest.mark.parametrize("explore", [cb.UCB(1.0), cb.TS(0.5)])
 def test_saved_and_resumed_bit_for_bit(tmp_path, explore, trials):
     world, gp = table(trials=trials), believed(standardize=True)
 
@@ -241,3 +241,160 @@ def test_dual_none_is_projected():
             policy.tell(policy.ask(), reward=0.1 * t, cost=0.3 + 0.1 * t)
     first, second = (policy.multiplier for policy in policies)
     assert torch.equal(first, second) and bool(first > 0)
+
+
+# ---------------------------------------------------------------------------- contexts
+
+
+MODELS = 3
+
+
+def space(levels=False):
+    """Three models; the request is two numbers, or one of four kinds."""
+    request = cb.Context(cb.Int(1, 4)) if levels else cb.Context(2)
+    return cb.Space(model=cb.Category("small", "middle", "large"), request=request)
+
+
+def outcome(x, generator=None, noise=0.0):
+    """Reward and cost of models at points: dear ones gain where requests are hard."""
+    first = x.shape[-1] == 2  # a grid has the model first, a box its numbers
+    model, z = (x[..., 0], x[..., 1:]) if first else (x[..., 2], x[..., :2])
+    hard = torch.sigmoid(z.sum(-1))
+    reward = 0.3 + 0.3 * model * hard
+    cost = 0.1 + 0.4 * model * (0.5 + hard)
+    if generator is not None:
+        draws = torch.randn(2, *reward.shape, generator=generator).double()
+        reward, cost = reward + noise * draws[0], cost + noise * draws[1]
+    return reward, cost
+
+
+def request(generator, levels, trials):
+    shape = () if trials is None else (trials,)
+    if levels:
+        return torch.randint(1, 5, shape, generator=generator).double()
+    return torch.randn(*shape, 2, generator=generator).double()
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize("levels", [True, False])
+def test_the_price_is_that_of_the_last_contexts(levels, trials):
+    """Against HiGHS over the window, whose estimates come from the public posterior."""
+    actions, window, tau = space(levels), 6, 0.3
+    kernel = gpytorch.kernels.RBFKernel().double()
+    gp = cb.GP(kernel, noise=0.05, mean=0.5)
+    policy = cb.CKB(
+        actions, reward=gp, costs=gp, explore=cb.UCB(0.3), price_window=window,
+        thresholds=tau, trials=trials,
+    )  # fmt: skip
+    generator, spent, contexts, bound = torch.Generator().manual_seed(1), 0.0, [], 0
+    for _ in range(25):
+        context = request(generator, levels, trials)
+        contexts = [*contexts, context.reshape(trials or 1, -1)][-window:]
+        rows = torch.stack(contexts, 1)  # T x W x k
+        models = torch.arange(float(MODELS), dtype=torch.float64)
+        parts = [
+            models.view(1, 1, -1, 1).expand(*rows.shape[:2], -1, 1),
+            rows.unsqueeze(2).expand(-1, -1, MODELS, -1),
+        ]
+        points = torch.cat(parts if levels else parts[::-1], -1).flatten(1, 2)
+        post = policy.posterior(x=points if trials else points[0])
+        f = (post.reward.mean + 0.3 * post.reward.std).reshape(len(rows), -1, MODELS)
+        c = post.costs.mean - 0.3 * post.costs.std
+        c = c.reshape(len(rows), -1, MODELS).numpy()
+        target = tau - np.clip(spent, -0.1 * tau, 0.1 * tau) * np.ones(len(rows))
+        choice = policy.ask(context=context)
+        pi = choice.distribution
+        for i in range(len(rows)):
+            value, phi = windowed(f[i].numpy(), c[i], target[i])
+            mine = policy.multiplier.reshape(-1)[i].item()
+            if phi is None:
+                assert bool(choice.infeasible.reshape(-1)[i])
+                continue
+            # any dual solution will do: the dual function is the programme's value
+            dual = (f[i].numpy() - mine * c[i]).max(-1).mean() + mine * target[i]
+            np.testing.assert_allclose(dual, value, rtol=1e-9)
+            last = f[i, -1].numpy() - mine * c[i, -1]
+            share = pi.probability.reshape(-1, 2)[i].numpy()
+            played = pi.index.reshape(-1, 2)[i].numpy()[share > 0]
+            assert (last[played] >= last.max() - 1e-9).all()
+            assert int(choice.index.reshape(-1)[i]) in played
+            bound += mine > 0
+        reward, cost = outcome(choice.x, generator, 0.05)
+        policy.tell(choice, reward=reward, cost=cost)
+        spent = spent + (cost - tau).reshape(-1).numpy()
+    assert bound > 10
+
+
+def windowed(f, c, target):
+    """Value and price of a window by HiGHS; ``None``: infeasible."""
+    n = len(f)
+    out = linprog(
+        -f.ravel() / n, A_ub=c.reshape(1, -1) / n, b_ub=[target],
+        A_eq=np.kron(np.eye(n), np.ones((1, MODELS))), b_eq=np.ones(n), method="highs",
+    )  # fmt: skip
+    return (None, None) if out.status == 2 else (-out.fun, -out.ineqlin.marginals[0])
+
+
+@pytest.mark.parametrize("explore", [cb.UCB(1.0), cb.TS(0.5)])
+def test_a_stream_of_contexts_spends_the_limit(explore):
+    """Over 250 requests, within 2 % of the limit and better than mixtures of models.
+
+    Until there are ten contexts it makes steps.
+    """
+    actions, tau, trials = space(), 0.6, 2
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = torch.tensor(2.0, dtype=torch.float64)
+    gp = cb.GP(kernel, noise=0.05, standardize=True)
+    policy = cb.CKB(
+        actions, reward=gp, costs=gp, explore=explore, thresholds=tau, trials=trials,
+        price_window=100,
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    rewards, costs = [], []
+    for t in range(250):
+        choice = policy.ask(context=request(generator, False, trials))
+        assert (choice.distribution is None) == (t < 9)
+        reward, cost = outcome(choice.x, generator, 0.05)
+        policy.tell(choice, reward=reward, cost=cost)
+        rewards.append(reward)
+        costs.append(cost)
+    spent = torch.stack(costs).mean(0)
+    torch.testing.assert_close(spent, torch.full_like(spent, tau), rtol=0.02, atol=0)
+    # the best mixture of models alone gains about .3 + .15 * 1.25
+    assert bool((torch.stack(rewards).mean(0) > 0.50).all())
+
+
+def test_contexts_are_saved_and_resumed_bit_for_bit(tmp_path):
+    actions = space()
+    gp = cb.GP.default(actions)
+    policy = cb.CKB(
+        actions, reward=gp, costs={"usd": gp}, price_window=8,
+        thresholds={"usd": cb.Budget(30.0, rounds=50)},
+    )  # fmt: skip
+
+    def play(policy, rounds, generator):
+        for _ in range(rounds):
+            choice = policy.ask(context=request(generator, False, None), among=[0, 2])
+            reward, cost = outcome(choice.x, generator, 0.05)
+            policy.tell(choice, reward=reward, cost={"usd": cost})
+
+    generator = torch.Generator().manual_seed(0)
+    play(policy, 12, generator)
+    policy.save(tmp_path / "state")
+    again, state = cb.load(tmp_path / "state"), generator.get_state()
+    play(policy, 8, generator)
+    play(again, 8, torch.Generator().set_state(state))
+    assert torch.equal(policy.multiplier, again.multiplier)
+    columns = ["model", "score", "pace_usd", "promised_usd"]
+    frames = [p.history()[columns] for p in (policy, again)]
+    assert frames[0].equals(frames[1])
+    assert set(frames[0]["model"]) <= {"small", "large"}
+
+
+def test_steps_beside_contexts_ask_for_the_projected_dual():
+    actions = space()
+    gp = cb.GP.default(actions)
+    with pytest.raises(ValueError, match="step goes with dual='projected'"):
+        cb.CKB(actions, reward=gp, costs=gp, step=0.5)
+    policy = cb.CKB(actions, reward=gp, costs=gp, step=0.5, dual="projected")
+    policy.tell(policy.ask(context=[0.1, 0.2]), reward=0.1, cost=0.2)

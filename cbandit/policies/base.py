@@ -594,15 +594,18 @@ class Policy(metaclass=ABCMeta):
             on, mask = shown.round(on, mask, bool(self.batch_shape))
         if self._failed is not None:
             mask, barred = self._restricted(on, mask, shown)
-        least = self._least_chance(confidence)
         asked = Asked(
-            t, on, mask, observed_costs, streams, ledger, barred, shown, least
+            t,
+            on,
+            mask,
+            observed_costs,
+            streams,
+            ledger,
+            barred,
+            shown,
+            self._least_chance(confidence),
         )
-        answer: object
-        if t <= self.design and confidence is None:
-            answer = self._designed(asked), self._undecided(now.state)
-        else:
-            answer = self.decide(now.state, asked)
+        answer = self._answer(now.state, asked)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise CBanditError(
                 f"{type(self).__name__}.decide must return a cb.Decision and the state "
@@ -658,6 +661,16 @@ class Policy(metaclass=ABCMeta):
                 f"confidence must lie between 0 and 1; got {confidence!r}"
             )
         return least
+
+    def _answer(self, state: Any, asked: Asked) -> object:
+        """Return the decision of a round, and the state after it: a rule's or not."""
+        if self._by_design(asked):
+            return self._designed(asked), self._undecided(state)
+        return self.decide(state, asked)
+
+    def _by_design(self, asked: Asked) -> bool:
+        """Return whether the design decides a round, and not the rule."""
+        return asked.t <= self.design and asked.confidence is None
 
     def _designed(self, asked: Asked) -> Decision:
         """Return the action of the design in an early round."""

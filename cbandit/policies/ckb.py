@@ -20,6 +20,7 @@ With ``dual="resolved"`` (ours) the price is solved for in place of step 3, see
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from torch import Tensor
 from cbandit import scores
 from cbandit._core import checks
 from cbandit._core.arguments import stated
-from cbandit.actions import Actions, nearest_to_middle
+from cbandit.actions import Actions, Contextual, nearest_to_middle
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
@@ -38,6 +39,8 @@ from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.dual import Dual, Scheduled
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.resolved import (
+    FEW,
+    MOST,
     Resolved,
     Spending,
     check_resolved,
@@ -46,7 +49,7 @@ from cbandit.policies.resolved import (
 )
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Best, estimated
-from cbandit.search.simplex.window import resolve_row
+from cbandit.search.simplex.window import resolve, resolve_row
 from cbandit_kernels import Look
 
 
@@ -82,14 +85,16 @@ class CKB(GPPolicy):
             run. The epoch of round ``t`` has ``1 << (t.bit_length() - 1)`` rounds.
         forget: with ``anytime``, drop the data at every epoch too. Feedback of earlier
             rounds that is told later enters the new beliefs.
-        dual: ``"projected"`` unless given; ``"queue"``: ``Q = [Q + g_t(x_t) +
-            slack]_+`` scored as ``f_t - step Q g_t`` (no cap: ``cap`` is for the step
-            it implies). ``"resolved"``: the multiplier is the price at which, under
-            today's estimates, the expected cost is the limit, corrected by what was
-            really spent; the choice is a draw from ``choice.distribution``, the actions
-            that are equally good at this price. ``policy.multiplier`` is the price of
-            the latest ``ask``. Finite sets and grids only; ``step``, ``cap``,
-            ``slater`` and ``anytime`` are errors beside it.
+        dual: ``"projected"``, and in a set of choices with contexts ``"resolved"``,
+            unless given. ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` scored as
+            ``f_t - step Q g_t`` (no cap: ``cap`` is for the step it implies).
+            ``"resolved"``: the multiplier is the price at which, under today's
+            estimates, the expected cost is the limit, corrected by what was really
+            spent; with contexts, the price of the last ``price_window`` ones. The
+            choice is a draw from ``choice.distribution``, the actions that are equally
+            good at this price. ``policy.multiplier`` is the price of the latest
+            ``ask``. Finite choices only; ``step``, ``cap``, ``slater`` and ``anytime``
+            are errors beside it.
         dual_beta: the width of the costs' estimate in the dual step, a number,
             ``(*trials,)`` or ``(*trials, m)``; 0: the mean; -1: the mean and one
             deviation, pessimistic; ``"score"``: the score's own estimate, as in the
@@ -98,7 +103,8 @@ class CKB(GPPolicy):
             ``dual="resolved"``, of the costs' estimate in price and score alike, and
             ``"score"`` where left out: a mean or more may rule out for ever what looked
             too dear once.
-        price_window: how many of the last contexts the resolved price is solved over.
+        price_window: how many of the last contexts the resolved price is solved over,
+            fewer where choices are many: at most 32 768 of them are looked at.
         common: see below.
 
     Example:
@@ -143,7 +149,9 @@ class CKB(GPPolicy):
         anytime = checks.flag("anytime", anytime)
         if checks.flag("forget", forget) and not anytime:
             raise CBanditError("forget=True goes with anytime=True")
-        dual = "projected" if dual is None else dual
+        if dual is None:
+            choices = isinstance(actions, Contextual) and actions.finite
+            dual = "resolved" if choices else "projected"
         if dual == "resolved":
             self.splits = False  # the price is solved over the whole set
         super().__init__(
@@ -188,7 +196,10 @@ class CKB(GPPolicy):
         slacks = self._number("slack", checks.nonnegative("slack", slack))
         scored = beta is None or (isinstance(beta, str) and beta == "score")
         width = None if scored else self._number("dual_beta", beta)
-        self._resolved = Resolved(slacks, width, checks.whole("price_window", window))
+        corrected = torch.ones(self.m, dtype=torch.bool, device=self.device)
+        corrected[list(self.senses.budgets)] = False
+        window = checks.whole("price_window", window)
+        self._resolved = Resolved(slacks, width, window, corrected)
         spending = Spending(torch.zeros_like(slacks))
         self._begin(self._now.state._replace(own=spending))
 
@@ -200,6 +211,8 @@ class CKB(GPPolicy):
 
     def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
+        if self._resolved is not None:
+            return best.estimate
         return self._dual.judged(beliefs, look, best, asked, self._limits, self._ahead)
 
     # -- a price that is solved for ----------------------------------------------------
@@ -214,41 +227,93 @@ class CKB(GPPolicy):
         resolved = self._resolved
         if resolved is None:
             return super()._picked(state, asked)
+        spending, shown = state.own, asked.shown
+        if shown is not None:
+            spending = spending.shown(shown.values, resolved.window)
+            if self.standardized and spending.contexts.shape[1] < FEW:
+                decision, state = super()._picked(state, asked)
+                return decision, state._replace(own=spending._replace(stepped=True))
         look, beliefs = self._look(state, asked), state.beliefs
-        values = torch.cat(
-            [
-                estimated(look, mean, spread).double()
-                for _, mean, spread in self._looks(state, asked)
-            ],
-            -1,
-        )
-        f, g = values[:, 0], values[:, 1:]
+        values, numbers = self._window(state._replace(own=spending), asked, look)
         if not bool(values.isfinite().all()):
             raise CBanditError(
                 "the estimates are not finite numbers at every action; look at "
                 "policy.posterior()"
             )
+        f, g, row = values[:, 0], values[:, 1:], values[:, :, -1]
         if asked.mask is not None:
-            f = f.masked_fill(~asked.mask, -torch.inf)
+            mask = asked.mask.expand(len(f), -1)
+            mask = mask if numbers is None else mask.gather(1, numbers)
+            f = torch.cat(
+                [f[:, :-1], f[:, -1:].masked_fill(~mask[:, None], -torch.inf)], 1
+            )
         limits = self._limits(asked.t)
-        target, unit = resolved.target(state.own, limits, beliefs.units())
-        price = resolve_row(f, g, target, unit)
+        target, unit = resolved.target(spending, limits, beliefs.units())
+        if shown is None:
+            price = resolve_row(f[:, 0], g[:, :, 0], target, unit)
+        else:
+            price = resolve(f, g, target, unit, spending.near)
         fresh = self._fresh(beliefs, asked) if beliefs.by_default else None
-        if fresh is not None:  # these begin in the middle of the set
+        if fresh is not None and shown is None:  # these begin in the middle of the set
             middle = nearest_to_middle(self.actions, asked.actions, asked.mask)
             price = pinned(price, fresh.to(f.device), middle, state.multiplier)
-        index, phi = drawn(price.shares, asked.streams), price.price
+        index, phi, pi = drawn(price.shares, asked.streams), price.price, price.shares
         at = index.view(-1, 1, 1).expand(-1, values.shape[1], 1)
-        estimate = values.gather(-1, at).squeeze(-1)
+        estimate = row.gather(-1, at).squeeze(-1)
+        if numbers is not None:
+            index = numbers.gather(1, index.unsqueeze(-1)).squeeze(-1)
+            pi = replace(pi, index=numbers.gather(1, pi.index))
         decision = Decision(
             index,
-            price.shares.infeasible,
-            price.shares,
+            pi.infeasible,
+            pi,
             score=estimate[:, 0] - (phi * estimate[:, 1:]).sum(-1),
             estimate=estimate,
             sure=True,
         )
-        return decision, state._replace(multiplier=phi, estimate=estimate)
+        spending = spending._replace(near=price.near, stepped=False)
+        return decision, state._replace(multiplier=phi, estimate=estimate, own=spending)
+
+    def _window(
+        self, state: GPState, asked: Asked, look: Look
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return estimates in the last contexts, the current one last.
+
+        They are ``(T, 1 + m, n, K)``; without contexts ``n`` is 1. With joint draws the
+        contexts before are judged by the means. The second value is the choices'
+        numbers ``(T, K)`` in the round's set, where these are others.
+        """
+        shown, beliefs = asked.shown, state.beliefs
+        if shown is None or self.explore.samples:
+            blocks = self._looks(state, asked)
+            parts = [estimated(look, mean, spread) for _, mean, spread in blocks]
+            row = torch.cat(parts, -1).double()
+            if shown is None:
+                return row.unsqueeze(2), None
+        space, contexts = shown.space, state.own.contexts
+        count = max(FEW, MOST // int(space.size))
+        points = space.candidates(contexts[:, -count:])  # T x n x K x d
+        mean, spread = beliefs.anywhere(points.flatten(1, 2), self._ahead(asked))
+        if self.explore.samples:
+            spread = torch.zeros_like(spread)
+        values = estimated(look, mean, spread).double().unflatten(-1, points.shape[1:3])
+        numbers = None
+        if space.levelled:
+            numbers = space.domain.index(points[:, -1])
+        if self.explore.samples:
+            if numbers is not None:
+                at = numbers.unsqueeze(1).expand(-1, row.shape[1], -1)
+                row = row.gather(-1, at)
+            values = torch.cat([values[:, :, :-1], row.unsqueeze(2)], 2)
+        return values, numbers
+
+    def _next(self, state: GPState, t: int, arrived: Sequence[Tensor]) -> Tensor:
+        phi, resolved = super()._next(state, t, arrived), self._resolved
+        if resolved is None or not state.own.stepped or state.moved is not None:
+            return phi
+        if state.estimate is None:
+            return phi
+        return resolved.stepped(phi, state.estimate[:, 1:])
 
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with the news in its beliefs, and in what was spent."""

@@ -582,10 +582,7 @@ class GPPolicy(Policy):
         """Return the action of greatest score."""
         state = self._opened(state, asked)
         asked, doubtful = self._trusted(state.beliefs, asked)
-        if self._budgets is None:
-            decision, state = self._picked(state, asked)
-        else:
-            decision, state = self._afforded(self._budgets, state, asked)
+        decision, state = self._picked(state, asked)
         return decision if doubtful is None else decision.doubted(doubtful), state
 
     def _trusted(self, beliefs: Beliefs, asked: Asked) -> tuple[Asked, Tensor | None]:
@@ -621,6 +618,11 @@ class GPPolicy(Policy):
 
     # -- what can be afforded ----------------------------------------------------------
 
+    def _answer(self, state: GPState, asked: Asked) -> object:
+        if self._budgets is None:
+            return super()._answer(state, asked)
+        return self._afforded(self._budgets, state, asked)
+
     def _afforded(
         self, budgets: Budgets, state: GPState, asked: Asked
     ) -> tuple[Decision, GPState]:
@@ -631,35 +633,40 @@ class GPPolicy(Policy):
         """
         account, start = state.account or budgets.opened(), asked.streams.position()
         left, pace = budgets.left(account), budgets.pace(account, asked.t)
-        beliefs = state.beliefs
+        beliefs, shown = state.beliefs, asked.shown
 
         def bounds(mean: Tensor, std: Tensor) -> Tensor:
             noise, units = beliefs.noises(), beliefs.units()
             return budgets.bounds(mean, std, noise, units, pace)
 
-        def at(decision: Decision) -> Tensor:
+        def over(x: Tensor) -> Tensor:
+            """Return by how much points of a box exceed what is left."""
+            x = x if shown is None else shown.whole(x)
+            return bounds(*beliefs.anywhere(x)) - left.unsqueeze(-1)
+
+        def picked(asked: Asked) -> tuple[Decision, GPState, Tensor]:
+            if self._by_design(asked) and asked.over is None:
+                decision, after = self._designed(asked), self._undecided(state)
+            else:
+                decision, after = self.decide(state, asked)
             x = decision.x
             if x is None:
-                x = asked.actions.at(decision.index)
-            return bounds(*beliefs.anywhere(x.unsqueeze(1)))[..., 0]
+                points = asked.actions.at(decision.index).unsqueeze(1)
+                bound = bounds(*beliefs.anywhere(points))
+            else:
+                bound = over(x.unsqueeze(1)) + left.unsqueeze(-1)
+            return decision, after, bound[..., 0]
 
-        decision, after = self._picked(state, asked)
-        bound = at(decision)
+        decision, after, bound = picked(asked)
         idle = (bound > left).any(-1)
         if bool(idle.any()):
             asked.streams.go(start)  # the same draws
             if asked.actions.continuous:
-
-                def over(x: Tensor) -> Tensor:
-                    return bounds(*beliefs.anywhere(x)) - left.unsqueeze(-1)
-
                 narrowed = asked._replace(over=over)
             else:
-                narrowed = asked._replace(
-                    mask=self._affordable(budgets, state, asked, bounds)
-                )
-            decision, after = self._picked(state, narrowed)
-            bound = at(decision)
+                mask = self._affordable(budgets, state, asked, bounds)
+                narrowed = asked._replace(mask=mask)
+            decision, after, bound = picked(narrowed)
             idle = (bound > left).any(-1)
             if bool(idle.all()):
                 raise budgets.spent_up(account, bound)
@@ -683,7 +690,7 @@ class GPPolicy(Policy):
 
         In trials where none does it is the action of least bounds.
         """
-        other = None if asked.actions is self.actions else asked.actions
+        other = None if asked.actions is self.actions.domain else asked.actions
         left = budgets.left(state.account or budgets.opened()).unsqueeze(-1)
         blocks = stretches(state.beliefs, None, [], other)
         over = torch.cat(

@@ -8,6 +8,10 @@ over distributions of actions, under today's estimates; the action is a draw fro
 solution, at most ``m + 1`` actions that are equally good at the price. The target is
 the limit, corrected by what was really spent, so that errors of estimates are made up
 for: by at most a tenth of the limit a round. No step, no cap, no Slater constant.
+
+Where the world shows contexts, the programme is over the choices in the last ones, and
+the draw is from its solution in the current one. Until there are ten contexts, the
+multiplier of standardised beliefs makes projected steps.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from cbandit import multipliers
 from cbandit._core import checks, devices
 from cbandit._core.randomness import Streams
 from cbandit.actions import Actions
@@ -25,21 +30,39 @@ from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
 from cbandit.policies.choices import News
+from cbandit.policies.dual import CAP, STEP
 from cbandit.posterior.units import Units
 from cbandit.search.simplex.window import Price
 
+FEW = 10  # contexts before which a price would rest on too little
+MOST = 2**15  # choices in past contexts that are looked at in a round
 CORRECTED = 0.1  # the share of the limit by which a round's target may differ from it
 
 
 class Spending(NamedTuple):
-    """The costs told so far, against the limits of their rounds.
+    """The costs told so far, against the limits of their rounds, and the contexts.
 
     Args:
         excess: by how much they were above the limits in sum, ``(T, m)``, in the user's
             units.
+        contexts: the last ones, ``(T, W, k)``; ``None``: the set has none, or none was
+            shown yet.
+        near: prices at which the next search begins, see
+            :class:`~cbandit.search.simplex.window.Price`.
+        stepped: whether the multiplier makes a projected step after this round.
     """
 
     excess: Tensor
+    contexts: Tensor | None = None
+    near: Tensor | None = None
+    stepped: bool = False
+
+    def shown(self, values: Tensor, window: int) -> Spending:
+        """Return the same with one more context, ``(T, k)``, and at most ``window``."""
+        latest = values.unsqueeze(1)
+        if self.contexts is not None:
+            latest = torch.cat([self.contexts, latest], 1)[:, -window:]
+        return self._replace(contexts=latest)
 
     def after(self, news: News, limits: Tensor) -> Spending:
         """Return the same after news of a round that had these limits, ``(T, m)``."""
@@ -47,7 +70,7 @@ class Spending(NamedTuple):
         for costs in news.costs:
             values, came = costs.wide(excess.shape[-1])
             excess = excess + torch.where(came, values - limits, 0.0)
-        return Spending(excess)
+        return self._replace(excess=excess)
 
 
 @dataclass(frozen=True)
@@ -58,11 +81,18 @@ class Resolved:
         slack: by how much the costs are to stay below the target, ``(T, m)``, in units.
         beta: the width of the costs' estimates, ``(T, m)``; ``None``: the score's.
         window: how many contexts the price is solved over.
+        corrected: the costs ``(m,)`` whose target is corrected by what was spent; a
+            budget's limit is corrected by itself.
     """
 
     slack: Tensor
     beta: Tensor | None
     window: int
+    corrected: Tensor
+
+    def stepped(self, phi: Tensor, g: Tensor) -> Tensor:
+        """Return the multiplier after a projected step by estimates ``g (T, m)``."""
+        return multipliers.projected(phi, g, STEP, self.slack, CAP, checked=False)
 
     def target(
         self, spending: Spending, limits: Tensor, units: Units | None
@@ -81,7 +111,7 @@ class Resolved:
         if units is not None:
             size = units.size[:, 1:].to(limits)
         whole = torch.where(limits == 0, size, limits.abs())
-        most = CORRECTED * whole
+        most = CORRECTED * whole * self.corrected
         correction = torch.maximum(-most, torch.minimum(spending.excess, most))
         return -correction / size - self.slack, whole / size
 
