@@ -58,6 +58,7 @@ SIGNATURES = {
     "Delayed": "window",
     "Sliding": "window",
     # policies
+    "Budget": "total, rounds",
     "CKB": "actions, *, reward, costs, explore=None, step=None, cap=None, slack=0.0, "
     "clip=None, horizon=None, slater=None, anytime=False, forget=False, "
     "dual=None, dual_beta=None, price_window=500",
@@ -155,7 +156,8 @@ SIGNATURES = {
 # errors, types to annotate with, and rooms, promised as names alone
 NAMES = """
     Actions Choice Explore Marginal Policy Posterior Recommendation Run
-    CBanditError CheckpointError ChoiceError HorizonError InfeasibleError LostRankError
+    BudgetError CBanditError CheckpointError ChoiceError HorizonError InfeasibleError
+    LostRankError
     MissingDataError MissingExtraError
     account acquisition baselines confidence distributed multipliers plots problems
     scores search

@@ -104,7 +104,7 @@ def _said(value: Tensor) -> str:
 
 
 class Promise(NamedTuple):
-    """What a choice was made on, while its costs have not come.
+    """The bounds of a choice whose costs have not come.
 
     Args:
         limits: of its round, ``(T, b)``.
@@ -125,7 +125,7 @@ class Promise(NamedTuple):
 
 
 class Account(NamedTuple):
-    """What was spent of ``b`` budgets, and what is promised.
+    """The amounts spent of ``b`` budgets, and promised.
 
     Args:
         spent: ``(T, b)``.
