@@ -83,8 +83,14 @@ def test_a_newcomer_is_believed_as_the_prior_says(kind):
     kernel, values = rbf(space)
     gp = cb.GP(kernel, noise=LAM)
     policy = cb.CKB(
-        space, reward=gp, costs=gp, explore=cb.UCB(1.0), dual="projected", step=0.1, cap=1.0
-    )  # fmt: skip
+        space,
+        reward=gp,
+        costs=gp,
+        explore=cb.UCB(1.0),
+        dual="projected",
+        step=0.1,
+        cap=1.0,
+    )
     x, y = [], []
     open_choice = None
     for t in range(6):
