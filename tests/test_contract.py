@@ -94,7 +94,8 @@ SIGNATURES = {
     "GPPolicy.move": "t, multiplier, estimate, arrived",
     "Policy.absorb": "state, news",
     # a round
-    "Policy.ask": "*, among=None, actions=None, observed_costs=None, context=None",
+    "Policy.ask": "*, n=None, among=None, actions=None, observed_costs=None, "
+    "context=None, confidence=None",
     "Policy.tell": "choice, reward=None, cost=None, noise=None, where=None, "
     "failed=False",
     "Policy.cancel": "choice",

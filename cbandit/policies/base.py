@@ -19,7 +19,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from logging import DEBUG
 from time import time
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    NamedTuple,
+    ParamSpec,
+    TypeVar,
+    overload,
+)
 
 import torch
 from numpy.typing import ArrayLike
@@ -41,13 +49,14 @@ from cbandit.actions import (
     designed_point,
 )
 from cbandit.choice import Choice, Distribution
-from cbandit.errors import CBanditError, ChoiceError, HorizonError
+from cbandit.errors import BudgetError, CBanditError, ChoiceError, HorizonError
 from cbandit.explain import Explanation
 from cbandit.policies.checks import (
     array_type,
     costs_not_for,
     decided,
     named_points,
+    per_ask,
     round_actions,
     round_mask,
     told_in,
@@ -528,21 +537,49 @@ class Policy(metaclass=ABCMeta):
         """The multiplier in the user's units, ``(*trials, m)``."""
         return self.multiplier
 
-    @locked
+    @overload
     def ask(
         self,
         *,
+        n: None = None,
         among: Any = None,
         actions: Any = None,
         observed_costs: Any = None,
         context: Any = None,
         confidence: ArrayLike | None = None,
-    ) -> Choice:
+    ) -> Choice: ...
+
+    @overload
+    def ask(
+        self,
+        *,
+        n: int,
+        among: Any = None,
+        actions: Any = None,
+        observed_costs: Any = None,
+        context: Any = None,
+        confidence: ArrayLike | None = None,
+    ) -> list[Choice]: ...
+
+    @locked  # type: ignore[misc]  # mypy takes its Any for self as a parameter more
+    def ask(
+        self,
+        *,
+        n: int | None = None,
+        among: Any = None,
+        actions: Any = None,
+        observed_costs: Any = None,
+        context: Any = None,
+        confidence: ArrayLike | None = None,
+    ) -> Choice | list[Choice]:
         """Start the next round and choose.
 
         An ``ask`` that fails, or is interrupted by Ctrl-C, changes nothing.
 
         Args:
+            n: how many choices to make, as if asked one by one; then the answer is a
+                list. It is shorter where a budget ends. ``context`` is one for all, or
+                ``n`` of them: an array with one axis more in front, or a list of dicts.
             among: a mask ``(N,)`` or ``(*trials, N)``, or action numbers ``(k,)`` or
                 ``(*trials, k)``: only these may be chosen this round.
             actions: a set for this round alone, solved afresh; the choice's index
@@ -559,6 +596,33 @@ class Policy(metaclass=ABCMeta):
                 and ``choice.infeasible`` is set. It goes before ``design=``. For GP
                 policies with beliefs about their costs.
         """
+        if n is None:
+            return self._ask(among, actions, observed_costs, context, confidence)
+        contexts = per_ask(context, checks.whole("n", n), len(self.batch_shape))
+        self._settled()
+        before, latest, choices = self._now, self._latest, []
+        try:
+            for one in contexts:
+                choice = self._ask(among, actions, observed_costs, one, confidence)
+                choices.append(choice)
+        except BudgetError:
+            if not choices:
+                raise
+        except BaseException:
+            # entries above the policy's round count for nothing
+            self._now, self._latest = before, latest
+            raise
+        return choices
+
+    def _ask(
+        self,
+        among: Any,
+        actions: Any,
+        observed_costs: Any,
+        context: Any,
+        confidence: ArrayLike | None,
+    ) -> Choice:
+        """Start the next round and choose, see :meth:`ask`."""
         if (observed_costs is not None) != self.sees_costs:
             raise costs_not_for(self.name, self.sees_costs)
         if observed_costs is not None:

@@ -1,0 +1,104 @@
+"""Several choices at once: ask(n=)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import cbandit as cb
+
+F64 = torch.float64
+AXIS = torch.linspace(0, 1, 7, dtype=F64)
+GRID = cb.ProductGrid([AXIS, AXIS])
+BOX = cb.Box([0.0, 0.0], [1.0, 1.0])
+SPACE = cb.Space(model=cb.Category("a", "b", "c"), prompt=cb.Context(2))
+
+
+def policy_on(actions, **more):
+    gp = cb.GP.default(actions)
+    return cb.RPOL(actions, reward=gp, costs=gp, explore=cb.UCB(1.0), **more)
+
+
+def tell(policy, choice):
+    reward = choice.x.sum(-1)
+    policy.tell(choice, reward=reward, cost=reward - 1.0)
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize("actions", [GRID, BOX])
+def test_they_are_as_if_asked_one_by_one(actions, trials):
+    together, apart = (policy_on(actions, trials=trials) for _ in range(2))
+    for policy in (together, apart):
+        tell(policy, policy.ask())
+    choices = together.ask(n=4)
+    singles = [apart.ask() for _ in range(4)]
+    assert [c.x.tolist() for c in choices] == [c.x.tolist() for c in singles]
+    assert [c.t for c in choices] == [2, 3, 4, 5]
+    assert len(together.outstanding) == 4
+    for choice, single in zip(reversed(choices), reversed(singles), strict=True):
+        tell(together, choice)
+        tell(apart, single)
+    assert together.ask().x.tolist() == apart.ask().x.tolist()
+
+
+def test_hallucinated_variances_spread_them():
+    policy = policy_on(GRID)
+    tell(policy, policy.ask())
+    assert len({int(choice.index) for choice in policy.ask(n=6)}) == 6
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+def test_contexts_are_one_or_one_each(trials):
+    lead = () if trials is None else (trials,)
+    each = torch.rand(3, *lead, 2, generator=torch.Generator().manual_seed(0))
+    shown = policy_on(SPACE, trials=trials).ask(n=3, context=each)
+    first = [choice.x.reshape(-1, 3)[0] for choice in shown]
+    rows = [row.reshape(-1, 2)[0].double() for row in each]
+    for x, row in zip(first, rows, strict=True):
+        assert set(row.tolist()) <= set(x.tolist())
+    alike = policy_on(SPACE, trials=trials).ask(n=3, context=each[0])
+    by_name = policy_on(SPACE, trials=trials).ask(n=3, context={"prompt": each[0]})
+    assert [c.x.tolist() for c in alike] == [c.x.tolist() for c in by_name]
+    named = [{"prompt": row} for row in each]
+    listed = policy_on(SPACE, trials=trials).ask(n=3, context=named)
+    assert [c.x.tolist() for c in listed] == [c.x.tolist() for c in shown]
+    with pytest.raises(cb.CBanditError, match="or 4 of them; got 3"):
+        policy_on(SPACE, trials=trials).ask(n=4, context=each)
+
+
+def test_a_failure_changes_nothing():
+    policy = policy_on(GRID, horizon=5)
+    twin = policy_on(GRID, horizon=5)
+    for each in (policy, twin):
+        tell(each, each.ask())
+    with pytest.raises(cb.HorizonError):
+        policy.ask(n=5)
+    assert policy.t == 1
+    assert policy.outstanding == []
+    assert len(policy.history()) == 1
+    assert policy.multiplier.tolist() == twin.multiplier.tolist()
+    choices, others = policy.ask(n=4), twin.ask(n=4)
+    assert [c.x.tolist() for c in choices] == [c.x.tolist() for c in others]
+
+
+def test_the_list_ends_where_a_budget_does():
+    gp = cb.GP.default(GRID)
+    policy = cb.CKB(
+        GRID,
+        reward=gp,
+        costs={"usd": gp},
+        thresholds={"usd": cb.Budget(6.0, rounds=40)},
+    )
+    for cost in (1.0, 1.2, 0.9):
+        policy.tell(policy.ask(), reward=1.0, cost={"usd": cost})
+    choices = policy.ask(n=20)
+    assert 1 <= len(choices) < 20
+    assert float(policy.budget["usd"].promised) <= 2.9
+    with pytest.raises(cb.BudgetError):
+        policy.ask(n=5)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "2"])
+def test_n_is_a_whole_number(wrong):
+    with pytest.raises(cb.CBanditError, match="n must be"):
+        policy_on(GRID).ask(n=wrong)
