@@ -25,7 +25,7 @@ from cbandit._core.files import atomic, digest
 from cbandit._core.names import Names
 from cbandit.errors import CBanditError, CheckpointError
 
-FORMAT = 5
+FORMAT = 6
 KEPT = "this one was kept as it is"
 _NAME = b"cbandit checkpoint "
 LINE = 200  # bytes, more than the first line has
