@@ -25,6 +25,7 @@ from cbandit.posterior.likelihood import (
     spread,
 )
 
+APART = 1e-3  # losses of optima that differ
 HOST_SLOTS = 256  # distinct actions up to which the host fits for a device too
 
 
@@ -192,7 +193,7 @@ def _minimum(problem: Problem, starts: list[Array]) -> Array:
             return 1e300, np.zeros_like(vector)
         return value, gradient
 
-    best, least = starts[0], value(starts[0])[0]
+    best, least, margin = starts[0], value(starts[0])[0], 0.0
     for start in starts:
         result = minimize(
             value,
@@ -202,6 +203,7 @@ def _minimum(problem: Problem, starts: list[Array]) -> Array:
             bounds=problem.bounds,
             options={"maxiter": 200},
         )
-        if np.isfinite(result.fun) and result.fun <= least:
+        if np.isfinite(result.fun) and result.fun <= least - margin:
             best, least = result.x, result.fun
+        margin = APART  # the same optimum again is no better for its last bits
     return best
