@@ -99,8 +99,8 @@ class TS:
 
     Draws are exact in law on small sets and on product grids; on other sets the prior
     is approximated by random features (``cbandit info`` and ``policy.engine`` say
-    which). Those exist for RBF, Matern, linear and constant kernels, products of the
-    first two, and sums.
+    which). Those exist for RBF, Matern, linear and constant kernels, for categories of
+    a :func:`~cbandit.Space`, and for products and sums of these.
     """
 
     name, samples = "TS", True

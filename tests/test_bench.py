@@ -30,6 +30,8 @@ NAMES = (
     "round",
     "trials",
     "box",
+    "climbs",
+    "thompson",
     "lp",
     "linear",
     "feedback",

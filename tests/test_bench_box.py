@@ -10,7 +10,9 @@ import torch
 from inside import CANDIDATES
 
 import box
+import climbs
 import report
+import thompson
 
 TOY = box.Sizes(dims=(2,), distinct=12, rounds=1, seeds=1, reaching=2)
 
@@ -47,3 +49,24 @@ def test_the_small_feasible_set_is_found(name):
     kept = box.reward_of(x)[cost <= 0]
     assert row["best"] <= box.reward_of(x)[cost <= 0.01].max() + 0.01
     assert pytest.approx(kept.max().item(), abs=0.01) == box.OPTIMUM
+
+
+@pytest.mark.slow
+def test_climbs_beside_l_bfgs_b():
+    rows = climbs.measure(climbs.QUICK)
+    gaps = {row["what"]: row["gaps"] for row in rows if "gaps" in row}
+    assert len(gaps) == 4
+    assert all(0 <= gap <= 1e-6 for each in gaps.values() for gap in each)
+    assert "Climbs(made=" in report.table(report.result_of("climbs", True, rows))
+
+
+@pytest.mark.slow
+def test_thompson_rounds_in_rounds_of_upper_bounds():
+    sizes = thompson.Sizes((300,), (12,), (2,), 4, 2, 2)
+    rows = thompson.measure(sizes)
+    assert len(rows) == 10
+    ratios = [row["ratio"] for row in rows[1::2]]
+    assert ratios == [
+        pytest.approx(ts["ms"] / ucb["ms"])
+        for ucb, ts in zip(rows[::2], rows[1::2], strict=True)
+    ]

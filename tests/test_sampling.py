@@ -429,6 +429,73 @@ def test_draws_over_a_free_set(name, engine, dense, rng, monkeypatch):
     assert min(tests) * len(tests) > RATE
 
 
+def mixed():
+    """A default belief over numbers and categories, and its covariance in numpy."""
+    space = cb.Space(
+        size=cb.Float(1.0, 3.0), kind=cb.Category(*"abc"), side=cb.Category(*"xy")
+    )
+    gp = cb.GP.default(space)
+    matern, categories = gp.kernel.kernels
+    matern.lengthscale = torch.tensor(0.4, dtype=F64)
+    categories.lengthscale = torch.tensor([0.5, 1.5], dtype=F64)
+
+    def values(x, y):
+        r = math.sqrt(5) * distances(x[:, :1], y[:, :1], 2 * 0.4)
+        differ = x[:, None, 1:] != y[None, :, 1:]
+        return (
+            (1 + r + r * r / 3)
+            * np.exp(-r)
+            * np.exp(-(differ / np.array([0.5, 1.5])).mean(-1))
+        )
+
+    return space, gp, values
+
+
+def test_draws_on_a_box_with_categories(dense, rng):
+    space, gp, values = mixed()
+    beliefs = Beliefs([gp], space, (MANY,), F64, torch.device("cpu"), "auto", True)
+    reference = dense(values, float(gp.noise), 0.0, True)
+    points = np.stack(
+        [1 + 2 * rng.random(16), rng.integers(0, 3, 16), rng.integers(0, 2, 16)], -1
+    ).astype(float)
+    for x in points[:11]:
+        y = float(rng.standard_normal())
+        reference.add(x, y)
+        row = torch.tensor([[y]], dtype=F64).expand(MANY, 1)
+        at = torch.as_tensor(x).expand(MANY, 3)
+        part = Part([0], row, [True] * MANY)
+        beliefs = beliefs.absorb([tuple(x)] * MANY, at, [part])
+    at = torch.as_tensor(points[11:]).expand(MANY, -1, -1)
+    mean, draw = beliefs.solver(streams=Streams(3, MANY))(at)
+    drawn = in_users_units(beliefs.units(), mean + draw, draw)[0]
+    mean, covariance = reference.joint(points[11:])
+    assert law(drawn[:, 0].numpy(), mean, covariance) > RATE
+    assert law(drawn[:, 0].numpy(), mean, 1.25 * covariance) < RATE
+
+
+def test_a_policy_on_numbers_and_categories_draws_and_goes_on(tmp_path):
+    space, _, _ = mixed()
+    policy = cb.RPOL(
+        space, reward=cb.GP.default(space), costs=cb.GP.default(space),
+        explore=cb.TS(1.0),
+    )  # fmt: skip
+    for _ in range(4):
+        choice = policy.ask()
+        assert set(choice.params) == {"size", "kind", "side"}
+        policy.tell(choice, reward=choice.x[0], cost=choice.x[1] - 1)
+    policy.save(tmp_path / "policy")
+    assert torch.equal(cb.load(tmp_path / "policy").ask().x, policy.ask().x)
+
+
+def test_kernels_without_features_are_refused_by_name():
+    box = cb.Box([0.0, 0.0], [1.0, 1.0])
+    rbf, flat = of_length(gpk.RBFKernel(), 0.3), linear(1.0)
+    for kernel in (rbf * flat, rbf + flat * flat, rbf + gpk.PeriodicKernel()):
+        gp = cb.GP(kernel.double(), noise=0.1)
+        with pytest.raises(cb.CBanditError, match="need random features"):
+            cb.GPTS(box, reward=gp, explore=cb.TS(1.0))
+
+
 def test_lots_are_float32_and_otherwise_the_waves_themselves(rng):
     actions = cb.Finite(5e3 + torch.as_tensor(rng.random((700, 3))))
     kernel = Covariance(of_length(gpk.MaternKernel(nu=0.5), 0.4), 3)

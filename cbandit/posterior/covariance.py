@@ -124,15 +124,29 @@ class Term:
     Args:
         amplitude: what the product is multiplied by, ``()`` or ``(*trials,)``.
         forms: the factors.
+        apart: what each coordinate in which two points differ multiplies the value by,
+            ``(d,)`` or ``(*trials, d)``: below 1 for categories; ``None``: there are
+            none.
     """
 
     amplitude: Tensor
-    forms: tuple[Form, ...]
+    forms: tuple[Form, ...] = ()
+    apart: Tensor | None = None
 
     @property
     def curved(self) -> bool:
         """Whether it is neither linear nor constant."""
-        return any(form.kind != "linear" for form in self.forms)
+        curves = any(form.kind != "linear" for form in self.forms)
+        return curves or self.apart is not None
+
+    def times(self, other: Term) -> Term:
+        """Return the product with another term."""
+        apart = [term.apart for term in (self, other) if term.apart is not None]
+        return Term(
+            self.amplitude * other.amplitude,
+            self.forms + other.forms,
+            functools.reduce(torch.mul, apart) if apart else None,
+        )
 
 
 def terms_of(kernel: gpk.Kernel, dims: list[int], dim: int) -> list[Term] | None:
@@ -142,7 +156,13 @@ def terms_of(kernel: gpk.Kernel, dims: list[int], dim: int) -> list[Term] | None
     """
     one = torch.ones((), dtype=torch.float64)
     if isinstance(kernel, gpk.ConstantKernel):
-        return [Term(kernel.constant.detach().squeeze(-1), ())]
+        return [Term(kernel.constant.detach().squeeze(-1))]
+    if _categorical(kernel):
+        active = active_of(kernel, dims)
+        length = kernel.lengthscale.detach().squeeze(-2)
+        apart = length.new_ones(*length.shape[:-1], dim)
+        apart[..., active] = torch.exp(-1 / (len(active) * length))
+        return [Term(one, (), apart)]
     if not isinstance(kernel, gpk.ScaleKernel | gpk.AdditiveKernel | gpk.ProductKernel):
         form = form_of(kernel, dims, dim)
         return None if form is None else [Term(one, (form,))]
@@ -160,12 +180,9 @@ def terms_of(kernel: gpk.Kernel, dims: list[int], dim: int) -> list[Term] | None
         parts.append(terms)
     if isinstance(kernel, gpk.AdditiveKernel):
         return [term for terms in parts for term in terms]
-    out = [Term(one, ())]
+    out = [Term(one)]
     for terms in parts:
-        out = [
-            Term(a.amplitude * b.amplitude, a.forms + b.forms)
-            for a, b in itertools.product(out, terms)
-        ]
+        out = [a.times(b) for a, b in itertools.product(out, terms)]
     return out
 
 
@@ -188,8 +205,8 @@ class Covariance:
         self.terms = terms_of(self.kernel, list(range(self.dim)), self.dim)
         self.amplitude: Tensor | float = 1.0
         self.forms: list[Form] | None = None  # of a single product
-        if self.terms is not None and len(self.terms) == 1 and self.terms[0].forms:
-            (term,) = self.terms
+        term = self.terms[0] if self.terms and not self.terms[1:] else None
+        if term is not None and term.forms and term.apart is None:
             self.forms, scale = list(term.forms), term.amplitude
             self.amplitude = float(scale) if scale.dim() == 0 else scale
 
@@ -515,6 +532,11 @@ def _product_over_axes(leaf: gpk.Kernel) -> bool:
         return True
     if isinstance(leaf, gpk.ProductStructureKernel):
         return bool(leaf.base_kernel.is_stationary)
+    return _categorical(leaf)
+
+
+def _categorical(leaf: gpk.Kernel) -> bool:
+    """Return whether this is BoTorch's kernel, which takes long to import."""
     return type(leaf).__name__ == "CategoricalKernel"
 
 

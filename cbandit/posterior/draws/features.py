@@ -90,14 +90,17 @@ def waves(
     """Draw paths of the terms of a kernel that are stationary and not constant.
 
     Frequencies come from each term's spectral density: normal for the RBF, Student-t
-    for Matern, sums of these for products. Every term has as many. ``None`` if there is
-    no such term.
+    for Matern, sums of these for products. That of categories, which are whole numbers,
+    is 0 with the probability that is their correlation, else uniform on a circle. Every
+    term has as many. ``None`` if there is no such term.
     """
     terms = [term for term in _terms(covariance) if term.curved]
     if not terms:
         return None
     count = FEATURES // 2
-    frequencies = torch.cat([_frequencies(t, streams, count) for t in terms], -1)
+    frequencies = torch.cat(
+        [_frequencies(term, covariance, streams, count) for term in terms], -1
+    )
     normal = _leading(streams.normal(2 * frequencies.shape[-1], functions))
     normal = devices.put(normal / math.sqrt(count), frequencies.device)
     size = torch.cat([_root(term).expand(-1, count, 1) for term in terms], 1)
@@ -209,26 +212,36 @@ def check_features(covariance: Covariance) -> None:
 
 def _terms(covariance: Covariance) -> list[Term]:
     """Return the terms of a kernel, or raise if one has no random features."""
-    terms = covariance.terms
-    if terms is None or any(
-        len(term.forms) > 1 and any(form.kind == "linear" for form in term.forms)
-        for term in terms
-    ):
+    terms, unit = covariance.terms, covariance.unit
+    whole = None if unit is None else unit.whole
+
+    def known(term: Term) -> bool:
+        kinds = [form.kind for form in term.forms]
+        if term.apart is not None:  # of whole numbers alone
+            if whole is None or bool((term.apart[..., ~whole] < 1).any()):
+                return False
+            kinds.append("categories")
+        return kinds == ["linear"] or "linear" not in kinds
+
+    if terms is None or not all(map(known, terms)):
         raise CBanditError(
             "Thompson draws over this set need random features, which exist for RBF, "
-            "Matern, linear and constant kernels, scaled, for products of the first "
-            f"two, and for sums of these; got {type(covariance.kernel).__name__}. Use "
-            "engine='joint' (N up to a few thousand), a ProductGrid with a kernel that "
-            "factors, or cb.UCB / cb.Rand"
+            "Matern, linear and constant kernels, for categories of a cb.Space with "
+            "cb.GP.default, for products of these without linear ones, scaled, and for "
+            f"sums; got {type(covariance.kernel).__name__}. Use engine='joint' (N up "
+            "to a few thousand), a ProductGrid with a kernel that factors, or cb.UCB / "
+            "cb.Rand"
         )
     return terms
 
 
-def _frequencies(term: Term, streams: Streams, count: int) -> Tensor:
+def _frequencies(
+    term: Term, covariance: Covariance, streams: Streams, count: int
+) -> Tensor:
     """Draw frequencies ``(T, d, count)`` from a term's spectral density."""
     total = torch.zeros((), dtype=torch.float64)
     for form in term.forms:
-        normal = _leading(streams.normal(form.scale.shape[-1], count))
+        normal = _leading(streams.normal(covariance.dim, count))
         if form.kind != "rbf":
             freedom = {"matern12": 1, "matern32": 3, "matern52": 5}[form.kind]
             draws = _leading(streams.normal(freedom, count))
@@ -236,7 +249,14 @@ def _frequencies(term: Term, streams: Streams, count: int) -> Tensor:
             normal = normal / chi.sqrt()
         normal = devices.put(normal, form.scale.device)
         total = total + normal * form.scale.unsqueeze(-1).to(normal)
-    return total
+    if term.apart is None:
+        return total
+    lots = _leading(streams.uniform(2 * covariance.dim, count))
+    lot, share = devices.put(lots, term.apart.device).chunk(2, -2)
+    turns = torch.where(lot < term.apart.unsqueeze(-1), 0.0, 2 * math.pi * share)
+    if covariance.unit is not None:  # inputs are whole numbers over the span
+        turns = turns * covariance.unit.span.unsqueeze(-1)
+    return total + turns
 
 
 def _root(term: Term) -> Tensor:
