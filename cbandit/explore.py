@@ -56,6 +56,10 @@ def _by_scalars(values: Tensor) -> bool:
     return plain and values.shape[0] == 1 and values.shape[-1] >= LONG
 
 
+def _worded(margin: Tensor) -> str:
+    return f", margin={worded(margin)}" if bool(margin.any()) else ""
+
+
 @hinted
 class UCB:
     """Optimism: ``mean + beta std`` for the reward, ``mean - beta std`` for costs.
@@ -70,19 +74,26 @@ class UCB:
             feasible once it is likely to be. Fewer rounds exceed a limit then, but the
             regret bounds of the papers, which rest on optimism in the costs, no longer
             hold: a feasible region that looks infeasible from afar may stay untried.
+        margin: how many deviations are added to each cost, those that its belief had at
+            the action chosen last: a number, ``(*trials,)`` or ``(1 or *trials, m)``.
+            Optimism alone chooses just above a limit for ever. With a margin of 2 costs
+            count at such an action by the mean plus one deviation and elsewhere still
+            optimistically; the margin shrinks as beliefs get sure of what is chosen.
+            The papers' bounds then hold for limits that are tighter by the margin.
 
     Example:
         >>> import cbandit as cb
-        >>> cautious = cb.UCB(1.0, cost_beta=-1.0)
+        >>> cautious, wary = cb.UCB(1.0, cost_beta=-1.0), cb.UCB(1.0, margin=2.0)
     """
 
     name, samples = "UCB", False
 
-    def __init__(self, beta: Any, cost_beta: Any = None) -> None:
+    def __init__(self, beta: Any, cost_beta: Any = None, margin: Any = 0.0) -> None:
         self.widths = Widths(beta, cost_beta, signed=True)
+        self.margin = checks.nonnegative("margin", margin)
 
     def __repr__(self) -> str:
-        return f"UCB({self.widths})"
+        return f"UCB({self.widths}{_worded(self.margin)})"
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
         """Return the widths ``(T, F)``, those of costs with a minus sign."""
@@ -101,15 +112,24 @@ class TS:
     is approximated by random features (``cbandit info`` and ``policy.engine`` say
     which). Those exist for RBF, Matern, linear and constant kernels, for categories of
     a :func:`~cbandit.Space`, and for products and sums of these.
+
+    Args:
+        beta: multiplies the draws' deviations; as for :class:`UCB`.
+        cost_beta: ``beta`` of the costs; as ``beta`` if left out.
+        margin: as for :class:`UCB`. Without one the best action of a draw is above a
+            limit half the time.
     """
 
     name, samples = "TS", True
 
-    def __init__(self, beta: Any = 1.0, cost_beta: Any = None) -> None:
+    def __init__(
+        self, beta: Any = 1.0, cost_beta: Any = None, margin: Any = 0.0
+    ) -> None:
         self.widths = Widths(beta, cost_beta)
+        self.margin = checks.nonnegative("margin", margin)
 
     def __repr__(self) -> str:
-        return f"TS({self.widths})"
+        return f"TS({self.widths}{_worded(self.margin)})"
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
         """Return the widths ``(T, F)``: a joint draw is scaled alike for all."""
@@ -160,6 +180,7 @@ class Rand:
                 f"high must be at least 1 and above low; got low={low}, high={high}"
             )
         self.draw, self.points, self.low, self.high = draw, points, low, high
+        self.margin = torch.zeros(())
 
     def __repr__(self) -> str:
         return f"Rand({self.widths}, draw={worded(self.draw)})"

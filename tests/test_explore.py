@@ -272,3 +272,118 @@ class TestNegativeCostWidths:
         actions = cb.Finite(self.GRID)
         with pytest.raises(cb.CBanditError, match=words):
             make(actions, cb.GP.default(actions))
+
+
+class TestMargins:
+    GRID = TestNegativeCostWidths.GRID
+
+    @pytest.mark.parametrize("trials", [None, 2])
+    @pytest.mark.parametrize("box", [False, True])
+    def test_costs_are_raised_by_deviations_at_the_last_choice(
+        self, dense, trials, box
+    ):
+        actions = cb.Box([0.0], [1.0]) if box else cb.Finite(self.GRID)
+        margin = 2.0 if trials is None else torch.tensor([2.0, 0.5], dtype=F64)
+        policy, x, reward, cost = told_policy(
+            cb.RPOL, actions, trials, beta=1.0, margin=margin
+        )
+        first = policy.ask()
+        policy.tell(
+            first,
+            reward=torch.full((trials,) if trials else (), 2.0),
+            cost=torch.full((trials,) if trials else (), 0.0),
+        )
+        q = policy.multiplier.reshape(-1)
+        second = policy.ask()
+        for i, kappa in enumerate(torch.as_tensor(margin).reshape(-1).tolist()):
+            place = first.x.reshape(-1, 1)[i].numpy()
+            beliefs = [dense(rbf, 1e-2), dense(rbf, 1e-2)]
+            for gp, y in zip(beliefs, (reward, cost[:, 0]), strict=True):
+                for point, value in zip(x, y, strict=True):
+                    gp.add(point, value)
+            before = beliefs[1].posterior(place[None])[1].item()
+            for gp, y in zip(beliefs, (2.0, 0.0), strict=True):
+                gp.add(place, y)
+            (f, s), (g, r) = (gp.posterior(self.GRID.numpy()) for gp in beliefs)
+
+            def best(kappa, f=f, s=s, g=g, r=r, before=before, i=i):
+                over = np.maximum(g - r + kappa * before, 0)
+                return int((f + s - q[i].item() * over).argmax()) / 100
+
+            chosen = second.x.reshape(-1)[i].item()
+            assert chosen == pytest.approx(best(kappa), abs=0.006 if box else 1e-9)
+            assert best(kappa) < best(0.0) - 0.02  # without one it goes further
+
+    def test_the_first_round_has_none(self):
+        plain, *_ = told_policy(cb.RPOL, cb.Finite(self.GRID), beta=1.0)
+        wary, *_ = told_policy(cb.RPOL, cb.Finite(self.GRID), beta=1.0, margin=2.0)
+        assert plain.ask().index == wary.ask().index
+
+    def test_a_saved_policy_goes_on(self, tmp_path):
+        policy, *_ = told_policy(cb.RPOL, cb.Box([0.0], [1.0]), beta=1.0, margin=2.0)
+        policy.tell(policy.ask(), reward=0.5, cost=0.1)
+        policy.save(tmp_path / "policy.pt")
+        copy = cb.load(tmp_path / "policy.pt")
+        for _ in range(3):
+            first, second = policy.ask(), copy.ask()
+            assert torch.equal(first.x, second.x)
+            policy.tell(first, reward=0.5, cost=0.1)
+            copy.tell(second, reward=0.5, cost=0.1)
+
+    def test_an_explanation_has_the_margin_of_its_round(self):
+        policy, *_ = told_policy(cb.RPOL, cb.Finite(self.GRID), beta=1.0, margin=2.0)
+        policy.tell(policy.ask(), reward=1.0, cost=0.5)
+        choice = policy.ask()
+        why = policy.explain(choice)
+        assert why.runner_up.score <= why.score
+        assert why.runner_up.index == pytest.approx(int(choice.index), abs=1)
+
+    def test_a_draw_takes_one(self):
+        policy = cb.RPOL(
+            cb.Finite(self.GRID),
+            reward=cb.GP.default(cb.Finite(self.GRID)),
+            costs=[cb.GP.default(cb.Finite(self.GRID))] * 2,
+            explore=cb.TS(1.0, margin=[1.0, 3.0]),
+        )
+        for t in range(4):
+            policy.tell(policy.ask(), reward=t, cost=[t - 2.0, 1.0 - t])
+        assert repr(policy.explore) == "TS(1.0, margin=[1.0, 3.0])"
+
+    def test_it_is_usual_under_default_beliefs_alone(self):
+        actions = cb.Finite(self.GRID)
+        gp = cb.GP.default(actions)
+        kernel = gpytorch.kernels.RBFKernel().double()
+        mine = cb.GP(kernel, noise=0.1, standardize=True)
+        late = cb.Delayed(3, weight=1.0)
+
+        def said(reward, costs, **more):
+            return repr(cb.RPOL(actions, reward=reward, costs=costs, **more).explore)
+
+        assert said(gp, gp) == "UCB(1.0, margin=2.0)"
+        assert said(gp, mine) == said(mine, mine) == "UCB(1.0)"
+        assert said(gp, gp, feedback=late) == "UCB(1.0)"
+
+    @pytest.mark.parametrize(
+        ("make", "words"),
+        [
+            (lambda a, gp: cb.UCB(1.0, margin=-1.0), "margin must not be negative"),
+            (
+                lambda a, gp: cb.GPUCB(a, reward=gp, explore=cb.UCB(1.0, margin=1.0)),
+                "margin of explore= goes with beliefs about all costs",
+            ),
+            (
+                lambda a, gp: cb.baselines.SafeOpt(
+                    a,
+                    reward=gp,
+                    costs=gp,
+                    explore=cb.UCB(1.0, margin=1.0),
+                    safe=cb.Safe(index=0),
+                ),
+                "SafeOpt takes no margin of explore",
+            ),
+        ],
+    )
+    def test_where_it_means_nothing(self, make, words):
+        actions = cb.Finite(self.GRID)
+        with pytest.raises(cb.CBanditError, match=words):
+            make(actions, cb.GP.default(actions))

@@ -51,7 +51,7 @@ SMALL = 1 << 17  # numbers in a temporary: several at once should stay in the ca
 SURE = {
     "Sliding": "what was safe is taken to stay safe, and in a drifting world does not",
     "hallucinate": "a bound that counts what was not observed yet keeps nothing safe",
-    "negative": "its bounds of costs are pessimistic already; give their width",
+    "caution": "its bounds of costs are pessimistic already; give their width",
 }
 """Kinds of feedback and of choices that safe sets do not take, and why."""
 

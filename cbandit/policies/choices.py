@@ -24,6 +24,7 @@ from cbandit.actions import Shown
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import ChoiceError
 from cbandit.policies.failures import Barred
+from cbandit.posterior.look import Best
 from cbandit.posterior.observations import Part
 
 STAYS = (
@@ -69,6 +70,14 @@ class Asked(NamedTuple):
     def waiting(self) -> list[Entry]:
         """The choices whose feedback has not all come, oldest first."""
         return self.ledger.waiting(self.t - 1)
+
+    def point(self, best: Best) -> Tensor:
+        """Return a search's best action as beliefs take it, ``(T, 1, d)``."""
+        if best.x is None:
+            x: Tensor = self.actions.at(best.index)
+            return x.unsqueeze(1)
+        x = best.x.unsqueeze(1)
+        return x if self.shown is None else self.shown.whole(x)
 
     def without(self, choice: Choice) -> Asked:
         """Return the same round with one of its choices left out."""

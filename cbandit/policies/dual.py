@@ -196,11 +196,7 @@ class Dual:
         estimate = best.estimate
         if self.beta is None:
             return estimate
-        x = asked.actions.at(best.index) if best.x is None else best.x
-        x = x.unsqueeze(1)
-        if best.x is not None and asked.shown is not None:
-            x = asked.shown.whole(x)
-        moments = beliefs.anywhere(x, ahead(asked))
+        moments = beliefs.anywhere(asked.point(best), ahead(asked))
         mean, std = (part[:, 1:, 0] for part in moments)
         g = mean - self.beta * std - level(beliefs.units(), limits(asked.t))
         if look.bound is not None:

@@ -127,6 +127,9 @@ class GPState(NamedTuple):
         arrived: how far costs told since were above their thresholds, ``(T, m)`` each,
             in the user's units, 0 in trials where nothing came.
         moved: the multiplier of the next ``ask``, where it is known already.
+        margin: what the last ``ask`` added to the costs, ``(T, m)``, in units;
+            ``None``: nothing.
+        deviation: the costs' deviations where it chose, ``(T, m)``, for the next one.
         own: further state of a derived policy.
         waiting: costs told before that have no unit yet.
         readings: the range to expect of the next reading; ``None``: no bounds.
@@ -140,6 +143,8 @@ class GPState(NamedTuple):
     estimate: Tensor | None = None
     arrived: tuple[Tensor, ...] = ()
     moved: Tensor | None = None
+    margin: Tensor | None = None
+    deviation: Tensor | None = None
     own: Any = None
     waiting: Waiting | None = None
     readings: Readings | None = None
@@ -234,7 +239,9 @@ class GPPolicy(Policy):
         costs: the belief about the cost, or one a cost, also by name; ``[gp] * m`` for
             ``m`` alike. A number, or names: costs without a belief. ``None``: none.
         explore: how estimates come from beliefs: :class:`~cbandit.UCB` (``cb.UCB(1.0)``
-            unless given), :class:`~cbandit.TS` or :class:`~cbandit.Rand`.
+            unless given), :class:`~cbandit.TS` or :class:`~cbandit.Rand`. A class may
+            set ``usual``, and ``cautious`` for where all beliefs are
+            :meth:`cbandit.GP.default`'s.
         start: the first multiplier, a number, ``(*trials,)`` or ``(1 or *trials, m)``;
             ``None``: there is none, and the score must do without.
         restart: how many rounds an epoch has, or ``"doubling"``: the multiplier is back
@@ -270,9 +277,11 @@ class GPPolicy(Policy):
 
     explores: tuple[type, ...] = (UCB, TS, Rand)
     usual: Explore = UCB(1.0)  # what explore=None is
+    #: what it is where all beliefs are GP.default's, unless feedback is delayed
+    cautious: Explore | None = None
     hallucinates = False  # what pending=None is, where that goes
-    #: "Delayed", "Sliding", "hallucinate" or "negative" (a negative cost_beta), where
-    #: they do not go, and why
+    #: "Delayed", "Sliding", "hallucinate" or "caution" (a margin, or a negative
+    #: cost_beta), where they do not go, and why
     takes_no: Mapping[str, str] = {}
     spends = True
     continuous = True  # whether it can choose from a Box
@@ -303,7 +312,7 @@ class GPPolicy(Policy):
     ) -> None:
         self.settings = stated(self, locals())
         beliefs, m = functions_of(reward, costs)
-        explore = self.usual if explore is None else explore
+        explore = self._usual(beliefs, feedback) if explore is None else explore
         self.patient = pending == "hallucinate"
         pending = self._suited(actions, explore, feedback, pending)
         self.learns_costs, self.sees_costs = not observed_costs, observed_costs
@@ -329,6 +338,16 @@ class GPPolicy(Policy):
         #: of the estimates, ``(T, F)``; ``None``: they are not clipped
         self._bound = None if clip is None else self._bounds(clip, len(beliefs))
         self._functions, self._drift = len(beliefs), getattr(feedback, "drift", None)
+        #: how many deviations of the last choice's are added to costs, ``(T, m)``
+        self._margin: Tensor | None = None
+        if bool(explore.margin.any()):
+            if not self.m or len(beliefs) != 1 + self.m:
+                raise CBanditError(
+                    "margin of explore= goes with beliefs about all costs; "
+                    f"{type(self).__name__} has beliefs about {len(beliefs) - 1} of "
+                    f"{self.m}"
+                )
+            self._margin = self._number("margin", explore.margin)
         self._steady, self._always = False, None
         moving = callable(self.thresholds) or self.senses.budgets
         if not (moving or callable(self._drift)):
@@ -360,6 +379,13 @@ class GPPolicy(Policy):
         """Note whether a new class defines :meth:`acquire`."""
         super().__init_subclass__(**arguments)
         cls.acquires = cls.acquire is not GPPolicy.acquire
+
+    def _usual(self, beliefs: Sequence[GP], feedback: object) -> Explore:
+        """Return how to explore where the user does not say."""
+        by_default = all(belief.unit is not None for belief in beliefs)
+        if self.cautious is None or isinstance(feedback, Delayed) or not by_default:
+            return self.usual
+        return self.cautious
 
     def _suited(
         self,
@@ -399,7 +425,8 @@ class GPPolicy(Policy):
         for name, what in (
             (kind, f"feedback=cb.{kind}(...)"),
             (pending, f"{pending=}"),
-            ("negative" if negative else "", "negative cost_beta"),
+            ("caution" if negative else "", "negative cost_beta"),
+            ("caution" if bool(explore.margin.any()) else "", "margin of explore"),
         ):
             if name in self.takes_no:
                 reason = self.takes_no[name]
@@ -614,7 +641,11 @@ class GPPolicy(Policy):
             estimate=entered,
             sure=True,
         )
-        return decision, state._replace(estimate=estimate)
+        deviation = None
+        if self._margin is not None:
+            at = asked.point(best), self._ahead(asked)
+            deviation = state.beliefs.anywhere(*at)[1][:, 1:, 0].double()
+        return decision, state._replace(estimate=estimate, deviation=deviation)
 
     # -- what can be afforded ----------------------------------------------------------
 
@@ -742,12 +773,19 @@ class GPPolicy(Policy):
         beliefs, t = state.beliefs, asked.t
         arrived, waiting = state.measured()
         multiplier = self._next(state, t, arrived)
+        deviation = state.deviation
         if self._epoch(t) == t:
             waiting = None
-            beliefs = beliefs.forget_all() if self.forget else beliefs
+            if self.forget:
+                beliefs, deviation = beliefs.forget_all(), None
+        margin = None
+        if self._margin is not None and deviation is not None:
+            margin = self._margin * deviation
         return state._replace(
             beliefs=beliefs,
             multiplier=multiplier,
+            margin=margin,
+            deviation=None,
             estimate=None,
             arrived=(),
             moved=None,
@@ -830,6 +868,9 @@ class GPPolicy(Policy):
             score = score_of(name, score, weights, hint)
         coefficient, units = self._coefficient(state, asked), state.beliefs.units()
         offset = self._offset(t, units)
+        if state.margin is not None:
+            raised = torch.nn.functional.pad(state.margin, (1, 0))
+            offset = raised if offset is None else offset + raised
         close = state.beliefs.tolerance(scores.of_costs(score))
         form, weight = score, None
         if isinstance(score, scores.Formed):

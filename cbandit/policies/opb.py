@@ -164,7 +164,7 @@ class GPOPB(GPPolicy):
     grows = False
     no_design = SAFE_START
     takes_no: Mapping[str, str] = {
-        "negative": "its bounds of costs are pessimistic already; give their width"
+        "caution": "its bounds of costs are pessimistic already; give their width"
     }
     explores = (UCB,)
     splits = False

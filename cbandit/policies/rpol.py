@@ -31,7 +31,7 @@ from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
-from cbandit.explore import Explore
+from cbandit.explore import UCB, Explore
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.gp import GPPolicy
 
@@ -48,8 +48,12 @@ class RPOL(GPPolicy):
         actions: what can be chosen.
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
-        explore: :class:`~cbandit.UCB` in the paper; ``cb.UCB(1.0)`` unless given. With
-            :class:`~cbandit.TS` it keeps looking for better feasible actions.
+        explore: :class:`~cbandit.UCB` in the paper; ``cb.UCB(1.0)`` unless given, and
+            ``cb.UCB(1.0, margin=2.0)`` where all beliefs are
+            :meth:`cbandit.GP.default`'s and feedback is not delayed, so that few rounds
+            end just above a limit. The paper's bounds are for no margin; with one they
+            hold for limits that are tighter by it. With :class:`~cbandit.TS` it keeps
+            looking for better feasible actions, at a greater violation.
         penalty: ``"observation"``: ``Q`` gains the rectified cost observed, as in the
             paper. ``"estimate"`` (ours): ``Q`` gains ``[g_t(x_t)]_+``, because
             noise, once rectified, makes ``Q`` grow at feasible points too.
@@ -67,6 +71,7 @@ class RPOL(GPPolicy):
     """
 
     hallucinates = True
+    cautious = UCB(1.0, margin=2.0)
 
     def __init__(
         self,
