@@ -77,17 +77,23 @@ def latency(trial):
 
 
 class TestWhatItChooses:
-    def test_rpol_by_hand(self):
-        study = study_of()
+    @pytest.mark.parametrize("margin", [0.0, 3.0])
+    def test_rpol_by_hand(self, margin):
+        study = study_of(
+            lambda space, **given: cb.RPOL(
+                space, **beliefs(space), explore=cb.UCB(2.0, margin=margin), **given
+            )
+        )
         study.optimize(objective, n_trials=15)
-        q = 1.0
+        q, raised = 1.0, 0.0
         for n in range(1, 15):
             seen = study.trials[:n]
             f, spread = posterior(seen, lambda t: t.value)
             g, other = posterior(seen, latency)
-            score = f + 2 * spread - q * (g - 1 - 2 * other).clamp(min=0)
+            score = f + 2 * spread - q * (g - 1 - 2 * other + raised).clamp(min=0)
             chosen = study.trials[n].params["threads"]
             assert score[chosen - 1] >= score.max() - 1e-8
+            raised = margin * other[chosen - 1]
             over = max(latency(study.trials[n]) - 1, 0.0)
             q = max(q + over, math.sqrt(n + 1))
         sampler = study.sampler

@@ -26,6 +26,7 @@ class Record(NamedTuple):
         costs: its costs in the study; ``None``: not all of them were measured.
         estimate: the policy's estimate there; ``None``: the policy did not choose it.
         size: the costs' units at that time, ``None`` where there was none.
+        deviation: the costs' deviations there; ``None``: nothing rests on them.
         choosing: whether a policy is choosing its parameters now.
     """
 
@@ -37,6 +38,7 @@ class Record(NamedTuple):
     costs: list[float] | None
     estimate: list[float] | None
     size: list[float | None] | None
+    deviation: list[float] | None
     choosing: bool
 
     @property
@@ -64,7 +66,10 @@ class Record(NamedTuple):
             excess = policy.senses.costs(told) - policy._limits(t)
         estimate = torch.tensor([self.estimate], dtype=torch.float64)
         known = [math.nan if size is None else size for size in self.size or ()]
-        return Played(t, estimate, excess, torch.tensor([known], dtype=torch.float64))
+        size, deviation = torch.tensor([known], dtype=torch.float64), None
+        if self.deviation is not None:
+            deviation = torch.tensor([self.deviation], dtype=torch.float64)
+        return Played(t, estimate, excess, size, deviation)
 
 
 def usable(value: object) -> float | None:
@@ -96,6 +101,10 @@ def is_round(value: object, m: int) -> bool:
         return False
     sizes = [1.0 if unit is None else usable(unit) or 0.0 for unit in units]
     known = None not in map(usable, estimate) and all(size > 0 for size in sizes)
+    spread = value.get("deviation")
+    if spread is not None:
+        known &= isinstance(spread, list) and len(spread) == m
+        known = known and all(p is not None and p >= 0 for p in map(usable, spread))
     return known and (len(estimate), len(units)) == (1 + m, m)
 
 

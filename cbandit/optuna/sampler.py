@@ -127,8 +127,11 @@ class Sampler(BaseSampler):
         params = domain.suggested(choice.params)
         sizes = policy.study_units()[0].tolist()
         units = [None if math.isnan(size) else size for size in sizes]
-        estimate = policy._now.state.estimate[0].tolist()
+        state = policy._now.state
+        estimate = state.estimate[0].tolist()
         round_ = {"params": params, "estimate": estimate, "units": units}
+        if state.deviation is not None:
+            round_["deviation"] = state.deviation[0].tolist()
         study._storage.set_trial_system_attr(trial._trial_id, ROUND, round_)
         return params
 
@@ -293,6 +296,7 @@ class Sampler(BaseSampler):
             costs=costs if costs is not None and len(costs) == len(names) else None,
             estimate=round_.get("estimate"),
             size=round_.get("units"),
+            deviation=round_.get("deviation"),
             choosing=trial.state == TrialState.RUNNING and not known,
         )
 

@@ -177,12 +177,15 @@ class Played(NamedTuple):
         excess: the costs told, less their thresholds, in the user's units,
             ``(1, m)``; ``None``: nothing yet.
         size: the costs' units in that round, see :meth:`GPPolicy.study_units`.
+        deviation: the costs' deviations at its choice, ``(1, m)``, if a margin from the
+            limit rests on them.
     """
 
     t: int
     estimate: Tensor
     excess: Tensor | None
     size: Tensor
+    deviation: Tensor | None = None
 
 
 class AtOnce:
@@ -1431,7 +1434,8 @@ class GPPolicy(Policy):
                 phi = self._start
             else:
                 phi = self.move(played.t, phi, played.estimate, arrived)
-        state = self._now.state._replace(multiplier=phi, moved=phi)
+        deviation = rounds[-1].deviation if rounds else None
+        state = self._now.state._replace(multiplier=phi, moved=phi, deviation=deviation)
         self._streams = Streams(self.seed, self.trials, f"round {t + 1}")
         position = self._streams.position()
         self._now = self._now._replace(t=t, state=state, position=position)
@@ -1457,7 +1461,8 @@ class GPPolicy(Policy):
         This policy is asked in its place, and counts the choice as outstanding.
         """
         self.ask()
-        return Played(t, self._now.state.estimate, None, self.study_units())
+        state = self._now.state
+        return Played(t, state.estimate, None, self.study_units(), state.deviation)
 
     def _choice_before(self, number: int, x: Tensor) -> Choice:
         """Return an action as a choice made before the first round."""
