@@ -60,8 +60,8 @@ class Choice:
             :class:`~cbandit.Box`.
         x: the action itself, ``(*trials, d)``.
         infeasible: ``(*trials,)``, whether the policy believed that no action is
-            feasible. It is never true with policies that weigh costs instead (CKB,
-            RPOL); there ``recommend()`` tells.
+            feasible. It is never true with policies that weigh costs instead (CKB but
+            for ``dual="resolved"``, RPOL); there ``recommend()`` tells.
         distribution: the one that a randomised policy drew the action from.
         id: a unique name of the choice; ``tell`` takes it in place of the choice.
         actions: the set given to ``ask`` for this round alone, if any.

@@ -46,6 +46,7 @@ from cbandit.policies.resolved import (
     check_resolved,
     drawn,
     pinned,
+    surely,
 )
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Best, estimated
@@ -232,6 +233,7 @@ class CKB(GPPolicy):
             spending = spending.shown(shown.values, resolved.window)
             if self.standardized and spending.contexts.shape[1] < FEW:
                 decision, state = super()._picked(state, asked)
+                decision.distribution = surely(decision.index, self.m)
                 return decision, state._replace(own=spending._replace(stepped=True))
         look, beliefs = self._look(state, asked), state.beliefs
         values, numbers = self._window(state._replace(own=spending), asked, look)
@@ -306,6 +308,12 @@ class CKB(GPPolicy):
                 row = row.gather(-1, at)
             values = torch.cat([values[:, :, :-1], row.unsqueeze(2)], 2)
         return values, numbers
+
+    def _designed(self, asked: Asked) -> Decision:
+        decision = super()._designed(asked)
+        if self._resolved is not None:
+            decision.distribution = surely(decision.index, self.m)
+        return decision
 
     def _next(self, state: GPState, t: int, arrived: Sequence[Tensor]) -> Tensor:
         phi, resolved = super()._next(state, t, arrived), self._resolved

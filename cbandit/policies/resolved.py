@@ -161,6 +161,16 @@ def drawn(shares: Distribution, streams: Streams) -> Tensor:
     return shares.index.gather(-1, place.unsqueeze(-1)).squeeze(-1)
 
 
+def surely(index: Tensor | None, m: int) -> Distribution | None:
+    """Return the distribution of an action ``(T,)`` that is not drawn."""
+    if index is None:
+        return None
+    first = torch.arange(m + 1, device=index.device) == 0
+    return Distribution(
+        index.unsqueeze(-1) * first, first.double().expand(len(index), -1)
+    )
+
+
 def pinned(price: Price, where: Tensor, index: Tensor, phi: Tensor) -> Price:
     """Return a price under which the trials ``where (T,)`` play ``index (T,)`` surely.
 
