@@ -373,10 +373,11 @@ class Sampler(BaseSampler):
             raise CBanditError(
                 f"{kind} must be built without trials=, feedback= and forget=True"
             )
-        if policy._now.state.own is not None:
+        if policy._now.state.own is not None or policy.senses.budgets:
             raise CBanditError(
                 f"{kind} keeps a state that a study's trials do not hold: take CKB, "
                 "RPOL, CONFIG, GPUCB, GPTS or a policy of your own with score and move"
+                ", without a cb.Budget and without dual='resolved'"
             )
         return policy
 
