@@ -410,3 +410,32 @@ def test_rounds_that_are_not_drawn_count_in_the_account_too():
     run = cb.simulate(policy, world, 8, progress=False)
     assert torch.equal(run.expected_rewards[:4], run.true_rewards[:4])
     assert torch.equal(run.expected_costs[:4], run.true_costs[:4])
+
+
+@pytest.mark.parametrize("levels", [True, False])
+def test_models_come_and_go(levels):
+    """The price is that of the models that are left, in past contexts too."""
+    actions = space(levels)
+    gp = cb.GP(gpytorch.kernels.RBFKernel().double(), noise=0.05, mean=0.5)
+    policy = cb.CKB(
+        actions, reward=gp, costs=gp, explore=cb.UCB(0.0), thresholds=0.2,
+        price_window=5,
+    )  # fmt: skip
+    names = actions.names.columns
+    z = torch.ones(60, 1 if levels else 2, dtype=torch.float64)
+    model = torch.arange(3.0, dtype=torch.float64).repeat(20).unsqueeze(-1)
+    x = torch.cat([model, z] if names[0] == "model" else [z, model], -1)
+    policy.observe(x=x, reward=model[:, 0], cost=0.4 * model)
+    context = 1 if levels else [1.0, 1.0]
+    choice = policy.ask(context=context)
+    # half of the money that the middle model costs, a quarter of the large one's
+    assert set(choice.distribution.index.tolist()) <= {0, 1, 2}
+    np.testing.assert_allclose(policy.multiplier, 2.5, rtol=0.02)
+    policy.retire("model", "small")
+    # the others are too dear: the cheapest is the middle one, and said so
+    choice = policy.ask(context=context)
+    assert int(choice.index) == 1 and bool(choice.infeasible)
+    policy.add("model", "new")
+    policy.retire("model", "middle")
+    choice = policy.ask(context=context)
+    assert int(choice.index) in (2, 3)

@@ -243,6 +243,9 @@ class CKB(GPPolicy):
                 "policy.posterior()"
             )
         f, g, row = values[:, 0], values[:, 1:], values[:, :, -1]
+        offered = None if shown is None else self._offered(None)[1]
+        if offered is not None:  # what is retired would not have been played
+            f = f.masked_fill(~offered.to(f.device).unsqueeze(1), -torch.inf)
         if asked.mask is not None:
             mask = asked.mask.expand(len(f), -1)
             mask = mask if numbers is None else mask.gather(1, numbers)
