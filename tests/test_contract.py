@@ -124,6 +124,7 @@ SIGNATURES = {
     "Run.load": "directory",
     "Round": "actions=None, among=None, observed_costs=None, delays=None, context=None",
     "problems.Contexts": "contexts, rewards, costs",
+    "problems.Contexts.from_frame": "frame, contexts, maximise, limits, knobs=None",
     "problems.Table": "reward, costs, noise=0.0",
     "problems.Table.from_frame": "frame, maximise, limits, knobs=None, noise=None",
     "problems.from_botorch": "test_function, points=None",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from inside import Streams
@@ -173,6 +174,61 @@ def test_senses_turn_the_account():
     )
     assert turned.linear.reward == pytest.approx(-plain.linear.reward, abs=1e-12)
     assert turned.each_row.reward == pytest.approx(-plain.each_row.reward, abs=1e-12)
+
+
+def test_a_frame_of_measurements():
+    rows = [
+        {"load": load, "day": day, "threads": n, "codec": c, "ms": n * load, "usd": n}
+        for load in (0.5, 1.5)
+        for day in ("mon", "sun")
+        for n in (2, 4, 6)
+        for c in ("a", "b")
+    ]
+    rows += [rows[0] | {"ms": 3.0}]  # a repeat, whose mean counts
+    frame = pd.DataFrame(rows)
+    problem = Contexts.from_frame(
+        frame, ["day", "load"], minimise="ms", limits={"usd": "<= 4"}
+    )
+    assert repr(problem) == "Contexts(n=4, K=6, m=1)"
+    assert problem.actions.names.parameters == {
+        "threads": cb.Float(2, 6, step=2),
+        "codec": cb.Category("a", "b"),
+        "day": cb.Context(cb.Category("mon", "sun")),
+        "load": cb.Context(cb.Float(0.5, 1.5)),
+    }
+    shown = problem.round(1, Streams(0)).context
+    assert shown["day"] in ("mon", "sun")
+    gp = cb.GP.default(problem.actions)
+    policy = cb.CKB(
+        problem.actions, reward=gp, costs={"usd": gp}, minimise=True,
+        thresholds={"usd": "<= 4"},
+    )  # fmt: skip
+    played = cb.simulate(policy, problem, 8, progress=False).frame()
+    for _, row in played.iterrows():
+        first = row["load"] == 0.5 and row["threads"] == 2 and row["codec"] == "a"
+        repeated = first and row["day"] == "mon"
+        wanted = 2.0 if repeated else row["threads"] * row["load"]
+        assert row["reward"] == pytest.approx(wanted)
+        assert row["usd"] == row["threads"]
+    with pytest.warns(UserWarning, match="1 of 4 contexts are left out: not each"):
+        part = Contexts.from_frame(
+            frame[3:24], ["day", "load"], minimise="ms", limits={"usd": "<= 4"}
+        )
+    assert len(part.contexts) == 3
+    with pytest.raises(cb.CBanditError, match=r"every choice of threads.*none of 1"):
+        Contexts.from_frame(
+            frame[:5], ["day", "load"], minimise="ms", limits={"usd": "<= 4"},
+            knobs=["threads", "codec"],
+        )  # fmt: skip
+    for change, words in (
+        ({"limits": None}, "limits must name at least one column"),
+        ({"maximise": "usd"}, "takes maximise= or minimise=; got both"),
+        ({"contexts": "day"}, "contexts must be a list of one column"),
+        ({"contexts": ["hour"]}, "one column 'hour'"),
+    ):
+        whole = {"contexts": ["day", "load"], "minimise": "ms", "limits": {"usd": 4}}
+        with pytest.raises(cb.CBanditError, match=words):
+            Contexts.from_frame(frame, **(whole | change))
 
 
 @pytest.mark.parametrize(

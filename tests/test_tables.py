@@ -100,6 +100,34 @@ class TestCommands:
         assert "sha256" in line
         assert "is not the table that this file was written for" in line
 
+    def test_a_study_with_contexts(self, capsys, data):
+        shown = ["--context", "threads", "--context", "memory"]
+        assert call(capsys, "init", "data.csv", *INIT, *shown)[0] == 0
+        text = Path("study.toml").read_text()
+        kept = tomllib.loads(text)
+        assert kept["problem"]["knobs"] == ["codec"]
+        assert kept["problem"]["contexts"] == ["threads", "memory"]
+        assert "LogCEI" not in kept["policies"]
+        text = text.replace('knobs = ["codec"]', 'knobs = ["codec"]  # alone')
+        Path("study.toml").write_text(text.split("[policies.RPOL]")[0])
+        few = ["--trials", 2, "--horizon", 4]
+        code, _, err = call(capsys, "run", "study.toml", *few)
+        assert (code, err) == (0, "")
+        rows = pd.read_parquet("results/study/rounds.parquet")
+        assert len(rows) == 2 * 4
+        # a row for each round, with its context, and what was measured there
+        for _, row in rows.iterrows():
+            same = data[
+                (data.threads == row.threads)
+                & ((data.memory - row.memory).abs() < 1e-9)
+                & (data.codec == row.codec)
+            ]
+            assert row.reward == pytest.approx(same.speed.mean(), abs=1e-9)
+        line = complaint(
+            capsys, "init", "data.csv", "--context", "day", "--out", "other.toml"
+        )
+        assert "there is no column day; there are threads" in line
+
     def test_what_init_guesses(self, capsys, data):
         assert call(capsys, "init", "data.csv", "--out", "s.toml")[0] == 0
         kept = tomllib.loads(Path("s.toml").read_text())["problem"]

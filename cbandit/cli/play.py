@@ -57,6 +57,10 @@ def init(
         list[str] | None,
         typer.Option(metavar="'COLUMN <= N'", help="Or >=; may be repeated."),
     ] = None,
+    context: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Shown, not chosen; may be repeated."),
+    ] = None,
 ) -> None:
     """Write a commented study file from a table's columns, for `cbandit run`.
 
@@ -81,7 +85,13 @@ def init(
     if out.exists():
         raise CBanditError(f"{out} is there already; it is kept: choose another --out")
     text = study_text(
-        read_table(table), str(table), str(out), out.stem, goal, limit or ()
+        read_table(table),
+        str(table),
+        str(out),
+        out.stem,
+        goal,
+        limit or (),
+        context or (),
     )
     with atomic(out) as file:
         file.write(text.encode())

@@ -58,12 +58,14 @@ type = "RPOL"
 [policies.CONFIG]  # optimistic about the limits
 type = "CONFIG"
 
+[policies.Random]
+type = "Random"
+"""
+ACQUISITION = """\
+
 [policies.LogCEI]  # any acquisition function of BoTorch
 type = "BoTorchPolicy"
 acquisition = "LogConstrainedExpectedImprovement"
-
-[policies.Random]
-type = "Random"
 """
 
 
@@ -97,6 +99,7 @@ def study_text(
     name: str,
     goal: tuple[str, str] | None = None,
     limits: Sequence[str] = (),
+    contexts: Sequence[str] = (),
 ) -> str:
     """Return the text of a study file.
 
@@ -110,6 +113,7 @@ def study_text(
         limits: such as ``"latency <= 20"``. Unless given, other columns that look like
             measurements are kept below their medians; where there are none, the file
             asks for limits, and cannot run before.
+        contexts: the columns that are shown before a choice, and not chosen.
 
     In a table of few rows, a column of fractions that hardly repeat may be a
     measurement. It counts as one if no goal or limit is given and no other column is
@@ -117,6 +121,9 @@ def study_text(
     the file offers a limit on it in a comment.
     """
     columns = {str(k): _column(str(k), values) for k, values in frame.items()}
+    for context in contexts:
+        _there(context, columns)
+    every, columns = columns, {k: c for k, c in columns.items() if k not in contexts}
     read = dict(_limit(words, columns) for words in limits)
     if goal is not None:
         _known(goal[1], columns)
@@ -159,13 +166,16 @@ def study_text(
         f"{goal[0]} = {toml_value(goal[1])}  # {mark}",
         f"knobs = {toml_value(knobs)}" + "  # a guess: all others" * needed,
     ]
+    if contexts:
+        lines.append(f"contexts = {toml_value(list(contexts))}  # shown, not chosen")
     lines += [
         f"# {column}: left out" + ", another value in every row" * (column in counts)
         for column in left
     ]
-    lines.append(
-        "# noise = 0.01  # variance of one measurement; left out: from repeats"
-    )
+    if not contexts:
+        lines.append(
+            "# noise = 0.01  # variance of one measurement; left out: from repeats"
+        )
     offered = {column: _below(columns[column]) for column in maybe}
     if read:
         lines += ["", "[problem.limits]"]
@@ -186,10 +196,11 @@ def study_text(
         "# Columns. Those count as measured, unless options say which, that hold",
     ]
     lines += [f"# {RULE}."]
-    width = max(map(len, columns))
-    lines += [f"#   {c.name:<{width}}  {c.words}" for c in columns.values()]
+    width = max(map(len, every))
+    lines += [f"#   {c.name:<{width}}  {c.words}" for c in every.values()]
     head = HEAD.format(table=table, rows=rows, file=file, name=name)
-    return head + "\n".join(lines) + "\n" + POLICIES
+    policies = POLICIES + ("" if contexts else ACQUISITION)
+    return head + "\n".join(lines) + "\n" + policies
 
 
 def _column(name: str, values: pandas.Series[Any]) -> Column:
@@ -241,9 +252,13 @@ def _set(limits: dict[str, str], more: str) -> list[str]:
     return [f"{toml_key(k)} = {toml_value(v)}{more}" for k, v in limits.items()]
 
 
-def _known(name: str, columns: dict[str, Column]) -> None:
+def _there(name: str, columns: dict[str, Column]) -> None:
     if name not in columns:
         raise CBanditError(f"there is no column {name}; there are {', '.join(columns)}")
+
+
+def _known(name: str, columns: dict[str, Column]) -> None:
+    _there(name, columns)
     if not columns[name].numeric:
         raise CBanditError(f"{name} holds texts: it cannot be a measurement")
 

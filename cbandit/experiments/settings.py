@@ -18,7 +18,7 @@ from cbandit._core.files import unsealed
 from cbandit.errors import CBanditError
 
 NUMBERS = ("horizon", "trials", "seed", "device", "dtype")
-VALUES = ("knobs",)  # keys of a problem whose lists are no sweeps
+VALUES = ("knobs", "contexts")  # keys of a problem whose lists are no sweeps
 SEAL = ("# digest: ", "\n")  # the last line of a results folder's config.toml
 PACKAGES = (
     *("cbandit", "torch", "gpytorch", "botorch", "linear_operator", "numpy", "scipy"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,10 +120,12 @@ class StatedProblem:
                 + (f"; not one of the knobs {', '.join(knobs)}" if knobs else "")
             )
         frame = read_table(Path(self.path))
-        Arguments(problems.Table.from_frame).check(self.where, "a table", table)
+        kind = problems.Contexts if "contexts" in table else problems.Table
+        read: Callable[..., Any] = kind.from_frame
+        Arguments(read).check(self.where, "a table", table)
         with located(self.where), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            problem = problems.Table.from_frame(frame, **table)
+            problem = read(frame, **table)
         # the command line says it once, see remarks
         texts = [str(warning.message) for warning in caught]
         problem.remarks = tuple(t for t in texts if " have missing cells " not in t)

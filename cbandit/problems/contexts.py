@@ -11,9 +11,9 @@ is against three ways to choose, all of them feasible on average over the rows:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,15 +21,20 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit._core.hints import hinted
+from cbandit._core.log import warn
 from cbandit._core.randomness import Streams
-from cbandit.actions import Actions, Category, Context, Contextual, Space
+from cbandit.actions import Actions, Category, Context, Contextual, Float, Int, Space
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.policies.words import Senses
+from cbandit.problems.measured import measured
 from cbandit.problems.protocol import Evaluation, Round
 from cbandit.search.simplex.lp import solve_policy
 
 RIDGE = 1.0
+if TYPE_CHECKING:
+    import pandas as pd
+
 STEPS = 2.0 ** torch.linspace(-2, 2, 17, dtype=torch.float64)  # tried on a price
 ROUNDS = 1000  # prices solved for, at most
 
@@ -128,6 +133,103 @@ class Contexts:
         self._f, self._g = self.senses.reward(f), self.senses.costs(g.mT).mT
         self._seed: tuple[int, Any] = (0, None)
         self._orders: dict[int, Tensor] = {}
+
+    @classmethod
+    @hinted
+    def from_frame(
+        cls,
+        frame: pd.DataFrame,
+        contexts: Sequence[str],
+        maximise: str | None = None,
+        limits: Mapping[str, Any] | None = None,
+        knobs: Sequence[str] | None = None,
+        *,
+        minimise: str | None = None,
+    ) -> Contexts:
+        """Make a problem of a table in which every choice was measured in its contexts.
+
+        A column's type says whether it holds numbers, whole numbers or categories.
+        Contexts in which some choice was not measured are left out, with a warning;
+        repeated rows count as their mean.
+
+        Args:
+            frame: a pandas frame with a row for each measurement.
+            contexts: the columns that are shown and not chosen.
+            maximise: the column that is to be large; or
+            minimise: the column that is to be small.
+            limits: by column, ``{"latency": "<= 20"}``; they hold on average.
+            knobs: the columns that are chosen; ``None``: all others.
+
+        Example:
+            >>> import cbandit as cb, pandas
+            >>> frame = pandas.DataFrame({
+            ...     "load": [0.1, 0.1, 0.7, 0.7], "codec": ["lz4", "zstd"] * 2,
+            ...     "speed": [3.0, 2.0, 1.0, 2.0], "heat": [5.0, 9.0, 2.0, 8.0],
+            ... })
+            >>> problem = cb.problems.Contexts.from_frame(
+            ...     frame, ["load"], maximise="speed", limits={"heat": "<= 7"}
+            ... )
+            >>> problem.actions
+            Space(codec=Category('lz4', 'zstd'), load=Context(Float(0.1, 0.7)))
+            >>> problem.each_row.reward
+            2.5
+        """
+        if (maximise is None) == (minimise is None):
+            number = "neither" if maximise is None else "both"
+            raise CBanditError(f"from_frame takes maximise= or minimise=; got {number}")
+        if not isinstance(limits, Mapping) or not limits:
+            raise CBanditError(
+                "limits must name at least one column, {'latency': '<= 20'}; got "
+                f"{limits!r}"
+            )
+        if isinstance(contexts, str) or not contexts:
+            raise CBanditError(
+                f"contexts must be a list of one column or more; got {contexts!r}"
+            )
+        target, shown = str(maximise if minimise is None else minimise), list(contexts)
+        taken = {target, *limits, *shown}
+        columns = list(frame) if knobs is None else knobs
+        chosen = [str(c) for c in columns if knobs is not None or str(c) not in taken]
+        read = measured(frame, target, list(limits), [*chosen, *shown], None, "mean")
+        names = read.actions.names
+        if names is None or not chosen:
+            raise CBanditError("knobs must hold at least one column; got none")
+        kinds: dict[str, Any] = dict(names.parameters)
+        x = read.actions.all
+        levels = {c: _levels(kinds[c], x[:, j].unique()) for j, c in enumerate(chosen)}
+        space = Space(**levels, **{c: Context(kinds[c]) for c in shown})
+        rows, group = x[:, len(chosen) :].unique(dim=0, return_inverse=True)
+        points = [
+            levels[c].place(value)
+            for c in chosen
+            for value in names.read(x)[c].tolist()
+        ]
+        places = torch.tensor(points, dtype=torch.float64).view(len(chosen), -1).mT
+        choice = space.menu.index(places)
+        told = torch.cat([read.reward.unsqueeze(0), read.costs])
+        values = torch.full((len(rows), len(told), space.size), torch.nan).double()
+        values[group, :, choice] = told.mT
+        whole = ~values.isnan().flatten(1).any(-1)
+        if not bool(whole.any()):
+            raise CBanditError(
+                f"frame must have every choice of {', '.join(chosen)} ({space.size} of "
+                f"them) measured in some context; it has none of {len(rows)}"
+            )
+        if not bool(whole.all()):
+            warn(
+                f"{int((~whole).sum())} of {len(rows)} contexts are left out: not each "
+                f"choice of {', '.join(chosen)} was measured there"
+            )
+        contextual: Any = space
+        order = [shown.index(c) for c in contextual.contexts.columns]
+        return cls(
+            rows[whole][:, order],
+            values[whole, 0],
+            values[whole, 1:],
+            space,
+            dict(limits),
+            minimise is not None,
+        )
 
     # -- the rounds --------------------------------------------------------------------
 
@@ -329,6 +431,19 @@ def _solved(
         if len(policies) == count:
             break
     return policies
+
+
+def _levels(parameter: Any, values: Tensor) -> Int | Float | Category:
+    """Return a knob that takes just the values that were measured, ``(n,)``."""
+    if isinstance(parameter, Category):
+        return parameter
+    gaps = values.diff()
+    if isinstance(parameter, Int) and bool((gaps == 1).all()):
+        return parameter
+    if len(gaps) and bool(((gaps - gaps[0]).abs() <= 1e-9 * gaps[0]).all()):
+        low, high = float(values[0]), float(values[-1])
+        return Float(low, high, step=(high - low) / len(gaps))
+    return Category(*parameter.read(values.numpy()).tolist())
 
 
 def _checked(actions: Actions, size: int, z: Tensor) -> Contextual:
