@@ -436,6 +436,23 @@ def test_epochs_in_contexts():
     assert policy.recommend(context=SHOWN[POINTS]).params["region"] == "us"
 
 
+@every
+def test_the_model_agrees_with_the_posterior(space):
+    policy = filled(default(space), 4)
+    asked = [filled_params(space, torch.Generator().manual_seed(1))]
+    model = policy.model.posterior(space.names.points(asked)).mean[0]
+    answer = policy.posterior(params=asked)
+    assert float(model[0]) == pytest.approx(float(answer.reward.mean[0]), abs=1e-9)
+    assert float(model[1]) == pytest.approx(float(answer.costs.mean[0, 0]), abs=1e-9)
+
+
+@numbered
+def test_outstanding_choices_in_one_context_are_apart(space):
+    policy = default(space, kind=cb.GPUCB, explore=cb.UCB(3.0))
+    indices = [int(policy.ask(context=SHOWN[space]).index) for _ in range(3)]
+    assert len(set(indices)) == 3
+
+
 # -------------------------------------------------------------------- what is around
 
 

@@ -34,6 +34,7 @@ def test_every_block_is_run_here():
         "Delayed",
         "1000",
         "choices=",
+        "cb.Context",
         "phi",
         "optuna",
     )
@@ -141,3 +142,10 @@ def test_a_study_of_optuna(tmp_path, monkeypatch, capsys):
     assert names["study"].best_trial.params == {"threads": 4, "codec": "lz4"}
     assert capsys.readouterr().out.count("threads") == 2
     names["study"]._storage._backend.engine.dispose()
+
+
+def test_contexts(capsys):
+    names = run("cb.Context")
+    assert names["space"].size == 2
+    assert names["router"].actions.size == 3
+    assert capsys.readouterr().out.strip().endswith(("large", "newest"))
