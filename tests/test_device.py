@@ -496,3 +496,64 @@ def test_a_fault_in_a_round_is_seen(monkeypatch):
         # the next round moves it
         with pytest.raises(RuntimeError, match="same device"):
             _round(policy, torch.Generator())
+
+
+CONTEXTUAL = {
+    "slice": (
+        {"m": cb.Category("a", "b"), "n": cb.Int(0, 2), "at": cb.Context(cb.Int(0, 3))},
+        {"at": 2},
+    ),
+    "points": (
+        {"m": cb.Category("a", "b", "c"), "z": cb.Context(2)},
+        {"z": [0.3, -0.4]},
+    ),
+    "rest": (
+        {"m": cb.Category("a", "b"), "v": cb.Float(0, 1), "z": cb.Context(1)},
+        {"z": [0.3]},
+    ),
+}
+
+
+def _contexts(kind, path, **on):
+    """All that a policy does in contexts, as numbers on the host."""
+    parameters, context = CONTEXTUAL[kind]
+    space = cb.Space(**parameters)
+    policy = cb.CKB(
+        space, reward=SCALED, costs=SCALED, step=0.1, cap=9.0, trials=3,
+        explore=cb.UCB(1.0) if kind == "rest" else cb.TS(1.0), **on,
+    )  # fmt: skip
+    found = []
+
+    def play(policy, rounds):
+        for t in range(rounds):
+            choice = policy.ask(context=context)
+            found.append(choice.x)
+            told = torch.arange(3).double() + 0.3 * t
+            policy.tell(choice, reward=told.sin(), cost=told.cos())
+        return choice
+
+    choice = play(policy, 3)
+    policy.observe(params=[[p] for p in choice.params], reward=[1.0], cost=[[0.1]])
+    policy.tell(policy.ask(context=context), failed=True)
+    policy.add("m", "new")
+    policy.retire("m", "a")
+    late = play(policy, 2)
+    found.append(policy.posterior(params=[[p] for p in late.params]).reward.mean)
+    best = policy.recommend(context=context)
+    found += [best.x, best.value, policy.multiplier]
+    str(policy.explain(policy.ask(context=context)))
+    policy.save(path)
+    play(cb.load(path), 1)
+    assert len(policy.history()) == 21
+    return torch.cat([each.double().cpu().flatten() for each in found])
+
+
+@pytest.mark.parametrize(
+    "kind", ["slice", "points", pytest.param("rest", marks=pytest.mark.slow)]
+)
+def test_contexts_on_the_device(kind, tmp_path):
+    on = {"dtype": "float64"}
+    here = _contexts(kind, tmp_path / "here", **on)
+    with pretended():
+        there = _contexts(kind, tmp_path / "there", device="cuda", **on)
+    assert torch.allclose(here, there, rtol=0, atol=1e-9)
