@@ -635,7 +635,7 @@ def test_a_tuner_that_sees_the_days_load_does_better_and_keeps_its_limit():
             world.round = lambda t, generator: cb.Round()
         policy = cb.CKB(
             space, reward=gp, costs=gp, thresholds=0.8, trials=3,
-            explore=cb.UCB(1.0), step=0.1, cap=5.0,
+            explore=cb.UCB(1.0), dual="projected", step=0.1, cap=5.0,
         )  # fmt: skip
         run = cb.simulate(policy, world, 40, progress=False)
         assert float(run.costs.mean(-2).max()) <= 0.8

@@ -519,8 +519,8 @@ def _contexts(kind, path, **on):
     parameters, context = CONTEXTUAL[kind]
     space = cb.Space(**parameters)
     policy = cb.CKB(
-        space, reward=SCALED, costs=SCALED, step=0.1, cap=9.0, trials=3,
-        explore=cb.UCB(1.0) if kind == "rest" else cb.TS(1.0), **on,
+        space, reward=SCALED, costs=SCALED, dual="projected", step=0.1, cap=9.0,
+        trials=3, explore=cb.UCB(1.0) if kind == "rest" else cb.TS(1.0), **on,
     )  # fmt: skip
     found = []
 
