@@ -80,6 +80,7 @@ from cbandit.posterior.look import (
 )
 from cbandit.posterior.observations import (
     SPARE,
+    Ahead,
     Coming,
     Log,
     Observation,

@@ -33,7 +33,9 @@ CLASSES = {
         Progress Random Reach SafeLTS SafeOpt SafeSet SafeSets SGPUCB Sketch
         Sketched Split StageOpt Walk
     """,
-    "cbandit.beliefs": "Counts Delayed FiniteClass GP Linear Sliding",
+    "cbandit.beliefs": """
+        Counts Delayed FeatureKernel FiniteClass Frame GP Linear Sliding
+    """,
     "cbandit.choice": "Choice Distribution",
     "cbandit.confidence": """
         BayesWidth BoundWidths _Called Constant _Fixed RKHS Theory Widths
@@ -48,10 +50,10 @@ CLASSES = {
         Trust _Turned Waiting Windowed
     """,
     "cbandit.posterior": """
-        Ahead Beliefs Best Block Coming Covariance Engine Form Group History
-        Joint Known Kronecker Log Lots Merged Observation Outcomes Part _Pending Plan
-        Prior Recomputed Ridge Root Scale Slots Spot Stacked Stored Swept System
-        TableKernel Tally Term Units Update
+        Ahead Beliefs Best Block Change Coming Covariance Engine Form Group History
+        Inputs Joint Known Kronecker Log Lots Merged Moments Observation Outcomes Part
+        _Pending Plan Prior Recomputed Ridge Root Scale Slots Spot Stacked Stored Swept
+        System TableKernel Tally Term Units Update Weights
     """,
     "cbandit.scores": "Feasible LeastViolating PrimalDual Rectified Reward",
     "cbandit.search": "Climbs",

@@ -83,6 +83,11 @@ class Actions:
             "numbers"
         )
 
+    @property
+    def searched(self) -> bool:
+        """Whether some coordinate may take any value within bounds."""
+        return False
+
     def extent(self) -> Tensor:
         """Return the least and the greatest coordinates, ``(*trials, 2, d)``."""
         raise NotImplementedError

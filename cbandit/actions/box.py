@@ -70,6 +70,11 @@ class Box(Actions):
         self.continuous = int(self.free.sum())
 
     @property
+    def searched(self) -> bool:
+        """Whether some coordinate may take any value within bounds."""
+        return bool((self.free & ~self.loose).any())
+
+    @property
     def bounds(self) -> Tensor:
         """``(2, d)``, as BoTorch's optimisers take it."""
         return torch.stack([self.lower, self.upper])

@@ -13,7 +13,16 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.hints import hinted
-from cbandit.actions import Actions, Names, ProductGrid, Unit, checked_actions, reach
+from cbandit.actions import (
+    Actions,
+    Context,
+    Names,
+    ProductGrid,
+    Unit,
+    checked_actions,
+    reach,
+)
+from cbandit.beliefs.features import FeatureKernel, Waves, columns_of, options_of
 from cbandit.errors import CBanditError
 
 # of the log of a default noise, as a share of the outcomes' variance: wide enough for
@@ -22,6 +31,8 @@ NOISE = -2.5, 1.5
 # refit_every="auto": the first fit; then after this part of what is there, two at least
 FIRST, MORE, OFTEN, SELDOM = 5, 2, 5, 2
 MANY = 100  # observations from which on hyperparameters move little
+WAVES_SEED = 1
+MOST_SHOWN = 8  # numbers of a context, above which the default belief is linear
 
 
 @hinted
@@ -118,6 +129,78 @@ class GP:
             )
         self.noise_prior = copy.deepcopy(noise_prior)
         self.unit: Unit | None = None
+        #: by which what was learned shrinks a round, ``()`` or ``(*trials,)``
+        self.fade: Tensor | None = None
+        self.conjugate = False  # whether deviations are in units of a learned noise
+
+    @classmethod
+    @hinted
+    def linear(
+        cls,
+        space: Actions,
+        ridge: Any = 1.0,
+        noise: Any = None,
+        fade: Any = None,
+        features: int | None = None,
+    ) -> GP:
+        """Return the belief of a Bayesian linear regression, at home with contexts.
+
+        The function is linear in the numbers of a set, those of its choices and of its
+        contexts, with a constant; each combination of categories has weights of its
+        own. Numbers are standardised by their mean and spread over the set, numbers
+        without bounds by those observed, anew whenever as many again have come; so are
+        outcomes. What a round costs does not grow with the observations.
+
+        Args:
+            space: the actions, mostly a :func:`~cbandit.Space`.
+            ridge: the prior precision of each weight, a number or ``(*trials,)``: its
+                variance is that of the noise over this.
+            noise: variance of one observation, in spreads, a number or ``(*trials,)``.
+                ``None``: learned, by its conjugate prior, an inverse gamma of mean
+                precision 1 that counts as two observations; deviations follow it.
+            fade: a factor below 1, such as 0.997, or ``(*trials,)``: what was learned
+                shrinks by it every round, and the prior does not, so that the belief
+                follows a world that drifts. ``None``: nothing is forgotten.
+            features: linear in so many random features of the kernel of
+                :meth:`GP.default` instead (an even number), at lengthscales that are
+                likely before data; categories then enter the kernel.
+
+        Example:
+            >>> import cbandit as cb
+            >>> space = cb.Space(
+            ...     model=cb.Category("small", "large"), load=cb.Float(0.0, 1.0)
+            ... )
+            >>> belief = cb.GP.linear(space, fade=0.997)
+            >>> policy = cb.GPUCB(space, reward=belief)
+            >>> policy.tell(policy.ask(), reward=0.3)
+        """
+        space = checked_actions(space).domain
+        if space.covariance is not None:
+            raise CBanditError(
+                "GP.linear needs coordinates; arms given by their covariance have none"
+            )
+        ridge = checks.positive("ridge", ridge)
+        level = torch.ones_like(ridge)
+        if noise is not None:
+            level = checks.positive("noise", noise)
+        waves = None
+        if features is not None:
+            expected = "None or an even number, at least 2"
+            count = checks.whole("features", features, 2, expected)
+            if count % 2:
+                raise CBanditError(f"features must be {expected}; got {count}")
+            waves = _waves(space, count // 2)
+        out = cls(noise=level, standardize=True)
+        out.kernel = FeatureKernel(space, (level / ridge).sqrt(), waves)
+        out.conjugate = noise is None
+        if fade is not None:
+            out.fade = checks.positive("fade", fade)
+            if bool((out.fade > 1).any()):
+                raise CBanditError(
+                    "fade must be above 0 and at most 1, what is left after a round; "
+                    f"got {out.fade.tolist()}"
+                )
+        return out
 
     @classmethod
     @hinted
@@ -139,7 +222,8 @@ class GP:
         own, and their product is taken by the product engine; else one kernel is for
         all numbers and one for all categories. Parameters with ``log=True`` enter by
         their logarithms. Contexts have kernels like parameters; the numbers of a
-        ``Context(k)`` should be of about size 1.
+        ``Context(k)`` should be of about size 1. Where one has more than 8 it is
+        :meth:`GP.linear`.
         """
         checked_actions(actions)
         prior = LogNormalPrior(*NOISE)
@@ -147,6 +231,8 @@ class GP:
             out = cls(None, None, "learned", True, "auto", prior)
         else:
             actions = actions.domain
+            if _widest(actions) > MOST_SHOWN:
+                return cls.linear(actions)
             kernel = _default_kernel(actions).double()
             for part in kernel.modules():
                 if isinstance(part, gpk.Kernel) and part.has_lengthscale:
@@ -164,6 +250,8 @@ class GP:
         if self.unit is not None:
             _spans(name, self.unit.bounds, reach(actions))
         _of_width(name, self.kernel, actions.dim)
+        if isinstance(self.kernel, FeatureKernel):
+            self.kernel.suit(name, actions)
         batch = tuple(self.kernel.batch_shape)
         if batch not in ((), (1,), batch_shape):
             raise CBanditError(
@@ -191,6 +279,8 @@ class GP:
                 return False
         same = (
             self.standardize == other.standardize
+            and self.conjugate == other.conjugate
+            and _equal(self.fade, other.fade)
             and self.noise.shape == other.noise.shape
             and bool((self.noise == other.noise).all())
         )
@@ -263,6 +353,44 @@ def _default_kernel(actions: Actions) -> gpk.Kernel:
     return parts[0] if len(parts) == 1 else gpk.ProductKernel(*parts)
 
 
+def _widest(actions: Actions) -> int:
+    """Return how many numbers the context of most numbers has."""
+    if actions.names is None:
+        return 0
+    contexts = [p for p in actions.names.parameters.values() if isinstance(p, Context)]
+    return max((context.width for context in contexts), default=0)
+
+
+def _waves(space: Actions, count: int) -> Waves:
+    """Return ``count`` random waves of the default kernel of a set.
+
+    They are drawn from one seed, so that beliefs about several functions share them.
+    The numbers are standardised; the kernel's lengthscales are of the unit cube.
+    """
+    _, categories = columns_of(space)
+    numbers = [j for j in range(space.dim) if j not in categories]
+    generator = torch.Generator().manual_seed(WAVES_SEED)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    frequencies = normal(len(numbers), count) / _usual_length(space.dim)
+    names, signs = space.names, []
+    if names is not None:
+        for matern, of in _groups(names, isinstance(space, ProductGrid)):
+            if matern:  # normal for the RBF, Student's t for a Matern kernel
+                rows = [numbers.index(j) for j in of]
+                freedom = normal(5, count).square().mean(0).sqrt()
+                frequencies[rows] = frequencies[rows] / freedom
+                continue
+            for count_of in options_of(space, of):
+                share = math.exp(-1 / (len(of) * _usual_length(space.dim)))
+                alike = torch.rand(count, generator=generator) < share
+                sign = normal(count_of, count).sign()
+                signs.append(torch.where(alike, 1.0, sign))
+    return Waves(frequencies, signs)
+
+
 def _groups(names: Names, apart: bool) -> list[tuple[bool, list[int]]]:
     """Return which coordinates share a kernel, and whether they are numbers."""
     _, whole = names.flags()
@@ -313,6 +441,12 @@ def _of_width(name: str, kernel: gpk.Kernel, dim: int) -> None:
     elif isinstance(kernel, gpk.ProductKernel | gpk.AdditiveKernel):
         for part in kernel.kernels:
             _of_width(name, part, dim)
+
+
+def _equal(a: Tensor | None, b: Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a.shape == b.shape and bool((a == b).all())
 
 
 def _same_kernel(a: gpk.Kernel | None, b: gpk.Kernel | None) -> bool:

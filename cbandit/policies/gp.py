@@ -89,6 +89,10 @@ NO_NOISE = (
     "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in when it is "
     "made, before its own variance is known"
 )
+LEARNED_NOISE = (
+    "noise= cannot go with a cb.GP.linear that learns the noise: state the belief's, "
+    "cb.GP.linear(space, noise=...)"
+)
 
 GP_POLICY = {
     "clip": """``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
@@ -328,6 +332,8 @@ class GPPolicy(Policy):
         rescaled = [belief.standardize for belief in beliefs]
         self.standardized = any(rescaled)
         self._rescaled = torch.tensor(rescaled).to(self.device)
+        if any(belief.conjugate for belief in beliefs):
+            self.no_noise = LEARNED_NOISE
         if isinstance(feedback, Delayed):
             self.no_noise, self.patient = NO_NOISE, True
         if isinstance(restart, str):
@@ -785,7 +791,7 @@ class GPPolicy(Policy):
         if self._margin is not None and deviation is not None:
             margin = self._margin * deviation
         return state._replace(
-            beliefs=beliefs,
+            beliefs=beliefs.aged(t),
             multiplier=multiplier,
             margin=margin,
             deviation=None,

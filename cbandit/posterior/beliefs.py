@@ -28,7 +28,7 @@ from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Covariance, Prior, one_a_trial
 from cbandit.posterior.draws.features import Pathwise, Waves, check_features
 from cbandit.posterior.engines.choice import BEYOND, BLOCK, make_engine, plan
-from cbandit.posterior.engines.protocol import Engine, Fused, Plan
+from cbandit.posterior.engines.protocol import Engine, Fused, Path, Plan
 from cbandit.posterior.likelihood import Learning, merged
 from cbandit.posterior.look import Best, Block, among, scan
 from cbandit.posterior.observations import (
@@ -54,6 +54,8 @@ MANY = 20  # readings before which a learned noise is not relied on
 PLACES = 5  # distinct actions, likewise
 NEAR = 0.25  # spreads, the deviation below which an action is known by itself
 FINE = 0.25  # spreads, the least deviation there: a noise may be learned as nothing
+MODELLED = 4096  # observations up to which a linear belief is made a BoTorch model
+TRIED = 512  # actions that are looked at again where engines do not keep them
 
 
 class Beliefs(Value):
@@ -119,9 +121,12 @@ class Beliefs(Value):
                 covariance.least_noise(actions),
                 gp.standardize,
             )
-            prior = Prior(actions, covariance, batch_shape, dtype, device)
+            fade = None
+            if gp.fade is not None:
+                fade = checks.per_trial("fade", gp.fade, batch_shape).to(device)
+            prior = Prior(actions, covariance, batch_shape, dtype, device, fade=fade)
             # decided by one rank, for free memory may differ
-            chosen = ranks.first(partial(plan, engine, prior, samples))
+            chosen = ranks.first(partial(plan, engine, prior, samples, noise.amin()))
             elastic = engine == "auto"
             groups.append(Group(gp, members, prior, scale, chosen, elastic, ranks))
         super().__init__(
@@ -228,14 +233,20 @@ class Beliefs(Value):
         same = all(map(operator.is_, left, self.groups))
         return self if same else self._with(groups=tuple(left))
 
+    def aged(self, t: int) -> Self:
+        """Return the beliefs as they are in round ``t``, where they fade."""
+        groups = tuple(group.aged(t) for group in self.groups)
+        same = all(map(operator.is_, groups, self.groups))
+        return self if same else self._with(groups=groups)
+
     def refit(self, due_only: bool = False) -> Self:
         """Fit all hyperparameters, or with ``due_only`` those that are due."""
         groups: list[Group] = list(self.groups)
         if not due_only:
-            groups = _each_apart(groups, lambda group: True)
+            groups = _each_apart(groups, lambda group: group.fits)
         elif not any(group.due() for group in groups):
             return self
-        fitted = [g if due_only and not g.due() else g.refit() for g in groups]
+        fitted = [g.refit() if (g.due() if due_only else g.fits) else g for g in groups]
         return self._with(groups=tuple(fitted))
 
     def retarget(self, targets: Tensor) -> Self:
@@ -404,17 +415,20 @@ class Beliefs(Value):
             yield block.start, block.stop, block.mean[:, column], std[:, column]
 
     def tried(self, function: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the actions at which a function was observed.
+        """Return the actions at which a function was observed, at least the latest.
 
         They are points ``(T, U, d)``, posterior means ``(T, U)`` and which of them are
         real ``(T, U)``: trials with fewer actions than others are padded.
         """
         group = self._of(function)
+        column = group.functions.index(function)
+        if not group.held.by_slots:
+            return group.tried_last(TRIED, column)
         history = group.engine.history
         used, weights = history.used, history.system().weights(history.used)
         mean = group.scale.mean((history.gram @ weights).mT)
-        column = mean[:, group.functions.index(function)]
-        return history.points[:, :used], column, history.precision[:, :used] > 0
+        real = history.precision[:, :used] > 0
+        return history.points[:, :used], mean[:, column], real
 
     def _of(self, function: int) -> Group:
         for group in self.groups:
@@ -466,13 +480,17 @@ class Beliefs(Value):
             if together:
                 return Stacked(self.groups)
             return lambda x: self.anywhere(x, ahead)
-        paths = [group.draw(streams) for group in self.groups]
-        if together and all(path.plane is None for path in paths):
-            return Stacked(self.groups).drawn(paths)
+        draws: Sequence[Path]
+        if together:
+            draws = paths = [group.pathwise(streams) for group in self.groups]
+            if all(path.plane is None for path in paths):
+                return Stacked(self.groups).drawn(paths)
+        else:
+            draws = [group.draw(streams) for group in self.groups]
 
         def drawn(x: Tensor) -> tuple[Tensor, Tensor]:
             mean, _ = self.anywhere(x, ahead)
-            return mean, self._ordered([path(x) for path in paths])
+            return mean, self._ordered([draw(x) for draw in draws])
 
         return drawn
 
@@ -489,18 +507,16 @@ class Beliefs(Value):
         return torch.stack([row.x.double() for row in recent], 1)
 
     def deviations(self, x: Tensor) -> Tensor:
-        """Return deviations at any points, ``(T, F, n)``, in the engines' units."""
-        return self._per_group(
-            lambda group: group.engine.history.at(x)[1].clamp_min(0).sqrt()
-        )
+        """Return deviations at any points, ``(T, F, n)``, in spreads."""
+        return self._ordered([group.deviations(x) for group in self.groups])
 
     def gains(self) -> Tensor:
         """Return the realised information gain of each function, ``(T, F)``."""
         return self._per_group(lambda group: group.engine.gain())
 
     def noises(self) -> Tensor:
-        """Return the likelihood variances, ``(T, F)``, in the engines' units."""
-        return self._per_group(lambda group: group.noise)
+        """Return the likelihood variances, ``(T, F)``, in spreads."""
+        return self._ordered([group.noises() for group in self.groups])
 
     def has_data(self) -> Tensor:
         """Return which trials have observed which function, ``(T, F)``, on the host."""
@@ -535,7 +551,8 @@ def _row(
     group: Group, keys: Sequence[Hashable], x: Tensor, part: Part, t: int = 0
 ) -> Observation:
     values = part.columns(group.functions)
-    return Observation(keys, x, values, part.wanted, part.noise, t)
+    # data from before count as of now, where what was learned fades
+    return Observation(keys, x, values, part.wanted, part.noise, t or group.now)
 
 
 def _told_apart(groups: list[Group], functions: Sequence[int]) -> list[Group]:
@@ -586,6 +603,7 @@ class Group(Value):
     fitted_to: int  # how many rows the log had then
     fitted: bool  # whether the noise was learned from many data
     forgotten: int  # observations since the last refresh
+    now: int  # the round, where what was learned fades; else 0
     held: Engine
     """The engine as it is; :attr:`engine` brings it up to date with the log first."""
     _elastic: bool
@@ -614,6 +632,7 @@ class Group(Value):
             fitted_to=0,
             fitted=False,
             forgotten=0,
+            now=0,
             _elastic=elastic,
             _own_noise=False,
         )
@@ -642,6 +661,8 @@ class Group(Value):
         if engine.history.stands_for != self.log.number:
             self._rebuild(engine)
         engine.first = self.functions[0]
+        if self.now:
+            engine.turn(self.now)
         return engine
 
     def _rebuild(self, engine: Engine) -> None:
@@ -652,6 +673,7 @@ class Group(Value):
             engine.clear(count)
             engine.history.sharp = history.sharp  # asks the device once
         engine.history.stands_for = None
+        engine.turn(self.now)
         if len(self.log):
             engine.observe([self.scale.update(row) for row in self.log])
         engine.history.stands_for = self.log.number
@@ -670,6 +692,57 @@ class Group(Value):
         """The likelihood's variance, ``(T,)``, in the engine's units."""
         return self.scale.noise
 
+    def learned_noise(self) -> Tensor | None:
+        """Return the learned noise variances ``(T, f)``, the engine's unit.
+
+        ``None``: the noise is stated, and the engine's unit 1.
+        """
+        return self.engine.noises(self.scale) if self.gp.conjugate else None
+
+    def noises(self) -> Tensor:
+        """Return the likelihood's variances, ``(T, f)``, in spreads."""
+        noise = self.noise.unsqueeze(-1).expand(-1, len(self.functions))
+        level = self.learned_noise()
+        return noise if level is None else noise * level
+
+    def merged(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return all observations by action, see :meth:`History.merged`."""
+        if self.engine.by_slots:
+            return self.engine.history.merged()
+        reason = None
+        if self.prior.fade is not None:
+            reason = "what was learned fades"
+        elif self.prior.covariance.open:
+            reason = "the numbers of a context are standardised as they come"
+        elif len(self.log) > MODELLED:
+            reason = f"{len(self.log)} observations are more than {MODELLED}"
+        if reason is not None:
+            raise CBanditError(
+                f"a linear belief is no BoTorch model where {reason}: read "
+                "policy.posterior(x) in place of policy.model"
+            )
+        engine = Engine(self.prior, self.scale.columns, self.held.plan)
+        engine.observe([self.scale.update(row) for row in self.log])
+        return engine.history.merged()
+
+    def tried_last(self, count: int, column: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the latest actions of the log, as :meth:`Beliefs.tried` does."""
+        rows, prior = self.log.last(count), self.prior
+        if not rows:
+            points = torch.zeros(
+                prior.trials, 0, prior.covariance.dim, device=prior.device
+            ).double()
+            return points, points[..., 0], points[..., 0] > 0
+        x = torch.stack([row.x.double() for row in rows], 1)
+        real = devices.put([list(row.wanted) for row in rows], prior.device).mT
+        return x, self.anywhere(x)[0][:, column], real
+
+    def aged(self, t: int) -> Self:
+        """Return the group as it is in round ``t``, if it fades."""
+        if self.prior.fade is None or t == self.now:
+            return self
+        return self._with(now=t)
+
     # -- feedback --------------------------------------------------------------------
 
     def _over(self, log: Log, **more: object) -> Self:
@@ -683,6 +756,8 @@ class Group(Value):
             "unfitted": self.unfitted + 1,
             "_own_noise": self._own_noise or row.noise is not None,
         }
+        if self.prior.fade is not None:
+            more["now"] = max(self.now, row.t)
         if not self.held.takes(row.keys):
             return self._over(log, held=self._fresh(BEYOND), **more)
         if self.scale.standardize:
@@ -729,11 +804,11 @@ class Group(Value):
         log, scale = self.log.replaced(place, full), self.scale
         if scale.standardize:
             scale = scale.counted(full._replace(noise=None, arrived=come))
-        change = scale.targets(full) - self.scale.targets(row)
-        change *= self.scale.precision(row).unsqueeze(-1)
+        before = self.scale.update(row)
+        after = before._replace(values=scale.targets(full))
         engine = self.engine
         with engine.history.writing(log.number):
-            engine.correct(row.keys, change, row.wanted)
+            engine.correct(before, after)
         return self._with(log=log, scale=scale)
 
     def expire(self, first: int) -> Self:
@@ -764,6 +839,8 @@ class Group(Value):
         )
 
     def _drowns(self, row: Observation) -> bool:
+        if not self.held.by_slots:
+            return True  # sums of other observations would keep its rounding
         history = self.engine.history
         slots, _ = history.place(row.keys, row.x, row.wanted)
         return history.drowns(slots, self.scale.precision(row), row.wanted)
@@ -780,6 +857,8 @@ class Group(Value):
         pairs = zip(self.log, targets, strict=True)
         log = Log([row._replace(values=values) for row, values in pairs])
         engine, other = self.engine, self._over(log)
+        if not engine.by_slots:
+            return other
         history, slots, changes = engine.history, [], []
         for row in log:
             slots.append(history.place(row.keys, row.x, row.wanted)[0])
@@ -829,6 +908,12 @@ class Group(Value):
         return remaining, split._with(held=new_engine)
 
     # -- hyperparameters -------------------------------------------------------------
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is anything to fit."""
+        gp, kernel = self.gp, self.prior.covariance.kernel
+        return gp.learn_noise or gp.learn_mean or bool(list(kernel.parameters()))
 
     def due(self) -> bool:
         """Return whether a refit is due."""
@@ -883,7 +968,7 @@ class Group(Value):
         blocks = self.engine.blocks(stretches, streams, self._coming(ahead))
         if not (self.scale.shifted or self.scale.standardize):
             return blocks
-        return self.scale.blocks(blocks, self.prior.dtype)
+        return self.scale.blocks(blocks, self.prior.dtype, self.learned_noise())
 
     def _coming(self, ahead: Sequence[Ahead]) -> Coming | None:
         return Coming.of(ahead, self.functions, self.noise) if ahead else None
@@ -893,7 +978,19 @@ class Group(Value):
         mean, var = self.engine.history.at(x, self._coming(ahead))
         # the floor keeps gradients finite where nothing is uncertain
         std = var.clamp_min(1e-300).sqrt().unsqueeze(1)
-        return self.scale.mean(mean), std.expand_as(mean[:, : len(self.functions)])
+        return self.scale.mean(mean), self._of_each(std)
+
+    def deviations(self, x: Tensor) -> Tensor:
+        """Return deviations at any points, ``(T, f, n)``, in spreads."""
+        var = self.engine.history.at(x)[1]
+        return self._of_each(var.clamp_min(0).sqrt().unsqueeze(1))
+
+    def _of_each(self, std: Tensor) -> Tensor:
+        """Return the engine's deviations ``(T, 1, n)`` of each function in spreads."""
+        level = self.learned_noise()
+        if level is None:
+            return std.expand(-1, len(self.functions), -1)
+        return std * level.sqrt().unsqueeze(-1)
 
     def bounds(self, x: Tensor, noise: Tensor | None, rough: bool) -> list[Tensor]:
         """Return the least and the greatest credible reading at ``x``, ``(T, f, n)``.
@@ -913,7 +1010,7 @@ class Group(Value):
             endless = units.seen.expand(-1, -1, x.shape[-2])
             return [-endless, endless]
         mean, std = self.anywhere(x)
-        variance = std.square() + self.noise[:, None, None]
+        variance = std.square() + self.noises().unsqueeze(-1)
         if noise is not None:
             variance = (
                 variance
@@ -921,7 +1018,8 @@ class Group(Value):
                 / units.size.square()
             )
         deviation = variance.sqrt()
-        near = std < NEAR if self.fitted and not rough else std < 0
+        learned = self.fitted or self.gp.conjugate
+        near = std < NEAR if learned and not rough else std < 0
         deviation = deviation.maximum(torch.where(near, FINE, ROUGH))
         places = [count >= PLACES for count in self.engine.history.distinct()]
         wide = devices.put(places, self.prior.device)[:, None, None] | (std < NEAR)
@@ -930,15 +1028,28 @@ class Group(Value):
         center = units.center + mean * units.size
         return [center - reach, center + reach]
 
-    def draw(self, streams: Streams) -> Pathwise:
-        """Draw a joint path less its mean: a function ``(T, n, d) -> (T, f, n)``."""
+    def pathwise(self, streams: Streams) -> Pathwise:
+        """Draw a joint path less its mean by waves; the engine keeps slots."""
         engine, count = self.engine, len(self.functions)
         path = Pathwise.drawn(engine.history, streams, engine.functions)
         return path.of(slice(count))
 
+    def draw(self, streams: Streams) -> Path:
+        """Draw a joint path less its mean: a function ``(T, n, d) -> (T, f, n)``."""
+        if self.held.by_slots:
+            return self.pathwise(streams)
+        count, noise = len(self.functions), self.learned_noise()
+        path = self.engine.path(streams)
+        if noise is None:
+            return lambda x: path(x)[:, :count]
+        size = noise.sqrt().unsqueeze(-1)
+        return lambda x: path(x)[:, :count] * size
+
     def drawn(self, x: Tensor, streams: Streams) -> Tensor:
         """Return a joint draw less its mean, ``(T, f, n)``, at ``x (T, n, d)``."""
-        return self.engine.drawn(x, streams, len(self.functions))
+        count, level = len(self.functions), self.learned_noise()
+        draw = self.engine.drawn(x, streams, count)
+        return draw if level is None else draw * level.sqrt().unsqueeze(-1)
 
 
 class Stacked:
@@ -959,6 +1070,8 @@ class Stacked:
         Their kernels must be one closed form of one kind over as many slots, of
         coordinates that are scaled and shifted only.
         """
+        if not all(group.held.by_slots for group in groups):
+            return False
         of = [group.prior.covariance for group in groups]
         kinds = {c.kinds if c.forms and not c.bent else () for c in of}
         used = {group.engine.history.system().root.shape for group in groups}

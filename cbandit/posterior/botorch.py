@@ -120,12 +120,18 @@ def _model(
     x, y, variance = _data(group, place)
     shift, scale = (v[:, place] for v in group.scale.levels())
     y, shift = sign * y, sign * shift
-    noise = group.noise * scale.square()
+    level = group.learned_noise()
+    if level is not None:  # a learned noise is the unit of variances
+        variance = variance * level[:, place : place + 1]
+        factor = scale.square() * level[:, place]
+    else:
+        factor = scale.square()
+    noise = group.noise * factor
     kernel: Kernel = copy.deepcopy(group.prior.covariance.kernel)
     if trial is not None:
         observed = variance[trial].isfinite()
         x, y, variance = (v[trial, observed].unsqueeze(0) for v in (x, y, variance))
-        shift, scale, noise = (v[trial : trial + 1] for v in (shift, scale, noise))
+        shift, factor, noise = (v[trial : trial + 1] for v in (shift, factor, noise))
         batched = False
         if isinstance(kernel, TableKernel) and kernel.table.dim() == 3:
             kernel = TableKernel(kernel.table[trial])
@@ -133,9 +139,9 @@ def _model(
             kernel = trial_of(kernel, trial)
     if group.scale.standardize:
         # back in the user's units: values by the scale, the kernel by its square
-        batch = scale.shape if batched else torch.Size()
+        batch = factor.shape if batched else torch.Size()
         kernel = ScaleKernel(kernel, batch_shape=batch).double()
-        kernel.outputscale = scale.square().reshape(batch)
+        kernel.outputscale = factor.reshape(batch)
     mean = gpytorch.means.ConstantMean(
         batch_shape=torch.Size(shift.shape if batched else ())
     ).double()
@@ -180,7 +186,7 @@ def _inputs(unit: Unit) -> InputTransform:
 
 def _data(group: Group, place: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return distinct actions ``(T, U, d)``, mean outcomes and variances ``(T, U)``."""
-    x, p, sums = group.engine.history.merged()
+    x, p, sums = group.merged()
     shift, scale = (v[:, place : place + 1] for v in group.scale.levels())
     w = sums[:, place]
     if group.scale.standardize:

@@ -23,6 +23,7 @@ from torch import Tensor
 from cbandit._core.log import warn
 from cbandit._core.peaks import CLOSE, CLOSE_NARROW
 from cbandit.actions import Actions, Finite, ProductGrid, Unit
+from cbandit.beliefs.features import FeatureKernel, Frame
 from cbandit.errors import CBanditError
 from cbandit_kernels import kernel_matrix_ref
 
@@ -285,6 +286,67 @@ class Covariance:
         """Whether the kernel is a linear one, perhaps scaled."""
         return self.forms is not None and self.kinds == ("linear",)
 
+    @property
+    def finite(self) -> bool:
+        """Whether the kernel is an inner product of finitely many features."""
+        if isinstance(self.kernel, FeatureKernel):
+            return True
+        terms = self.terms
+        return terms is not None and all(
+            len(term.forms) < 2 and not term.curved for term in terms
+        )
+
+    @property
+    def blocks(self) -> int:
+        """How many sets of weights the features have."""
+        return self.kernel.blocks if isinstance(self.kernel, FeatureKernel) else 1
+
+    @property
+    def open(self) -> int:
+        """How many numbers are standardised by what is observed of them."""
+        return len(self.kernel.open) if isinstance(self.kernel, FeatureKernel) else 0
+
+    def block(self, x: Tensor) -> Tensor | None:
+        """Return the set of weights of each point; ``None`` if there is one."""
+        if not isinstance(self.kernel, FeatureKernel):
+            return None
+        return self.kernel.block(x)
+
+    def features(self, x: Tensor, frame: Frame | None = None) -> Tensor:
+        """Return the features ``(*b, n, D)`` of points, whose products the kernel is.
+
+        Args:
+            x: ``(*b, n, d)``.
+            frame: of the numbers that are standardised by what is observed of them.
+        """
+        if isinstance(self.kernel, FeatureKernel):
+            return self.kernel.features(x.double(), frame)
+        if self.terms is None or not self.finite:
+            raise CBanditError(
+                f"{type(self.kernel).__name__} has no finitely many features"
+            )
+        inputs, parts = self.inputs(x), []
+        for term in self.terms:  # each linear or constant
+            root = term.amplitude.sqrt().unsqueeze(-1).unsqueeze(-1).to(inputs)
+            scales = [form.scale.unsqueeze(-2).to(inputs) for form in term.forms]
+            part = inputs if scales else torch.ones_like(inputs[..., :1])
+            parts.append(math.prod(scales, start=part * root))
+        shape = torch.broadcast_shapes(*[part.shape[:-1] for part in parts])
+        return torch.cat([part.expand(*shape, -1) for part in parts], -1)
+
+    def raw(self, x: Tensor) -> Tensor:
+        """Return the numbers that are standardised by what is observed, ``(.., k)``."""
+        return self._of_features().raw(x)
+
+    def change(self, old: Frame, new: Frame) -> Tensor:
+        """Return the matrix ``(*b, D, D)`` from features in one frame to another."""
+        return self._of_features().change(old, new)
+
+    def _of_features(self) -> FeatureKernel:
+        if not isinstance(self.kernel, FeatureKernel):
+            raise CBanditError(f"{type(self.kernel).__name__} has no frame")
+        return self.kernel
+
     def times(self, values: Tensor) -> Tensor:
         """Return values multiplied by the amplitude."""
         if isinstance(self.amplitude, Tensor):
@@ -348,7 +410,7 @@ class Covariance:
 
     def least_noise(self, actions: Actions) -> Tensor:
         """Return the least noise variance that float64 can hold, ``()`` or ``(T,)``."""
-        return LEAST * self._largest(actions)
+        return LEAST * self.largest(actions)
 
     def tolerance(self, actions: Actions, dtype: torch.dtype) -> Tensor:
         """Return the difference below which values count as equal, ``()`` or ``(T,)``.
@@ -361,12 +423,12 @@ class Covariance:
             dtype: of the values.
         """
         narrow = dtype != torch.float64 and not actions.continuous
-        return (CLOSE_NARROW if narrow else CLOSE) * self._largest(actions).sqrt()
+        return (CLOSE_NARROW if narrow else CLOSE) * self.largest(actions).sqrt()
 
-    def _largest(self, actions: Actions) -> Tensor:
+    def largest(self, actions: Actions) -> Tensor:
         """Return the largest prior variance, ``()`` or ``(T,)``; 1 if all are 0."""
         if actions.continuous:
-            some = actions.extent()
+            some = actions.extent().nan_to_num(posinf=0.0, neginf=0.0)
         else:
             some = actions.block(0, min(actions.size, DIAGONAL))
         variance = self.variance(some).amax(-1)
@@ -394,6 +456,7 @@ class Prior:
         device: where they live.
         stretch: the actions this process stores, the first and one past the last;
             ``None``: all.
+        fade: ``(T,)``, by which what was learned shrinks a round; ``None``: it stays.
     """
 
     actions: Actions
@@ -402,6 +465,7 @@ class Prior:
     dtype: torch.dtype
     device: torch.device
     stretch: tuple[int, int] | None = None
+    fade: Tensor | None = None
 
     @property
     def trials(self) -> int:

@@ -129,6 +129,7 @@ class Update(NamedTuple):
         precision: ``(T,)``, likewise; 0 in trials that are not ``wanted``.
         wanted: one flag a trial, whether it observed anything.
         usual: whether the precision is the belief's own, the same in all such calls.
+        t: the round it belongs to, from which on it fades where beliefs do.
     """
 
     keys: Sequence[Hashable]
@@ -137,6 +138,7 @@ class Update(NamedTuple):
     precision: Tensor
     wanted: Sequence[bool]
     usual: bool = False
+    t: int = 0
 
 
 class Log:

@@ -172,6 +172,7 @@ class Scale(Value):
     standardize: bool
     constants: Tensor
     outcomes: Outcomes
+    spreads: Units  # of the outcomes, or the user's own
     shifted: bool  # whether there is anything to subtract
     usual: Tensor  # the belief's own precision, (T,)
 
@@ -183,14 +184,15 @@ class Scale(Value):
         standardize: bool,
         constants: Tensor | None = None,
     ) -> None:
-        noise = noise.maximum(least)
+        noise, none = noise.maximum(least), Outcomes.none(means)
         super().__init__(
             means=means,
             noise=noise,
             least=least,
             standardize=standardize,
             constants=torch.zeros_like(means) if constants is None else constants,
-            outcomes=Outcomes.none(means),
+            outcomes=none,
+            spreads=none.units() if standardize else Units.own(means),
             shifted=bool((means != 0).any()),
             usual=noise.reciprocal(),
         )
@@ -204,22 +206,29 @@ class Scale(Value):
         """Return the scale with a row counted in, or with ``sign=-1`` taken out."""
         if not self.standardize:
             return self
-        return self._with(outcomes=self.outcomes.counted(row, sign))
+        return self._of(self.outcomes.counted(row, sign))
 
     def over(self, log: Log) -> Self:
         """Return the scale with all statistics counted afresh from a log."""
         if not self.standardize:
             return self
-        return self._with(outcomes=Outcomes.of(log, self.means))
+        return self._of(Outcomes.of(log, self.means))
 
     def narrowed(self, at: Tensor) -> Self:
         """Return the same of some functions alone."""
+        outcomes = self.outcomes.columns(at)
+        means = self.means[:, at]
         return self._with(
-            means=self.means[:, at],
+            means=means,
             constants=self.constants[:, at],
-            shifted=bool((self.means[:, at] != 0).any()),
-            outcomes=self.outcomes.columns(at),
+            shifted=bool((means != 0).any()),
+            outcomes=outcomes,
+            spreads=outcomes.units() if self.standardize else Units.own(means),
         )
+
+    def _of(self, outcomes: Outcomes) -> Self:
+        """Return the scale of other statistics."""
+        return self._with(outcomes=outcomes, spreads=outcomes.units())
 
     def fitted(self, noise: Tensor, least: Tensor, constants: Tensor | None) -> Scale:
         """Return the scale with other hyperparameters, before any outcome.
@@ -249,7 +258,7 @@ class Scale(Value):
         """Return a row in the form that the engine takes."""
         targets, precision = self.targets(row), self.precision(row)
         usual = precision is self.usual
-        return Update(row.keys, row.x, targets, precision, row.wanted, usual)
+        return Update(row.keys, row.x, targets, precision, row.wanted, usual, row.t)
 
     def targets(self, row: Observation) -> Tensor:
         """Return the differences that the engine conditions on, ``(T, F)``."""
@@ -270,7 +279,7 @@ class Scale(Value):
         if row.noise is not None:
             noise = row.noise
             if self.standardize:  # the belief's own, until there is a unit
-                units = self.outcomes.units()
+                units = self.spreads
                 noise = noise / units.size[:, 0].square()
                 noise = torch.where(units.known[:, 0], noise, self.noise)
             precision = noise.maximum(self.least).reciprocal()
@@ -282,12 +291,12 @@ class Scale(Value):
 
     def units(self) -> Units:
         """Return the units in which means and deviations are handed out."""
-        return self.outcomes.units() if self.standardize else Units.own(self.means)
+        return self.spreads
 
     def targets_of(self) -> tuple[Tensor, Tensor]:
         """Return shift and divisor of the outcomes that a fit sees, ``(T, f)`` each."""
         if self.standardize:
-            units = self.outcomes.units()
+            units = self.spreads
             return units.center, units.size
         return self.means, torch.ones_like(self.means)
 
@@ -295,7 +304,7 @@ class Scale(Value):
         """Return prior means and sizes of a unit, as users have them, ``(T, f)``."""
         if not self.standardize:
             return self.targets_of()
-        units = self.outcomes.units()
+        units = self.spreads
         return units.center + self._constants_in(units) * units.size, units.size
 
     def _constants_in(self, units: Units) -> Tensor:
@@ -315,7 +324,7 @@ class Scale(Value):
         The mean is linear in its targets: those of (y - gap) are those of y less gap
         times those of 1.
         """
-        units = self.outcomes.units()
+        units = self.spreads
         constants = self._constants_in(units)
         gap = units.center - self.outcomes.origin + constants * units.size
         return (
@@ -332,8 +341,34 @@ class Scale(Value):
         weights = alpha.mT
         return (weights[:, :-1] - gap * weights[:, -1:]) / size, constants.squeeze(-1)
 
-    def blocks(self, blocks: Iterable[Block], dtype: torch.dtype) -> Iterator[Block]:
-        """Yield an engine's blocks converted to units, in ``dtype``."""
+    def noises(self, count: Tensor, residuals: Tensor) -> Tensor:
+        """Return noise variances in units, ``(T, f)``, learned by a conjugate prior.
+
+        The prior is an inverse gamma of mean precision 1 that counts as two
+        observations.
+
+        Args:
+            count: of the observations, ``(T,)``.
+            residuals: ``(T, F, F)``, the squares that the best weights of all columns,
+                that of ones too, leave, and these weights' own.
+        """
+        units = self.spreads
+        gap = units.center - self.outcomes.origin
+        own = residuals.diagonal(dim1=-2, dim2=-1)
+        # of y - gap, which is linear in the columns
+        left = (
+            own[:, :-1] - 2 * gap * residuals[:, :-1, -1] + gap.square() * own[:, -1:]
+        )
+        left = (left / units.size.square()).clamp_min(0)
+        return (1 + 0.5 * left) / (1 + 0.5 * count.unsqueeze(-1))
+
+    def blocks(
+        self, blocks: Iterable[Block], dtype: torch.dtype, level: Tensor | None = None
+    ) -> Iterator[Block]:
+        """Yield an engine's blocks converted to units, in ``dtype``.
+
+        ``level (T, f)`` are the noise variances that are the engine's unit.
+        """
         if not self.standardize:
             shift = self.means.to(dtype).unsqueeze(-1)
             for block in blocks:
@@ -345,6 +380,10 @@ class Scale(Value):
             above = block.mean[:, :-1] - gap * block.mean[:, -1:]
             block.mean = above.div_(size).add_(constants)
             block.draw = None if block.draw is None else block.draw[:, :-1]
+            if level is not None:
+                factor = level.sqrt().to(dtype).unsqueeze(-1)
+                block.std = block.std * factor
+                block.draw = None if block.draw is None else block.draw * factor
             yield block
 
 

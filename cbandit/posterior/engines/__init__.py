@@ -1,9 +1,10 @@
 """Engines: they compute a posterior and store its arrays.
 
-There are three, over sets and boxes; an engine is the only part of a posterior that
+There are four, over sets and boxes; an engine is the only part of a posterior that
 changes in place. ``Engine`` keeps the observations alone and solves for every point as
 it is asked; ``Joint`` keeps the whole covariance of a small set, ``Swept`` means and
-variances of a large one, by kernel rows.
+variances of a large one, by kernel rows; ``Weights`` sums of the features of linear
+kernels, however many observations there are.
 
 Another way to keep the posterior is a class that derives from ``Engine`` and replaces
 :meth:`~cbandit.posterior.engines.protocol.Engine.blocks`; ``MAKERS`` in ``choice.py``

@@ -7,15 +7,18 @@ from functools import partial
 
 import torch
 from gpytorch.kernels import RBFKernel
+from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.devices import free_memory
 from cbandit.actions import Actions, Finite, ProductGrid
+from cbandit.beliefs.features import FeatureKernel
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Covariance, Prior, axes_of
 from cbandit.posterior.engines.joint import Joint
 from cbandit.posterior.engines.protocol import Engine, Plan
 from cbandit.posterior.engines.swept import Swept
+from cbandit.posterior.engines.weights import Weights
 from cbandit.posterior.rows.kronecker import Kronecker
 from cbandit.posterior.rows.protocol import Rows
 from cbandit.posterior.rows.recomputed import Recomputed
@@ -25,6 +28,7 @@ from cbandit_kernels import describe_native
 JOINT_ACTIONS = 512
 JOINT_ACTIONS_SAMPLING = 1024  # above it a full-rank draw costs more than by features
 EXPECTED_ROWS = 300
+SHARP = 1e5  # prior variance over noise, above which sums of features round too much
 BLOCK = 1 << 17
 CUDA_BLOCK = 1 << 26  # launches cost little beside it
 
@@ -49,21 +53,41 @@ MAKERS: dict[str, Callable[[Prior, int, Plan], Engine]] = {
     "factor": partial(_swept, Stored),
     "product": partial(_swept, Kronecker),
     "stream": partial(_swept, Recomputed),
+    "weights": Weights,
 }
 """How each engine over a set is made, from a prior, the functions and a plan."""
 ENGINES = ("auto", *MAKERS)
 
 
-def plan(wanted: str, prior: Prior, samples: bool) -> Plan:
-    """Plan the engine for a set: ``wanted``, or the best one for ``"auto"``."""
+def plan(wanted: str, prior: Prior, samples: bool, noise: Tensor | None = None) -> Plan:
+    """Plan the engine for a set: ``wanted``, or the best one for ``"auto"``.
+
+    Args:
+        wanted: the engine that was asked for.
+        prior: the set and the prior over it.
+        samples: whether joint draws will be asked for.
+        noise: the least variance of an observation.
+    """
     checks.one_of("engine", wanted, "auto", *MAKERS)
     actions, covariance, device = prior.actions, prior.covariance, prior.device
-    if actions.continuous:
-        if wanted != "auto":
+    if isinstance(covariance.kernel, FeatureKernel):
+        if wanted not in ("auto", "weights"):
             raise CBanditError(
-                "engine must be 'auto' on a Box, which has no set to keep; got "
-                f"{wanted!r}"
+                f"engine must be 'auto' or 'weights' for a cb.GP.linear; got {wanted!r}"
             )
+        return Plan("weights", "a linear belief: sums of its features say all")
+    many = actions.continuous or actions.size > JOINT_ACTIONS_SAMPLING
+    if wanted == "auto" and many and noise is not None and covariance.finite:
+        if bool(noise * SHARP > covariance.largest(actions).amax()):
+            return Plan("weights", "a linear kernel: sums of its features say all")
+    if actions.continuous:
+        if wanted not in ("auto", "weights"):
+            raise CBanditError(
+                "engine must be 'auto' on a Box, which has no set to keep, or "
+                f"'weights' with a linear kernel; got {wanted!r}"
+            )
+        if wanted == "weights":
+            return Plan(wanted, "asked for")
         return Plan("dense", "a continuous box: points are solved for as asked")
     if wanted != "auto":
         return Plan(wanted, "asked for")
@@ -89,7 +113,7 @@ def plan(wanted: str, prior: Prior, samples: bool) -> Plan:
 
 def make_engine(plan: Plan, prior: Prior, functions: int) -> Engine:
     """Return a new engine without data; on large sets for one stretch of them."""
-    make = Engine if prior.actions.continuous else MAKERS[plan.name]
+    make = MAKERS.get(plan.name, Engine)
     return make(prior, functions, plan)
 
 

@@ -30,12 +30,17 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit._core.randomness import Streams
+from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Prior
 from cbandit.posterior.draws.features import Pathwise
 from cbandit.posterior.draws.roots import pivoted_root
 from cbandit.posterior.look import Best, Block
 from cbandit.posterior.observations import Between, Coming, History, Update
+from cbandit.posterior.units import Scale
 from cbandit_kernels import Look
+
+Path = Callable[[Tensor], Tensor]
+"""A joint draw less its mean: a function ``(T, n, d) -> (T, F, n)`` of points."""
 
 Fused = Callable[[Look, "Streams | None"], Best]
 """A backend's pass over the set: it applies observations and finds the best action."""
@@ -70,6 +75,8 @@ class Engine:
     """Whether its bytes are mostly kernel rows, faster to compute than to read."""
     by_features = True
     """Whether joint draws are by random features, which not all kernels have."""
+    by_slots = True
+    """Whether the history keeps observations by action, in a small system."""
     drifts = False
     """Whether its dtype is so narrow that forgetting leaves errors."""
     light = False
@@ -85,6 +92,15 @@ class Engine:
     def fused(self) -> Fused | None:
         """A pass that updates and scores at once; ``None`` if there is none."""
         return None
+
+    def turn(self, t: int) -> None:
+        """Look at the beliefs as of round ``t``, where they fade."""
+
+    def noises(self, scale: Scale) -> Tensor:
+        """Return the noise variances ``(T, f)`` that were learned, in units."""
+        raise CBanditError(
+            f"engine={self.plan.name!r} does not learn a noise: take engine='auto'"
+        )
 
     def takes(self, keys: Sequence[Hashable]) -> bool:
         """Return whether it can condition on actions of these names.
@@ -130,18 +146,10 @@ class Engine:
                 self.history.enter(slots, update._replace(usual=False))
         self.refresh()
 
-    def correct(
-        self, keys: Sequence[Hashable], change: Tensor, wanted: Sequence[bool]
-    ) -> None:
-        """Change the targets of the observed actions ``keys``.
-
-        Args:
-            keys: one a trial.
-            change: ``(T, F)``, to be added to the sums of precision times target; the
-                precision is in it already.
-            wanted: trials in which it is not 0.
-        """
-        slots, _ = self.history.place(keys, None, wanted)
+    def correct(self, before: Update, after: Update) -> None:
+        """Change the targets of an observation, which differ in nothing else."""
+        slots, _ = self.history.place(before.keys, None, before.wanted)
+        change = (after.values - before.values) * before.precision.unsqueeze(-1)
         self.history.correct(devices.put(slots, change.device), change)
         self.stale = True
 
@@ -203,9 +211,7 @@ class Engine:
             ahead: outstanding choices; deviations are as if their outcomes had come.
                 They may take slots of the history, in which nothing is observed.
         """
-        path = None
-        if streams is not None:
-            path = Pathwise.drawn(self.history, streams, self.functions)
+        path = None if streams is None else self.path(streams)
         for start, stop in stretches:
             x = self.prior.actions.block(start, stop).double()
             mean, var = self.history.at(x, ahead)
@@ -225,6 +231,10 @@ class Engine:
         normals = devices.put(normals, x.device).reshape(-1, functions, x.shape[-2])
         # roots of different ranks use the same last columns, whatever the batch
         return normals[..., -root.shape[-1] :] @ root.mT
+
+    def path(self, streams: Streams) -> Path:
+        """Draw from the posterior less its mean, as a function of points."""
+        return Pathwise.drawn(self.history, streams, self.functions)
 
     def points_of(self, index: Tensor) -> Tensor:
         """Return actions by number, ``(n, d)``, or ``(T, n, d)`` if trials differ."""

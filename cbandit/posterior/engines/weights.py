@@ -1,0 +1,278 @@
+"""The *weights* engine: Bayesian linear regression on finitely many features.
+
+What a round costs depends on the features, not on how many observations there were, and
+any point can be looked at. Over a numbered set with one block of weights, means and
+variances of all actions are kept and changed by one product a round; elsewhere they
+are computed as they are looked at. Draws are exact in law: they draw the weights.
+
+Sums of features say less than the observations themselves: where these have less noise
+than 1e-12 of the prior variance, the rounding of the sums shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit._core.devices import free_memory
+from cbandit._core.randomness import Streams
+from cbandit.errors import CBanditError
+from cbandit.posterior.covariance import Prior
+from cbandit.posterior.engines.protocol import Engine, Path, Plan
+from cbandit.posterior.look import Block
+from cbandit.posterior.moments import Moments, check_width
+from cbandit.posterior.observations import Between, Coming, Update, explained
+from cbandit.posterior.units import Scale
+
+STRETCH = 1 << 21  # features that are computed together
+CHANGES = 4096  # of the arrays, after which they are computed afresh
+PENDING = 32
+
+
+class Change(NamedTuple):
+    """A change of the arrays that waits for the next look.
+
+    Args:
+        column: ``(T, D)``, times the features of all actions it is the column ``c``.
+        spread: what ``c^2`` is multiplied by and taken off the variances, ``(T,)``.
+        shift: what ``c`` is multiplied by for the means, ``(T, F)``.
+    """
+
+    column: Tensor
+    spread: Tensor
+    shift: Tensor
+
+
+class Weights(Engine):
+    """An engine whose history is sums of features."""
+
+    history: Moments  # type: ignore[assignment]
+    by_features = False
+    by_slots = False
+
+    def __init__(self, prior: Prior, functions: int, plan: Plan) -> None:
+        covariance, device = prior.covariance, prior.device
+        if not covariance.finite:
+            raise CBanditError(
+                "engine='weights' needs finitely many features: a cb.GP.linear, or "
+                "gpytorch's LinearKernel, scaled, or with a ConstantKernel added; got "
+                f"{type(covariance.kernel).__name__}"
+            )
+        zeros = torch.zeros(1, covariance.dim, dtype=torch.float64, device=device)
+        width, blocks = covariance.features(zeros).shape[-1], covariance.blocks
+        check_width(width, blocks, prior.trials, free_memory(device))
+        self._arrayed = prior.actions.finite and blocks == 1 and prior.fade is None
+        self.step = max(1 << 10, STRETCH // width)
+        self._table: Tensor | None = None
+        super().__init__(prior, functions, plan)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # faster computed than read
+        return vars(self) | {"_table": None, "_noises": None, "_scale": None}
+
+    def clear(self, functions: int) -> None:
+        """Forget everything; from now on there are ``functions`` functions."""
+        prior, self.functions, self.stale = self.prior, functions, False
+        dtype = torch.float64 if prior.actions.searched else prior.dtype
+        self.history = Moments(
+            prior.covariance, prior.trials, functions, dtype, prior.device, prior.fade
+        )
+        self._pending: list[Change] = []
+        self._changes = 0
+        # the last answer of noises(), and what it was of
+        self._noises: tuple[tuple[int, int], Tensor] | None = None
+        self._scale: Scale | None = None
+        #: of all actions, ``(T, F, N)`` and ``(T, N)``; ``None``: not computed yet
+        self._mean: Tensor | None = None
+        self._var: Tensor | None = None
+
+    def _keep(self, functions: Tensor) -> None:
+        super()._keep(functions)
+        if self._mean is not None:
+            self._mean = self._mean[:, functions].contiguous()
+
+    # -- changes ---------------------------------------------------------------------
+
+    def append(self, update: Update) -> None:
+        """Condition on one more observation."""
+        if self._mean is None:
+            self.history.enter(update)
+            return
+        column, var, mean = self._column(update)
+        self.history.enter(update)
+        spread = update.precision / (1 + update.precision * var)
+        self._change(column, spread, (update.values - mean) * spread.unsqueeze(-1))
+
+    def forget(self, update: Update) -> None:
+        """Remove an observation; its block is factored without it."""
+        self.history.enter(update, -1)
+        if self._mean is None:
+            return
+        column, var, mean = self._column(update)
+        spread = update.precision / (1 + update.precision * var)
+        self._change(column, -spread, (mean - update.values) * spread.unsqueeze(-1))
+
+    def observe(self, updates: Iterable[Update]) -> None:
+        """Condition on many observations, then compute everything afresh."""
+        self.history.observe(list(updates))
+        self.refresh()
+
+    def correct(self, before: Update, after: Update) -> None:
+        """Change the targets of an observation."""
+        self.history.correct(before, after)
+        if self._mean is not None:
+            column, _, _ = self._column(before)
+            gap = (after.values - before.values) * before.precision.unsqueeze(-1)
+            self._change(column, torch.zeros_like(before.precision), gap)
+
+    def revise(self, weighted: Tensor) -> None:
+        """Refuse: weighted sums by action are not kept."""
+        raise CBanditError("engine='weights' keeps no sums by action to be replaced")
+
+    def _column(self, update: Update) -> tuple[Tensor, Tensor, Tensor]:
+        """Return weights of a point's covariances, its variance and its means."""
+        h = self.history.features(update.x.double().unsqueeze(-2))
+        means, root = self.history.weights()
+        half = h @ root[:, 0].double()  # T x 1 x D
+        column = (half @ root[:, 0].mT.double())[:, 0]
+        mean = (means[:, 0].double() @ h.mT)[..., 0]
+        return column, half.square().sum((-2, -1)), mean
+
+    def _change(self, column: Tensor, spread: Tensor, shift: Tensor) -> None:
+        self._pending.append(Change(column, spread, shift))
+        self._changes += 1
+        if self._changes >= CHANGES:
+            self.refresh()
+        elif len(self._pending) >= PENDING:
+            self.settle()
+
+    # -- arrays ----------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Compute all arrays afresh when they are next looked at."""
+        self._pending.clear()
+        self._changes, self._mean, self._var = 0, None, None
+
+    def settle(self) -> None:
+        """Apply all waiting observations to the arrays."""
+        if not self._arrayed:
+            return
+        if self._mean is None or self._var is None:
+            self._compute()
+        elif self._pending:
+            with self.history.writing():
+                waiting, self._pending = self._pending, []
+                columns = torch.stack([change.column for change in waiting], 1)
+                table = self._features()
+                made = (columns.to(table) @ table.mT).double()  # T x p x N
+                spread = torch.stack([change.spread for change in waiting], -1)
+                shift = torch.stack([change.shift for change in waiting], -1)
+                for j in range(made.shape[1]):
+                    column = made[:, j]
+                    self._mean.addcmul_(shift[..., j, None], column.unsqueeze(1))
+                    self._var.addcmul_(spread[:, j, None] * column, column, value=-1)
+
+    def _compute(self) -> None:
+        actions, count = self.prior.actions, int(self.prior.actions.size)
+        with self.history.writing():
+            parts = [
+                self.history.at(actions.block(*ends))
+                for ends in actions.stretches(self.step or count)
+            ]
+            self._mean, self._var = (
+                torch.cat(part, -1) for part in zip(*parts, strict=True)
+            )
+
+    def _features(self) -> Tensor:
+        """Return the features of all actions, ``(N, D)`` or ``(T, N, D)``."""
+        if self._table is None:
+            actions, dtype = self.prior.actions, self.prior.dtype
+            parts = [
+                self.prior.covariance.features(actions.block(*ends)).to(dtype)
+                for ends in actions.stretches(self.step or 1)
+            ]
+            self._table = torch.cat(parts, -2)
+        return self._table
+
+    def bytes(self) -> int:
+        """Return the bytes that sums, roots and arrays take."""
+        arrays = [part for part in (self._mean, self._var) if part is not None]
+        return self.history.bytes() + sum(part.nbytes for part in arrays)
+
+    # -- looking ---------------------------------------------------------------------
+
+    def blocks(
+        self,
+        stretches: Iterable[tuple[int, int]],
+        streams: Streams | None = None,
+        ahead: Coming | None = None,
+    ) -> Iterator[Block]:
+        """Yield the set block by block; draws are exact in law."""
+        self.settle()
+        dtype, draw = self.prior.dtype, None
+        if self._mean is None or self._var is None:
+            path = None if streams is None else self.history.path(streams)
+            for start, stop in stretches:
+                x = self.prior.actions.block(start, stop)
+                mean, var = self.history.at(x, ahead)
+                std = var.clamp_min(0).sqrt().unsqueeze(1).to(dtype)
+                draw = None if path is None else path(x).to(dtype)
+                yield Block(start, stop, mean.to(dtype), std, draw)
+            return
+        means, var = self._mean.to(dtype), self._var
+        if ahead is not None:
+            var = var - self._explained(ahead)
+        deviations = var.clamp_min(0).sqrt().unsqueeze(1).to(dtype)
+        if streams is not None:
+            table = self._features()
+            draw = (table @ self.history.draw(streams)[:, 0].to(table)).mT
+        for start, stop in stretches:
+            at = slice(start, stop)
+            part = None if draw is None else draw[..., at]
+            yield Block(start, stop, means[..., at], deviations[..., at], part)
+
+    def _explained(self, ahead: Coming) -> Tensor:
+        """Return what choices to come take off the variances, ``(T, N)``."""
+        h = self.history.features(ahead.places())
+        _, root = self.history.weights()
+        half = h @ root[:, 0].double()
+        table = self._features()
+        cross = ((half @ root[:, 0].mT.double()).to(table) @ table.mT).double()
+        z = explained(half @ half.mT, cross, ahead.precision)
+        return z.square().sum(-2)
+
+    def path(self, streams: Streams) -> Path:
+        """Draw a joint path less its mean, exact in law."""
+        return self.history.path(streams)
+
+    def drawn(self, x: Tensor, streams: Streams, functions: int) -> Tensor:
+        """Return a joint draw less its mean, ``(T, f, n)``, at points ``(T, n, d)``."""
+        return self.history.path(streams)(x)[:, :functions]
+
+    def covariances(self, to: Tensor) -> Between:
+        """Return posterior covariances with ``to`` as a function of action numbers."""
+        of = self.history.covariances(self.points_of(to))
+        return lambda at: of(self.points_of(at))
+
+    def takes(self, keys: Sequence[Hashable]) -> bool:
+        """Return whether it can condition on actions of these names: on any."""
+        return True
+
+    def turn(self, t: int) -> None:
+        """Look at the beliefs as of round ``t``."""
+        self.history.now = t
+
+    def noises(self, scale: Scale) -> Tensor:
+        """Return the noise variances ``(T, f)`` that were learned, in units."""
+        key = self.history.version, self.history.now
+        if self._noises is None or self._noises[0] != key or self._scale is not scale:
+            noises = scale.noises(*self.history.residuals())
+            self._noises, self._scale = (key, noises), scale
+        return self._noises[1]
+
+    def gain(self) -> Tensor:
+        """Return the realised information gain, ``(T,)``."""
+        return self.history.gain()

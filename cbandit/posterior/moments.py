@@ -1,0 +1,595 @@
+"""Observations in weight space: sums of features, however many there were.
+
+A function is ``<w, h(x)>`` with ``w ~ N(0, I)`` and ``h`` the ``D`` features of its
+kernel; points of different categories have different weights, and so a *block* each.
+A block keeps ``A = sum p h h'`` and ``b = sum p y h``, ``p`` the precisions, and a root
+``W`` of the posterior covariance:
+
+    (I + A)^-1 = W diag(e) W',   mean = b' (I + A)^-1 h(x),   variance = |W' h(x)|^2_e.
+
+Without fading ``e`` is 1 and an observation changes ``W`` by one rank, until after some
+it is factored anew. With it every sum shrinks by a factor a round, and the prior does
+not: then ``W`` holds the eigenvectors of ``A``, whose eigenvalues alone shrink while
+nothing is observed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit._core import devices
+from cbandit._core.randomness import Streams
+from cbandit._core.threads import on_one_thread
+from cbandit.beliefs.features import Frame
+from cbandit.errors import CBanditError
+from cbandit.posterior.covariance import Covariance
+from cbandit.posterior.observations import (
+    BLANK,
+    Between,
+    Coming,
+    Update,
+    explained,
+)
+
+FRESH = 256  # changes of a block, after which it is factored anew
+FRAMED = 4  # inputs from which on their mean and spread count, then twice as many
+ALIKE = 1e-12  # a spread below this share of the mean is its rounding
+FEW = 4  # points a block, up to which blocks are multiplied side by side
+TOGETHER = 1 << 23  # numbers of the blocks that are copied for that at once
+
+
+class Spots(NamedTuple):
+    """The blocks that points belong to.
+
+    Args:
+        block: their numbers, ``(n,)`` or ``(T, n)``; ``None``: there is one.
+        ordered: whether they are all blocks, each once, in their order.
+    """
+
+    block: Tensor | None
+    ordered: bool
+
+
+class Inputs(NamedTuple):
+    """Running statistics of the numbers that have no bounds, ``(T, k)`` each.
+
+    Args:
+        seen: how many points were observed, one a trial, on the host.
+        mean: their means.
+        squares: squared distances from the means, summed.
+    """
+
+    seen: list[int]
+    mean: Tensor
+    squares: Tensor
+
+    @classmethod
+    def none(cls, trials: int, places: int, device: torch.device) -> Inputs:
+        """Return the statistics of no point."""
+        zeros = torch.zeros(trials, places, dtype=torch.float64, device=device)
+        return cls([0] * trials, zeros, zeros)
+
+    def counted(self, z: Tensor, wanted: Sequence[bool]) -> Inputs:
+        """Return the statistics with one more point ``(T, k)``, where it is wanted."""
+        count = [n + want for n, want in zip(self.seen, wanted, strict=True)]
+        share = devices.put(
+            [want / max(n, 1) for n, want in zip(count, wanted, strict=True)],
+            z.device,
+        )
+        gap = z - self.mean
+        mean = self.mean + gap * share.unsqueeze(-1)
+        part = gap * (z - mean) * (share > 0).unsqueeze(-1)
+        return Inputs(count, mean, self.squares + part)
+
+    def frame(self) -> Frame:
+        """Return the mean and the spread of each number, 1 where it does not vary."""
+        count = devices.put(self.seen, self.mean.device).unsqueeze(-1)
+        size = (self.squares / (count - 1).clamp_min(1)).sqrt()
+        known = size > ALIKE * self.mean.abs()
+        return Frame(self.mean, torch.where(known, size, 1.0))
+
+
+class Moments:
+    """Sums of the features observed of ``F`` functions, in ``T`` trials.
+
+    It changes in place and belongs to one engine.
+
+    Args:
+        covariance: the prior covariance, of finitely many features.
+        trials: ``T``.
+        functions: ``F``.
+        dtype: of the roots; sums are float64 always.
+        device: where the tensors live.
+        fade: ``(T,)``, the factor by which sums shrink a round; ``None``: they do not.
+    """
+
+    sharp: bool | None = None
+    """Unused here; engines that are rebuilt hand it on."""
+
+    def __init__(
+        self,
+        covariance: Covariance,
+        trials: int,
+        functions: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        fade: Tensor | None = None,
+    ) -> None:
+        self.covariance, self.trials, self.functions = covariance, trials, functions
+        self.device, self.fade, self.blocks = device, fade, covariance.blocks
+        #: the round in which it is looked at
+        self.now = 0
+        zeros = torch.zeros(1, covariance.dim, dtype=torch.float64, device=device)
+        self.width = width = covariance.features(zeros).shape[-1]
+        shape = trials, self.blocks
+        double: dict[str, Any] = {"dtype": torch.float64, "device": device}
+        self._trial = torch.arange(trials, device=device)
+        self._sums = torch.zeros(*shape, width, width, **double)
+        self._weighted = torch.zeros(*shape, functions, width, **double)
+        self._squares = torch.zeros(trials, functions, functions, **double)
+        self._count = torch.zeros(trials, **double)
+        eye = torch.eye(width, dtype=dtype, device=device)
+        self._root = eye.expand(*shape, -1, -1).clone()
+        self._values = torch.zeros(*shape, width, **double)  # eigenvalues, if it fades
+        self._rotated = torch.zeros(*shape, functions, width, **double)  # b' W
+        self._log_det = torch.zeros(shape, **double)
+        self._clock = torch.zeros(shape, **double)  # the round that a block is of
+        self._counted = 0  # the round that squares and counts are of
+        self._changes: dict[tuple[int, int], int] = {}  # of roots since they are fresh
+        self._times: list[dict[Hashable, int]] = [{} for _ in range(trials)]
+        places = covariance.open
+        self._inputs = Inputs.none(trials, places, device)
+        self._frame: Frame | None = None
+        if places:
+            mean = self._inputs.mean
+            self._frame = Frame(mean, torch.ones_like(mean))
+        self._faded: tuple[int, Tensor | None, Tensor] | None = None
+        #: how often the sums have changed
+        self.version = 0
+        # the number of the log that the engine stands for; None while it is written
+        self.stands_for: int | None = BLANK
+
+    @contextmanager
+    def writing(self, number: int | None = None) -> Iterator[None]:
+        """Mark the sums as belonging to no log while they are written.
+
+        Afterwards they belong to the log of ``number``, or to the one of before.
+        """
+        number = self.stands_for if number is None else number
+        self.stands_for = None
+        yield
+        self.stands_for = number
+
+    def distinct(self) -> list[int]:
+        """Return how many distinct actions each trial has observed."""
+        return list(map(len, self._times))
+
+    def keep(self, functions: Tensor) -> None:
+        """Drop all functions but these."""
+        self.functions = len(functions)
+        self._weighted = self._weighted[:, :, functions].contiguous()
+        self._rotated = self._rotated[:, :, functions].contiguous()
+        self._squares = self._squares[:, functions][..., functions].contiguous()
+        self._changed()
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._faded = None
+
+    # -- features --------------------------------------------------------------------
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return the features ``(*b, n, D)`` of points ``(*b, n, d)``."""
+        return self.covariance.features(x, self._frame)
+
+    def _spots(self, x: Tensor) -> Spots:
+        """Return the blocks of points ``(*b, n, d)``."""
+        block = self.covariance.block(x)
+        if block is None or block.shape[-1] != self.blocks:
+            return Spots(block, False)
+        order = torch.arange(self.blocks, device=block.device)
+        return Spots(block, torch.equal(block, order.expand_as(block)))
+
+    def _at(self, x: Tensor) -> tuple[tuple[Tensor, Tensor], list[int], Tensor]:
+        """Return where the points ``(T, d)`` belong, also on the host; and features."""
+        x = x.double().unsqueeze(-2)
+        block, h = self.covariance.block(x), self.features(x)[:, 0]
+        if block is None:
+            zeros = torch.zeros_like(self._trial)
+            return (self._trial, zeros), [0] * self.trials, h
+        number = block[..., 0].expand(self.trials)
+        return (self._trial, number), number.tolist(), h
+
+    # -- observations ----------------------------------------------------------------
+
+    @on_one_thread
+    def enter(self, update: Update, sign: int = 1) -> Tensor:
+        """Add an observation, or with ``sign=-1`` remove it; return its features."""
+        if sign > 0 and self._frame is not None:
+            self._watch(update)
+        place, numbers, h = self._at(update.x)
+        precision, values = self._worth(update), update.values
+        if sign < 0:
+            precision = -precision
+        sums, weighted = self._sums[place], self._weighted[place]
+        if self.fade is not None:
+            kept = self._age(self._clock[place])[:, None, None]
+            sums, weighted = sums * kept, weighted * kept
+            self._clock[place] = float(self.now)
+        row = (h * precision.unsqueeze(-1)).unsqueeze(-2)
+        self._sums[place] = sums.baddbmm_(h.unsqueeze(-1), row)
+        self._weighted[place] = weighted.baddbmm_(values.unsqueeze(-1), row)
+        self._count_in(values, precision)
+        for times, key, want in zip(
+            self._times, update.keys, update.wanted, strict=True
+        ):
+            if want:
+                times[key] = times.get(key, 0) + sign
+                if times[key] == 0:
+                    del times[key]
+        keys = list(enumerate(numbers))
+        changes = [self._changes.get(key, 0) + 1 for key in keys]
+        if sign < 0 or self.fade is not None or max(changes) >= FRESH:
+            self._factor(place)
+            changes = [0] * len(keys)
+        else:
+            self._change_root(place, h * precision.sqrt().unsqueeze(-1))
+        self._changes.update(zip(keys, changes, strict=True))
+        self._rotate(place)
+        self._changed()
+        return h
+
+    def correct(self, before: Update, after: Update) -> Tensor:
+        """Replace an observation's targets; return its features."""
+        place, _, h = self._at(before.x)
+        precision = share = self._worth(before)
+        if self.fade is not None:  # the block may be of an earlier round than now
+            share = precision / self._age(self._clock[place])
+        change = (after.values - before.values) * share.unsqueeze(-1)
+        self._weighted[place] += change.unsqueeze(-1) * h.unsqueeze(-2)
+        self._count_in(before.values, -precision)
+        self._count_in(after.values, precision)
+        self._rotate(place)
+        self._changed()
+        return h
+
+    def observe(self, updates: Sequence[Update]) -> None:
+        """Add many observations, at once where there were none before."""
+        if any(self._times):
+            for update in updates:
+                self.enter(update)
+            return
+        if not updates:
+            return
+        x = torch.stack([update.x.double() for update in updates], 1)  # T x n x d
+        values = torch.stack([update.values for update in updates], 1)
+        precision = torch.stack([self._worth(update) for update in updates], 1)
+        if self._frame is not None:
+            self._watch_all(x, [update.wanted for update in updates])
+        place, h = self.covariance.block(x), self.features(x)
+        weighted = h * precision.unsqueeze(-1)
+        for block in range(self.blocks):
+            part, right = weighted, h
+            if place is not None:
+                mine = (place == block).unsqueeze(-1)
+                if not bool(mine.any()):
+                    continue
+                columns = mine.any(0)[:, 0]
+                part = (weighted * mine)[:, columns]
+                right, targets = h[:, columns], values[:, columns]
+            else:
+                targets = values
+            self._sums[:, block] = part.mT @ right
+            self._weighted[:, block] = targets.mT @ part
+        self._squares = (values * precision.unsqueeze(-1)).mT @ values
+        self._count = precision.sum(-1)
+        self._clock.fill_(float(self.now))
+        self._counted = self.now
+        for update in updates:
+            for times, key, want in zip(
+                self._times, update.keys, update.wanted, strict=True
+            ):
+                if want:
+                    times[key] = times.get(key, 0) + 1
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Factor all blocks anew."""
+        for block in range(self.blocks):
+            number = torch.full_like(self._trial, block)
+            if bool(self._sums[:, block].any()):
+                self._factor((self._trial, number))
+                self._rotate((self._trial, number))
+        self._changes.clear()
+        self._changed()
+
+    def _worth(self, update: Update) -> Tensor:
+        """Return what is left of an observation's precision in this round, ``(T,)``."""
+        if self.fade is None:
+            return update.precision
+        return update.precision * self.fade ** (self.now - update.t)
+
+    def _age(self, clock: Tensor) -> Tensor:
+        """Return what is left of sums ``(T, ...)`` that are of the rounds ``clock``."""
+        if self.fade is None:
+            return torch.ones_like(clock)
+        fade = self.fade.view(-1, *[1] * (clock.dim() - 1))
+        return fade ** (self.now - clock)
+
+    def _tally(self) -> tuple[Tensor, Tensor]:
+        """Return the count ``(T,)`` and the squares ``(T, F, F)`` as of this round."""
+        if self.fade is None or self._counted == self.now:
+            return self._count, self._squares
+        kept = self.fade ** (self.now - self._counted)
+        return self._count * kept, self._squares * kept[:, None, None]
+
+    def _count_in(self, values: Tensor, precision: Tensor) -> None:
+        """Add outcomes ``(T, F)`` to the squares and the count."""
+        count, squares = self._tally()
+        column = (values * precision.unsqueeze(-1)).unsqueeze(-1)
+        self._count = count + precision
+        self._squares = torch.baddbmm(squares, column, values.unsqueeze(-2))
+        self._counted = self.now
+
+    # -- roots -----------------------------------------------------------------------
+
+    def _change_root(self, place: tuple[Tensor, Tensor], h: Tensor) -> None:
+        """Change roots by the observation of ``h (T, D)``, of precision 1.
+
+        With ``v = W' h`` and ``r^2 = 1 + |v|^2``, the root of ``W (I + v v')^-1 W'`` is
+        ``W (I - v v' / (r (r + 1)))``.
+        """
+        root = self._root[place].double()
+        v = h.unsqueeze(-2) @ root  # T x 1 x D
+        square = v.square().sum((-2, -1))
+        r = (1 + square).sqrt()
+        factor = (-1 / (r * (r + 1)))[:, None, None]
+        changed = torch.baddbmm(root, root @ v.mT, v * factor)
+        self._root[place] = changed.to(self._root.dtype)
+        self._log_det[place] += square.log1p()
+
+    def _factor(self, place: tuple[Tensor, Tensor]) -> None:
+        """Compute the roots of some blocks afresh, one a trial."""
+        sums = self._sums[place]
+        if self.fade is not None:
+            values, root = torch.linalg.eigh(sums)
+            self._values[place] = values.clamp_min(0)
+        else:
+            eye = torch.eye(self.width, dtype=sums.dtype, device=sums.device)
+            factor = devices.cholesky(sums + eye)
+            root = torch.linalg.solve_triangular(factor, eye, upper=False).mT
+            diagonal = factor.diagonal(dim1=-2, dim2=-1)
+            self._log_det[place] = 2 * diagonal.log().sum(-1)
+        self._root[place] = root.to(self._root.dtype)
+
+    def _rotate(self, place: tuple[Tensor, Tensor]) -> None:
+        self._rotated[place] = self._weighted[place] @ self._root[place].double()
+
+    # -- inputs without bounds -------------------------------------------------------
+
+    def _watch(self, update: Update) -> None:
+        """Count one more input in; standardise anew when there are twice as many."""
+        self._inputs = self._inputs.counted(
+            self.covariance.raw(update.x.double()), update.wanted
+        )
+        due = [
+            want and n >= FRAMED and n & (n - 1) == 0
+            for n, want in zip(self._inputs.seen, update.wanted, strict=True)
+        ]
+        if any(due):
+            self._standardise(self._inputs.frame(), due)
+
+    def _watch_all(self, x: Tensor, wanted: list[Sequence[bool]]) -> None:
+        """Count inputs ``(T, n, d)`` in; standardise as if they had come singly."""
+        raw = self.covariance.raw(x)
+        real = devices.put(list(map(list, wanted)), x.device).mT  # T x n
+        count = real.long().cumsum(-1)
+        total = count[:, -1].tolist()
+        last = [1 << max(n, 1).bit_length() - 1 for n in total]
+        first = real & (count <= devices.put(last, x.device).unsqueeze(-1))
+        frame = _statistics(raw, first, last).frame()
+        self._inputs = _statistics(raw, real, total)
+        self._standardise(frame, [n >= FRAMED for n in last])
+
+    def _standardise(self, new: Frame, due: list[bool]) -> None:
+        """Go over to another frame in the trials that are ``due``."""
+        if self._frame is None:
+            return
+        where = devices.put(due, self.device).unsqueeze(-1)
+        frame = Frame(
+            torch.where(where, new.center, self._frame.center),
+            torch.where(where, new.size, self._frame.size),
+        )
+        change = self.covariance.change(self._frame, frame).unsqueeze(1)
+        self._frame = frame
+        self._sums = change @ self._sums @ change.mT
+        self._weighted = self._weighted @ change.mT
+        self.refresh()
+
+    # -- looking ---------------------------------------------------------------------
+
+    def _now(self) -> tuple[Tensor | None, Tensor]:
+        """Return ``e (T, K, D)``, ``None`` where it is 1, and ``e b' W`` faded.
+
+        The latter, ``(T, K, F, D)``, gives means from ``W' h``.
+        """
+        if self._faded is not None and self._faded[0] == self.now:
+            return self._faded[1:]
+        e, means = None, self._rotated
+        if self.fade is not None:
+            age = self._age(self._clock).unsqueeze(-1)
+            e = (1 + self._values * age).reciprocal_()
+            means = self._rotated * (e * age).unsqueeze(-2)
+            e = e.to(self._root.dtype)
+        self._faded = self.now, e, means.to(self._root.dtype)
+        return self._faded[1:]
+
+    def _through(self, spots: Spots, h: Tensor, matrix: Tensor) -> Tensor:
+        """Return ``h' matrix`` at points, each with its block's matrix, ``(T, n, J)``.
+
+        Args:
+            spots: the blocks.
+            h: ``(n, D)`` or ``(T, n, D)``.
+            matrix: ``(T, K, D, J)``.
+        """
+        h, (block, ordered) = h.to(matrix.dtype), spots
+        if block is None:
+            return h @ matrix[:, 0]
+        if ordered:  # nothing is copied
+            rows: Tensor = (h.unsqueeze(-2) @ matrix).squeeze(-2)
+            return rows
+        count = block.shape[-1]
+        h = h.expand(self.trials, count, -1).flatten(0, 1)
+        flat = (block + self.blocks * self._trial.unsqueeze(-1)).flatten()
+        matrices = matrix.flatten(0, 1)
+        order = flat.argsort(stable=True)
+        numbers, counts = flat[order].unique_consecutive(return_counts=True)
+        parts: list[Tensor] = []
+        if len(numbers) * FEW >= len(flat):
+            together = max(1, TOGETHER // matrix[0, 0].numel())
+            for some in order.split(together):
+                made = h[some].unsqueeze(-2) @ matrices[flat[some]]
+                parts.append(made.squeeze(-2))
+        else:
+            points = h[order].split(counts.tolist())
+            pairs = zip(numbers.tolist(), points, strict=True)
+            parts = [some @ matrices[number] for number, some in pairs]
+        whole: Tensor = torch.cat(parts)[order.argsort()]
+        return whole.view(self.trials, count, matrix.shape[-1])
+
+    def _of(self, spots: Spots, values: Tensor) -> Tensor:
+        """Return each point's block's values: ``(T, K, ...)`` as ``(T, n, ...)``."""
+        if spots.block is None or spots.ordered:
+            return values
+        return values[self._trial.unsqueeze(-1), spots.block.expand(self.trials, -1)]
+
+    def _looked(self, x: Tensor) -> tuple[Spots, Tensor, Tensor]:
+        """Return the blocks of points, ``W' h`` and ``e W' h``, ``(T, n, D)`` each."""
+        spots = self._spots(x)
+        half = self._through(spots, self.features(x), self._root)
+        e, _ = self._now()
+        return spots, half, half if e is None else half * self._of(spots, e)
+
+    def at(self, x: Tensor, ahead: Coming | None = None) -> tuple[Tensor, Tensor]:
+        """Return means less prior means ``(T, F, n)`` and variances ``(T, n)``.
+
+        The points ``x`` are ``(n, d)`` or ``(T, n, d)``. With ``ahead`` the variance is
+        as if the outcomes of these choices had come.
+        """
+        spots, half, shrunk = self._looked(x.double())
+        means = self._now()[1]
+        if spots.block is None:
+            mean = means[:, 0] @ half.mT
+        else:
+            mean = (self._of(spots, means) @ half.unsqueeze(-1)).squeeze(-1).mT
+        var = torch.linalg.vecdot(half, shrunk)
+        if ahead is not None:
+            to, other, reached = self._looked(ahead.places())
+            inner = _within(to, to, reached @ other.mT)
+            cross = _within(to, spots, reached @ half.mT)
+            z = explained(inner.double(), cross.double(), ahead.precision)
+            var = var - z.square().sum(-2)
+        return mean.double(), var.double()
+
+    def covariances(self, y: Tensor) -> Between:
+        """Return posterior covariances with ``y``, as a function of points ``x``."""
+        to, other, reached = self._looked(y.double())
+        there = torch.linalg.vecdot(other, reached).double()
+
+        def of(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            spots, half, shrunk = self._looked(x.double())
+            between = _within(spots, to, shrunk @ other.mT)
+            here = torch.linalg.vecdot(half, shrunk)
+            return between.double(), here.double(), there
+
+        return of
+
+    def weights(self) -> tuple[Tensor, Tensor]:
+        """Return mean weights ``(T, K, F, D)`` and a root ``(T, K, D, D)`` of theirs.
+
+        The weights' covariance is ``root root'``.
+        """
+        e, means = self._now()
+        root = self._root if e is None else self._root * e.sqrt().unsqueeze(-2)
+        return means @ self._root.mT, root
+
+    def path(self, streams: Streams) -> Callable[[Tensor], Tensor]:
+        """Draw a path less its mean: a function ``(T, n, d) -> (T, F, n)``."""
+        drawn = self.draw(streams)
+
+        def path(x: Tensor) -> Tensor:
+            x = x.double()
+            return self._through(self._spots(x), self.features(x), drawn).mT.double()
+
+        return path
+
+    def draw(self, streams: Streams) -> Tensor:
+        """Draw weights less their means, ``(T, K, D, F)``."""
+        size = self.blocks * self.width
+        z = streams.normal(self.functions, size).view(-1, self.functions, size)
+        z = devices.put(z, self.device).to(self._root.dtype)
+        z = z.unflatten(-1, (self.blocks, self.width)).transpose(1, 2)  # T x K x F x D
+        e, _ = self._now()
+        if e is not None:
+            z = z * e.sqrt().unsqueeze(-2)
+        drawn: Tensor = self._root @ z.mT
+        return drawn
+
+    def gain(self) -> Tensor:
+        """Return the realised information gain, ``(T,)``."""
+        if self.fade is None:
+            return 0.5 * self._log_det.sum(-1)
+        age = self._age(self._clock).unsqueeze(-1)
+        return 0.5 * (self._values * age).log1p().sum((-2, -1))
+
+    def residuals(self) -> tuple[Tensor, Tensor]:
+        """Return counts ``(T,)`` and ``sum p y y' - b' (I + A)^-1 b (T, F, F)``, faded.
+
+        The latter is what the best weights leave unexplained, and their own size.
+        """
+        right = self._rotated
+        left = right
+        if self.fade is not None:
+            age = self._age(self._clock).unsqueeze(-1)
+            e = (1 + self._values * age).reciprocal_()
+            left = right * (e * age.square()).unsqueeze(-2)
+        fitted = (left @ right.mT).sum(1)
+        count, squares = self._tally()
+        return count, squares - fitted
+
+    def bytes(self) -> int:
+        """Return the bytes that sums and roots take."""
+        return self._sums.nbytes + self._root.nbytes + self._weighted.nbytes
+
+
+def _statistics(raw: Tensor, real: Tensor, count: list[int]) -> Inputs:
+    """Return the statistics of the ``real`` ones of inputs ``(T, n, k)``."""
+    some = real.unsqueeze(-1)
+    number = devices.put(count, raw.device).clamp_min(1).unsqueeze(-1)
+    mean = (raw * some).sum(1) / number
+    squares = ((raw - mean.unsqueeze(1)).square() * some).sum(1)
+    return Inputs(count, mean, squares)
+
+
+def _within(one: Spots, other: Spots, values: Tensor) -> Tensor:
+    """Return covariances ``(T, n, o)``, 0 between points of different blocks."""
+    if one.block is None or other.block is None:
+        return values
+    within: Tensor = values * (one.block.unsqueeze(-1) == other.block.unsqueeze(-2))
+    return within
+
+
+def check_width(width: int, blocks: int, trials: int, free: int) -> None:
+    """Raise unless blocks of ``width`` features fit in memory."""
+    least = 3 * 8 * trials * blocks * width**2
+    if least > free:
+        raise CBanditError(
+            f"weights of {width} features in each of {blocks} combinations of "
+            f"categories take {least / 1e9:,.3g} GB, and {free / 1e9:.3g} GB are free: "
+            "leave categories out of the space, or give features=n"
+        )

@@ -1,0 +1,599 @@
+"""Linear beliefs and the engine of weights, against dense solves by numpy."""
+
+from __future__ import annotations
+
+import math
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+from inside import (
+    Ahead,
+    Beliefs,
+    Covariance,
+    Part,
+    Prior,
+    Streams,
+    Update,
+    engine_choice,
+)
+
+import cbandit as cb
+
+F64 = torch.float64
+CPU = torch.device("cpu")
+SPACE = cb.Space(
+    model=cb.Category("a", "b", "c"),
+    load=cb.Float(0.0, 10.0),
+    size=cb.Float(1.0, 100.0, log=True),
+)
+
+
+def standardised(x):
+    """Numbers of SPACE less their middle, over the spread of a uniform draw."""
+    load = (x[..., 0] - 5) / (10 / math.sqrt(12))
+    size = (np.log(x[..., 1]) - math.log(100) / 2) / (math.log(100) / math.sqrt(12))
+    return np.stack([load, size], -1)
+
+
+def hand_made(x, kinds=3):
+    """Features of SPACE in one big system: a block of (numbers, 1) a category."""
+    z = standardised(x)
+    ones = np.concatenate([z, np.ones_like(z[..., :1])], -1)
+    block = x[..., 2].round().astype(int)
+    out = np.zeros((*x.shape[:-1], kinds, ones.shape[-1]))
+    np.put_along_axis(out, block[..., None, None], ones[..., None, :], -2)
+    return out.reshape(*x.shape[:-1], -1)
+
+
+class Stream:
+    """Rounds of SPACE with their outcomes, in two trials.
+
+    Args:
+        rounds: how many.
+        functions: how many are observed together.
+    """
+
+    def __init__(self, rounds, functions=2, trials=2, seed=0):
+        rng = np.random.default_rng(seed)
+        self.t = np.arange(1, rounds + 1)
+        low, high = np.array([0.0, 1.0, 0.0]), np.array([10.0, 100.0, 3.0])
+        x = low + (high - low) * rng.random((rounds, trials, 3))
+        x[..., 2] = np.floor(x[..., 2])
+        truth = rng.normal(size=(trials, functions, 9))
+        self.x = x
+        noise = 0.3 * rng.normal(size=(rounds, trials, functions))
+        self.y = np.einsum("ntd,tfd->ntf", hand_made(x), truth) + noise + 5
+        self.wanted = np.ones((rounds, trials), dtype=bool)
+
+    def told(self, beliefs, first=0, last=None):
+        for n in range(first, len(self.t) if last is None else last):
+            x = torch.from_numpy(self.x[n])
+            values, wanted = torch.from_numpy(self.y[n]), self.wanted[n].tolist()
+            part = Part(list(range(values.shape[-1])), values, wanted)
+            keys = list(map(tuple, x.tolist()))
+            beliefs = beliefs.aged(int(self.t[n])).absorb(
+                keys, x, [part], int(self.t[n])
+            )
+        return beliefs
+
+
+def dense(stream, x, now, ridge=1.0, noise=None, fade=1.0, trial=0, features=hand_made):
+    """Means and deviations ``(f, n)`` in the user's units by weighted least squares.
+
+    The prior does not fade, and the noise is its conjugate posterior's unless stated.
+    """
+    real = stream.wanted[:, trial]
+    h, y = features(stream.x[real, trial]), stream.y[real, trial]
+    weight = fade ** (now - stream.t[real]).astype(float)
+    center, size = y.mean(0), y.std(0, ddof=1)
+    y = (y - center) / size
+    precision = ridge * np.eye(h.shape[1]) + (h * weight[:, None]).T @ h
+    w = np.linalg.solve(precision, (h * weight[:, None]).T @ y)
+    left = (weight[:, None] * y**2).sum(0) - np.einsum("df,de,ef->f", w, precision, w)
+    level = (1 + left / 2) / (1 + weight.sum() / 2)
+    level = level if noise is None else np.full_like(level, noise)
+    at = features(x)
+    var = np.einsum("nd,dn->n", at, np.linalg.solve(precision, at.T))
+    mean = center[:, None] + size[:, None] * (at @ w).T
+    return mean, np.sqrt(level[:, None] * var) * size[:, None], level
+
+
+def believed(space=SPACE, count=2, trials=2, dtype=F64, **more):
+    gp = cb.GP.linear(space, **more)
+    return Beliefs([gp] * count, space, (trials,), dtype, CPU)
+
+
+def in_users_units(beliefs, x):
+    units = beliefs.units()
+    mean, std = beliefs.anywhere(torch.as_tensor(x))
+    center, size = units.center.unsqueeze(-1), units.size.unsqueeze(-1)
+    return (center + size * mean).numpy(), (size * std).numpy()
+
+
+def off(beliefs, stream, now, fade=1.0, trials=2, **more):
+    """The largest error at some points, in spreads of what was observed."""
+    x = Stream(40, trials=1, seed=9).x[:, 0]
+    mean, std = in_users_units(beliefs, x)
+    errors = []
+    for trial in range(trials):
+        wanted, deviation, _ = dense(stream, x, now, fade=fade, trial=trial, **more)
+        spread = stream.y[stream.wanted[:, trial], trial].std(0)[:, None]
+        errors.append(np.abs((mean[trial] - wanted) / spread).max())
+        errors.append(np.abs((std[trial] - deviation) / spread).max())
+    return max(errors)
+
+
+@pytest.mark.parametrize("fade", [None, 0.99])
+@pytest.mark.parametrize("noise", [None, 0.3])
+def test_two_thousand_rounds_are_a_dense_solve(fade, noise):
+    """Of one big system: blocks give the same; some rounds are seen by one trial."""
+    stream = Stream(2000)
+    stream.wanted[::7, 1] = False
+    beliefs = stream.told(believed(fade=fade, noise=noise, ridge=2.0))
+    assert len(beliefs.groups) == 1  # both functions share their sums
+    more = {"ridge": 2.0, "noise": noise}
+    assert off(beliefs, stream, 2000, fade or 1.0, **more) < 1e-10
+    # and later, without news: the prior does not fade
+    later = beliefs.aged(2600)
+    if fade is not None:
+        assert off(later, stream, 2600, fade, **more) < 1e-10
+        assert off(later.aged(2000), stream, 2000, fade, **more) < 1e-10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fade", [None, 0.997])
+def test_a_hundred_thousand_rounds_are_a_dense_solve(fade):
+    """Told to the engine one by one, as a policy does; 1e-9 of a spread."""
+    stream = Stream(100_000, functions=1, trials=1)
+    engine = engine_of(SPACE, fade=fade, trials=1, functions=1)
+    y = (stream.y - stream.y.mean(0)) / stream.y.std(0, ddof=1)
+    stream.y = y
+    for n, t in enumerate(stream.t.tolist()):
+        engine.turn(t)
+        x, values = torch.from_numpy(stream.x[n]), torch.from_numpy(y[n])
+        engine.append(
+            Update([n], x, values, torch.ones(1, dtype=F64), [True], False, t)
+        )
+    at = Stream(40, trials=1, seed=9).x[:, 0]
+    mean, var = engine.history.at(torch.from_numpy(at))
+    wanted, std, _ = dense(stream, at, 100_000, noise=1.0, fade=fade or 1.0)
+    assert np.abs(mean[0].numpy() - wanted).max() < 1e-9
+    assert np.abs(var[0].sqrt().numpy() - std[0]).max() < 1e-9
+
+
+def engine_of(space=SPACE, trials=2, functions=2, fade=None, dtype=F64, kernel=None):
+    kernel = cb.GP.linear(space).kernel if kernel is None else kernel
+    covariance = Covariance.of(kernel, space)
+    faded = None if fade is None else torch.full((trials,), fade, dtype=F64)
+    prior = Prior(space, covariance, (trials,), dtype, CPU, fade=faded)
+    plan = engine_choice.Plan("weights", "asked for")
+    return engine_choice.make_engine(plan, prior, functions)
+
+
+def test_the_noise_is_its_conjugate_posterior():
+    """An inverse gamma: mean precision 1, two observations, whatever the groups."""
+    stream = Stream(60, functions=2, trials=2)
+    beliefs = stream.told(believed())
+    levels = beliefs.noises().numpy()
+    for trial in range(2):
+        level = dense(stream, stream.x[0], 60, trial=trial)[2]
+        assert np.abs(levels[trial] - level).max() < 1e-11
+    apart = Beliefs([cb.GP.linear(SPACE)] * 2, SPACE, (2,), F64, CPU, apart=True)
+    assert torch.allclose(stream.told(apart).noises(), beliefs.noises(), rtol=1e-12)
+    # the marginal likelihood of the data under it, by the densities of Student's t
+    y = (stream.y[:, 0, 0] - stream.y[:, 0, 0].mean()) / stream.y[:, 0, 0].std(ddof=1)
+    h = hand_made(stream.x[:, 0])
+    spread = np.eye(60) + h @ h.T
+    scale = (2 / 2 + y @ np.linalg.solve(spread, y) / 2) / (2 / 2 + 60 / 2)
+    assert abs(levels[0, 0] - scale) < 1e-11
+
+
+@pytest.mark.parametrize("fade", [None, 0.98])
+def test_draws_have_the_posterior_moments(fade):
+    """Chi-square of 2 000 draws; all tests together fail once in 10^5 runs."""
+    stream = Stream(120, trials=1)
+    beliefs = stream.told(believed(trials=1, fade=fade))
+    x = torch.from_numpy(Stream(5, trials=1, seed=3).x[:, 0])
+    streams = Streams(4, 1)
+    draws = [beliefs.solver(streams=streams)(x) for _ in range(2000)]
+    many = torch.stack([draw[0] for _, draw in draws])
+    std = beliefs.anywhere(x)[1][0]
+    half = beliefs.groups[0].engine.history.covariances(x)(x)[0][0]
+    for f in range(2):
+        level = beliefs.noises()[0, f]
+        assert torch.allclose((half.diagonal() * level).sqrt(), std[f], rtol=1e-9)
+        root = torch.linalg.cholesky(half * level + 1e-12 * torch.eye(5))
+        z = torch.linalg.solve_triangular(root, many[:, f].mT, upper=False)
+        total, free = float(z.square().sum()), z.numel()
+        assert abs(total - free) < 4.9 * math.sqrt(2 * free)
+        assert float(z.mean(1).abs().max()) < 4.9 / math.sqrt(2000)
+        lower = torch.tril(z @ z.mT / 2000, -1)
+        assert float(lower.abs().max()) < 5.3 / math.sqrt(2000)
+    both = (many[:, 0] * many[:, 1]).mean(0) / (std[0] * std[1])
+    assert float(both.abs().max()) < 5.0 / math.sqrt(2000)  # independent
+
+
+@pytest.mark.parametrize("space", [SPACE, cb.Box([0.0, 0.0], [2.0, 1.0])], ids=str)
+def test_random_features_are_near_the_default_kernel(space):
+    """Each entry is a mean of 10^4 waves within [-1, 1]: Hoeffding, 10^-6 in all."""
+    kernel = cb.GP.linear(space, features=20_000).kernel
+    low, high = space.extent()
+    draw = torch.rand(30, space.dim, generator=torch.Generator().manual_seed(0))
+    x = low + (high - low) * draw.double()
+    if space is SPACE:
+        x[:, 2] = x[:, 2].round()
+    default = Covariance.of(
+        cb.GP.default(space).kernel, space, cb.GP.default(space).unit
+    )
+    made = kernel(x, x).to_dense()
+    entries = 30 * 29 / 2
+    bound = math.sqrt(2 * math.log(2 * entries / 1e-6) / 10_000)
+    error = (made - default.cross(x, x)).abs().max()
+    assert error < bound, (error, bound)
+    assert torch.allclose(made.diagonal(), torch.ones(30, dtype=F64))
+
+
+@pytest.mark.parametrize("options", [{}, {"fade": 0.99}], ids=["stays", "fades"])
+def test_random_features_are_a_dense_solve(options):
+    stream = Stream(150)
+    stream.x[..., 2] = np.minimum(stream.x[..., 2], 2)
+    beliefs = stream.told(believed(features=40, **options))
+    kernel = cb.GP.linear(SPACE, features=40).kernel
+
+    def features(x):
+        return kernel.features(torch.from_numpy(x)).numpy()
+
+    fade = options.get("fade", 1.0)
+    assert off(beliefs, stream, 150, fade, features=features) < 1e-10
+
+
+def test_numbers_without_bounds_are_standardised_by_what_was_seen():
+    """By the first 4, 8, 16, .. points; the answer is that of a solve from scratch."""
+    space = cb.Space(u=cb.Float(0.0, 1.0), z=cb.Context(1)).domain
+    rng = np.random.default_rng(5)
+    rounds = 100
+    stream = Stream(rounds)
+    stream.x = rng.random((rounds, 2, 2)) * [1.0, 1e6] + [0.0, 1.7e9]
+    stream.y = stream.x / [1.0, 1e6] + 0.1 * rng.normal(size=(rounds, 2, 2))
+    stream.wanted[5::3, 1] = False
+    beliefs = stream.told(believed(space, fade=0.99))
+    at = stream.x[:9, 0]
+    mean, std = in_users_units(beliefs, at)
+    parts = []
+    for n in range(rounds):
+        values, wanted = torch.from_numpy(stream.y[n]), stream.wanted[n].tolist()
+        x = torch.from_numpy(stream.x[n])
+        parts.append((list(map(tuple, x.tolist())), x, [Part([0, 1], values, wanted)]))
+    for trial in range(2):
+        seen = stream.x[stream.wanted[:, trial], trial]
+        first = seen[: 1 << (len(seen).bit_length() - 1)]
+
+        def features(x, first=first):
+            z = np.stack(
+                [
+                    (x[..., 0] - 0.5) * math.sqrt(12),
+                    (x[..., 1] - first[:, 1].mean()) / first[:, 1].std(ddof=1),
+                    np.ones(x.shape[:-1]),
+                ],
+                -1,
+            )
+            return z
+
+        wanted, deviation, _ = dense(
+            stream, at, rounds, fade=0.99, trial=trial, features=features
+        )
+        assert np.abs(mean[trial] - wanted).max() < 1e-8
+        assert np.abs(std[trial] - deviation).max() < 1e-8
+    # many at once go the same way
+    engine = engine_of(space)
+    single = engine_of(space)
+    updates = [
+        Update(keys, x, part.values, torch.tensor(part.wanted).double(), part.wanted)
+        for keys, x, (part,) in parts
+    ]
+    engine.observe(updates)
+    for update in updates:
+        single.append(update)
+    for one, other in zip(
+        engine.history.at(torch.from_numpy(at)),
+        single.history.at(torch.from_numpy(at)),
+        strict=True,
+    ):
+        assert torch.allclose(one, other, rtol=1e-8, atol=1e-8)
+
+
+# -- policies --------------------------------------------------------------------------
+
+
+CONTEXTS = cb.Space(model=cb.Category("a", "b", "c"), prompt=cb.Context(4))
+GRID = cb.Space(model=cb.Category("a", "b"), size=cb.Int(1, 6, log=True))
+POINTS = cb.Finite(torch.randn(60, 3, generator=torch.Generator().manual_seed(1)))
+SETS = {
+    "contexts": CONTEXTS,
+    "grid": GRID,
+    "points": POINTS,
+    "box": cb.Box([0.0, 0.0], [1.0, 2.0]),
+    "space": SPACE,
+}
+RULES = {
+    "CKB": lambda a, gp, **more: cb.CKB(a, reward=gp, costs=gp, **more),
+    "RPOL": lambda a, gp, **more: cb.RPOL(a, reward=gp, costs=gp, **more),
+    "CONFIG": lambda a, gp, **more: cb.baselines.CONFIG(a, reward=gp, costs=gp, **more),
+    "GPUCB": lambda a, gp, **more: cb.GPUCB(a, reward=gp, **more),
+    "GPTS": lambda a, gp, **more: cb.GPTS(a, reward=gp, explore=cb.TS(1.0), **more),
+    "TS": lambda a, gp, **more: cb.CKB(
+        a, reward=gp, costs=gp, explore=cb.TS(0.5), **more
+    ),
+}
+
+
+def played(policy, rounds, seed=0, first=0):
+    """Play some rounds of a made-up world; return what was chosen."""
+    generator = torch.Generator().manual_seed(seed)
+    chosen = []
+    for t in range(first + rounds):
+        shown = torch.randn(4, generator=generator, dtype=F64)
+        noise = torch.randn(2, 2, generator=generator, dtype=F64)
+        if t < first:
+            continue
+        more = {"context": shown} if policy.actions.domain is not policy.actions else {}
+        choice = policy.ask(**more)
+        x = choice.x.double()
+        shape = x.shape[:-1]
+        reward = x.sin().sum(-1) + 0.1 * noise[0, : max(1, math.prod(shape))].reshape(
+            shape
+        )
+        told = {"reward": reward}
+        if policy.m:
+            told["cost"] = x.cos().sum(-1)
+        policy.tell(choice, **told)
+        chosen.append(x)
+    return torch.stack(chosen)
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("rule", ["CKB", "TS"])
+def test_every_set_is_saved_and_resumed_to_the_bit(rule, name, trials, tmp_path):
+    """With fading or without; the engine is that of weights."""
+    actions = SETS[name]
+    fade = 0.98 if trials else None
+    more = {"thresholds": 0.5, "trials": trials, "seed": 3}
+    rounds = 4 if actions.continuous else 8
+    policy = RULES[rule](actions, cb.GP.linear(actions, fade=fade), **more)
+    assert "weights" in policy.engine
+    played(policy, rounds)
+    policy.save(tmp_path / "policy")
+    again = cb.load(tmp_path / "policy")
+    one, other = (played(each, rounds, first=rounds) for each in (policy, again))
+    assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("rule", ["RPOL", "CONFIG", "GPUCB", "GPTS"])
+def test_every_rule_plays_in_contexts(rule):
+    more = {} if rule.startswith("GP") else {"thresholds": 0.5}
+    policy = RULES[rule](CONTEXTS, cb.GP.linear(CONTEXTS, fade=0.99), **more)
+    played(policy, 12)
+    said = policy.recommend(context=torch.ones(4))
+    assert said.params["model"] in ("a", "b", "c")
+    posterior = policy.posterior(context=torch.ones(4))
+    assert posterior.reward.mean.shape == (3,)
+    assert bool((posterior.reward.std > 0).all())
+    choice = policy.ask(context=torch.ones(4))
+    assert choice.params["model"] in str(policy.explain(choice))
+
+
+def by_hand(policy, x, told, **more):
+    """The posterior of the reward by :func:`dense`, of a policy without trials."""
+    stream = Stream(1)
+    stream.x = np.stack([row.numpy() for row, _ in told])[:, None]
+    stream.y = np.array([y for _, y in told])[:, None, None]
+    stream.t = np.arange(1, len(told) + 1)
+    stream.wanted = np.ones((len(told), 1), dtype=bool)
+    return dense(stream, x, len(told), **more)
+
+
+def test_a_window_keeps_its_rounds_only():
+    policy = cb.GPUCB(
+        SPACE, reward=cb.GP.linear(SPACE, ridge=3.0), feedback=cb.Sliding(7)
+    )
+    told = []
+    for t in range(15):
+        choice = policy.ask()
+        told.append((choice.x, math.sin(t)))
+        policy.tell(choice, reward=math.sin(t))
+    policy.ask()  # it looks at rounds 10 to 16
+    at = Stream(9, trials=1).x[:, 0]
+    got = policy.posterior(torch.from_numpy(at)).reward
+    mean, std, _ = by_hand(policy, at, told[-6:], ridge=3.0)
+    assert np.abs(got.mean.numpy() - mean[0]).max() < 1e-9
+    assert np.abs(got.std.numpy() - std[0]).max() < 1e-9
+
+
+def test_feedback_that_comes_later_takes_its_place():
+    """Delayed: what has not come counts as average, and then as what came."""
+    gp = cb.GP.linear(SPACE)
+    policy = cb.GPUCB(SPACE, reward=gp, feedback=cb.Delayed(50))
+    choices, told = [policy.ask() for _ in range(12)], []
+    for t, choice in enumerate(choices):
+        told.append((choice.x, math.sin(t)))
+        policy.tell(choice, reward=math.sin(t))
+    at = Stream(9, trials=1).x[:, 0]
+    got = policy.posterior(torch.from_numpy(at)).reward
+    mean, std, _ = by_hand(policy, at, told)
+    assert np.abs(got.mean.numpy() - mean[0]).max() < 1e-9
+    assert np.abs(got.std.numpy() - std[0]).max() < 1e-9
+
+
+@pytest.mark.parametrize("actions", [GRID, POINTS], ids=["blocks", "arrays"])
+def test_outstanding_choices_count_by_their_variance(actions):
+    """Deviations are as if each had been told the mean that it was believed to have."""
+    fixed = cb.GP.linear(actions, noise=0.2)
+    beliefs = Beliefs([fixed], actions, (1,), F64, CPU)
+    generator = torch.Generator().manual_seed(2)
+    for t in range(6):
+        keys = torch.randint(12, (1,), generator=generator)
+        part = Part([0], torch.randn(1, 1, generator=generator, dtype=F64), [True])
+        beliefs = beliefs.absorb(keys.tolist(), actions.at(keys), [part], t)
+    ahead, told = [], beliefs
+    for key in (3, 11, 3):
+        x = actions.at(torch.tensor([key]))
+        ahead.append(Ahead([key], x, [[True]]))
+        told = told.absorb([key], x, [Part([0], torch.zeros(1, 1).double(), [True])])
+        wanted = told.deviations(actions.block(0, actions.size))
+        (block,) = beliefs.blocks(ahead=ahead)
+        assert torch.allclose(block.std, wanted, rtol=0, atol=1e-10)
+        other = beliefs.anywhere(actions.block(0, actions.size), ahead)[1]
+        assert torch.allclose(other, wanted, rtol=0, atol=1e-10)
+
+
+def test_one_cost_alone_splits_the_sums():
+    """Costs told apart from the reward have sums of their own."""
+    gp = cb.GP.linear(CONTEXTS)
+    policy = cb.CKB(CONTEXTS, reward=gp, costs=[gp, gp], thresholds=0.5)
+    shown = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    for row in shown:
+        choice = policy.ask(context=row)
+        policy.tell(choice, reward=float(row[0]), cost=[float(row[1]), float(row[2])])
+    assert len(policy._beliefs.groups) == 1
+    choice = policy.ask(context=shown[0])
+    policy.tell(choice, reward=1.0)
+    policy.ask(context=shown[1])
+    assert len(policy._beliefs.groups) == 2
+
+
+def test_rows_from_before_and_one_by_one_are_the_same():
+    stream = Stream(30, functions=1, trials=1)
+    x = torch.from_numpy(stream.x[:, 0])
+    y = torch.from_numpy(stream.y[:, 0, 0])
+    many = cb.GPUCB(SPACE, reward=cb.GP.linear(SPACE, fade=0.9))
+    many.observe(x=x, reward=y)
+    single = cb.GPUCB(SPACE, reward=cb.GP.linear(SPACE, fade=0.9))
+    for n in range(30):
+        single.observe(x=x[n : n + 1], reward=y[n : n + 1])
+    one, other = (each.posterior(x).reward for each in (many, single))
+    assert torch.allclose(one.mean, other.mean, rtol=0, atol=1e-9)
+    assert torch.allclose(one.std, other.std, rtol=0, atol=1e-9)
+
+
+# -- linear kernels of gpytorch, and catalogues ----------------------------------------
+
+
+def linear_kernel():
+    line = gpytorch.kernels.LinearKernel().double()
+    line.variance = 0.7
+    scaled = gpytorch.kernels.ScaleKernel(line).double()
+    scaled.outputscale = torch.tensor(1.3, dtype=F64)
+    return scaled + gpytorch.kernels.ConstantKernel().double()
+
+
+@pytest.mark.parametrize("explore", [cb.UCB(1.5), cb.TS(1.0)], ids=["UCB", "TS"])
+@pytest.mark.parametrize("dtype", [F64, torch.float32], ids=["wide", "narrow"])
+def test_a_catalogue_takes_it_by_itself(explore, dtype):
+    """2 000 embeddings: the arrays follow, round by round, a solve by slots."""
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(2000, 8, generator=generator, dtype=F64)
+    gp = cb.GP(linear_kernel(), noise=0.1, mean=0.2)
+    more = {"thresholds": 0.3, "step": 0.1, "cap": 3.0, "dtype": dtype}
+    policy = cb.CKB(cb.Finite(points), reward=gp, costs=gp, explore=explore, **more)
+    assert policy.engine.count("weights") == 1
+    slow = cb.CKB(cb.Finite(points), reward=gp, costs=gp, engine="factor", **more)
+    for t in range(40):
+        choice = policy.ask()
+        y = math.sin(3 * t), math.cos(2 * t)
+        policy.tell(choice, reward=y[0], cost=y[1])
+        slow.observe(index=choice.index[None], reward=[y[0]], cost=[[y[1]]])
+    one, other = policy.posterior(), slow.posterior()
+    limit = 1e-9 if dtype == F64 else 2e-4
+    for name in ("reward", "costs"):
+        mine, wanted = getattr(one, name), getattr(other, name)
+        assert (mine.mean - wanted.mean).abs().max() < limit
+        assert (mine.std - wanted.std).abs().max() < limit * 10
+
+
+def test_sharp_observations_stay_with_the_engines_by_slots():
+    """Sums of features round what is far more precise than the prior."""
+    points = torch.randn(2000, 2, generator=torch.Generator().manual_seed(0))
+    policy = cb.GPUCB(cb.Finite(points), reward=cb.GP(linear_kernel(), noise=1e-9))
+    assert "weights" not in policy.engine
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize("noise", [None, 0.3])
+def test_the_botorch_model_is_the_same_belief(trials, noise):
+    """Without fading; where it cannot be, an error says what to read."""
+    policy = cb.GPUCB(
+        SPACE, reward=cb.GP.linear(SPACE, noise=noise), trials=trials, minimise=True
+    )
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(8):
+        choice = policy.ask()
+        shape = choice.x.shape[:-1]
+        policy.tell(choice, reward=torch.randn(shape, generator=generator).double())
+    x = torch.from_numpy(Stream(7, trials=1).x[:, 0])
+    x = x if trials is None else x.expand(trials, -1, -1)
+    mine, other = policy.posterior(x).reward, policy.model.models[0].posterior(x)
+    assert torch.allclose(other.mean[..., 0], mine.mean, rtol=0, atol=1e-7)
+    assert torch.allclose(other.variance[..., 0].sqrt(), mine.std, rtol=0, atol=1e-7)
+    policy = cb.GPUCB(SPACE, reward=cb.GP.linear(SPACE, fade=0.9))
+    policy.tell(policy.ask(), reward=1.0)
+    with pytest.raises(cb.CBanditError, match=r"fades: read policy\.posterior"):
+        _ = policy.model
+
+
+def test_a_rule_of_its_own_reads_the_best_value_so_far():
+    class Mean(cb.GPPolicy):
+        name = "Mean"
+
+        def acquire(self, t, multiplier, estimates):
+            """The mean above the best value so far."""
+            return estimates.mean[:, 0] - estimates.incumbent.unsqueeze(-1).clamp_min(
+                -1e9
+            )
+
+    policy = Mean(GRID, reward=cb.GP.linear(GRID), costs=None)
+    for t in range(5):
+        policy.tell(policy.ask(), reward=math.sin(t))
+
+
+# -- bad input -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"ridge": 0.0}, "ridge must be above 0; got 0"),
+        ({"ridge": math.nan}, "ridge must be finite"),
+        ({"noise": -1.0}, "noise must be above 0; got -1"),
+        ({"fade": 1.5}, "fade must be above 0 and at most 1.*1.5"),
+        ({"fade": 0.0}, "fade must be above 0; got 0"),
+        ({"features": 7}, "features must be None or an even number.*got 7"),
+        ({"features": 1.5}, "features must be None or an even number.*1.5"),
+    ],
+)
+def test_bad_numbers_are_refused(arguments, said):
+    with pytest.raises(cb.CBanditError, match=said):
+        cb.GP.linear(SPACE, **arguments)
+
+
+def test_what_does_not_go_is_refused():
+    arms = cb.Finite(covariance=torch.eye(3))
+    with pytest.raises(cb.CBanditError, match=r"needs coordinates"):
+        cb.GP.linear(arms)
+    with pytest.raises(cb.CBanditError, match="numbers within bounds, and 'prompt'"):
+        cb.GP.linear(CONTEXTS, features=10)
+    gp = cb.GP.linear(SPACE)
+    with pytest.raises(cb.CBanditError, match="was given a set of 3"):
+        cb.GPUCB(GRID, reward=gp)
+    with pytest.raises(cb.CBanditError, match="must be 'auto' or 'weights' for"):
+        cb.GPUCB(GRID, reward=cb.GP.linear(GRID), engine="product")
+    with pytest.raises(cb.CBanditError, match=r"finitely many features.*RBFKernel"):
+        kernel = gpytorch.kernels.RBFKernel().double()
+        cb.GPUCB(POINTS, reward=cb.GP(kernel, noise=0.1), engine="weights")
+    policy = cb.GPUCB(SPACE, reward=gp)
+    choice = policy.ask()
+    with pytest.raises(cb.CBanditError, match=r"state the belief's, cb.GP"):
+        policy.tell(choice, reward=1.0, noise=0.1)
+    policy.tell(choice, reward=1.0)
