@@ -142,6 +142,20 @@ def test_two_thousand_rounds_are_a_dense_solve(fade, noise):
         assert off(later.aged(2000), stream, 2000, fade, **more) < 1e-10
 
 
+def test_numbers_may_differ_from_trial_to_trial():
+    stream = Stream(80)
+    ridge, fade, noise = [1.0, 4.0], [0.9, 1.0], [0.2, 0.6]
+    more = {"ridge": torch.tensor(ridge), "noise": torch.tensor(noise)}
+    beliefs = stream.told(believed(fade=torch.tensor(fade), **more))
+    at = stream.x[:7, 0]
+    mean, std = in_users_units(beliefs, at)
+    for i in range(2):
+        of = {"ridge": ridge[i], "noise": noise[i], "fade": fade[i], "trial": i}
+        wanted, deviation, _ = dense(stream, at, 80, **of)
+        assert np.abs(mean[i] - wanted).max() < 1e-6  # the numbers are float32
+        assert np.abs(std[i] - deviation).max() < 1e-6
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fade", [None, 0.997])
 def test_a_hundred_thousand_rounds_are_a_dense_solve(fade):

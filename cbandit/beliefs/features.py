@@ -86,6 +86,7 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
         center, size = (part.clone() for part in frame)
         center[self.open], size[self.open] = 0.0, 1.0
         self.register_buffer("scale", scale.double())
+        self.register_buffer("bent", torch.tensor(self.logs, dtype=torch.bool))
         self.register_buffer("center", center)
         self.register_buffer("spread", size)
 
@@ -146,7 +147,7 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
         """Return the numbers less their centres, over their spreads, ``(*b, n, k)``."""
         z = x if len(self.numbers) == self.dim else x[..., self.numbers]
         if any(self.logs):
-            flags = torch.tensor(self.logs, device=x.device)
+            flags: Tensor = self.bent
             # where a logarithm is not wanted there may be none, nor a gradient
             positive = z.where(flags, 1.0).clamp_min(torch.finfo(z.dtype).tiny)
             z = torch.where(flags, positive.log(), z)

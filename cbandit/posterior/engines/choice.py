@@ -28,6 +28,7 @@ from cbandit_kernels import describe_native
 JOINT_ACTIONS = 512
 JOINT_ACTIONS_SAMPLING = 1024  # above it a full-rank draw costs more than by features
 EXPECTED_ROWS = 300
+FEATURES = 1024  # above so many a linear kernel is like any other
 SHARP = 1e5  # prior variance over noise, above which sums of features round too much
 BLOCK = 1 << 17
 CUDA_BLOCK = 1 << 26  # launches cost little beside it
@@ -77,6 +78,7 @@ def plan(wanted: str, prior: Prior, samples: bool, noise: Tensor | None = None) 
             )
         return Plan("weights", "a linear belief: sums of its features say all")
     many = actions.continuous or actions.size > JOINT_ACTIONS_SAMPLING
+    many = many and actions.dim <= FEATURES
     if wanted == "auto" and many and noise is not None and covariance.finite:
         if bool(noise * SHARP > covariance.largest(actions).amax()):
             return Plan("weights", "a linear kernel: sums of its features say all")
