@@ -311,7 +311,11 @@ class GP:
         kernel = (
             "prior covariance" if self.kernel is None else type(self.kernel).__name__
         )
-        noise = "learned" if self.learn_noise else f"{self.noise.tolist()}"
+        learned = self.learn_noise or self.conjugate
+        noise = "learned" if learned else f"{self.noise.tolist()}"
+        if isinstance(self.kernel, FeatureKernel):
+            fade = "" if self.fade is None else f", fade={self.fade.tolist()}"
+            return f"GP.linear(noise={noise}{fade})"
         return f"GP({kernel}, noise={noise})"
 
 
