@@ -184,7 +184,7 @@ def streams_of(policy):
 
 
 def limits_of(policy, t):
-    return policy._limits(t)
+    return policy.limits(t)
 
 
 def step_of(ckb):
@@ -394,7 +394,7 @@ def next_look(policy):
 def linear_scales(policy, t):
     """A linear policy's widths in round ``t``, and scales of ``V_r`` and ``V_c``."""
     state, plane = settled(policy), policy._plane
-    ratio = policy._ratio(state, policy._limits(t))
+    ratio = policy._ratio(state, policy.limits(t))
     return plane.width(t, state), plane.scale(t, state, policy._scales, ratio)
 
 

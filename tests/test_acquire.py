@@ -52,7 +52,7 @@ class Improvement(cb.GPPolicy):
         gap = (estimates.mean[:, 0] - best) / estimates.std[:, 0]
         gain = gap * STANDARD.cdf(gap) + STANDARD.log_prob(gap).exp()
         gain = torch.where(best.isinf(), 1.0, gain * estimates.std[:, 0])
-        return gain * estimates.chance(self._limits(t))
+        return gain * estimates.chance(self.limits(t))
 
 
 class Recorder(cb.GPPolicy):

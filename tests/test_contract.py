@@ -93,6 +93,8 @@ SIGNATURES = {
     "Estimates": "mean, std, f, g, unit, incumbent",
     "GPPolicy.move": "t, multiplier, estimate, arrived",
     "Policy.absorb": "state, news",
+    "Policy.begin": "state",
+    "Policy.limits": "t",
     # a round
     "Policy.ask": "*, n=None, among=None, actions=None, observed_costs=None, "
     "context=None, confidence=None",

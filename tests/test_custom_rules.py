@@ -18,7 +18,7 @@ class Own(cb.Policy):
 
     def __init__(self, actions, given, **common):
         super().__init__(actions, 1, **common)
-        self._begin(())  # what was drawn, a round each
+        self.begin(())  # what was drawn, a round each
         self.given = given
 
     def decide(self, state, asked):

@@ -44,12 +44,12 @@ class InTurn(cb.Policy):
     def __init__(self, actions, m, *, late=100, **common):
         super().__init__(actions, m, **common)
         self.late = late
-        self._begin(())
+        self.begin(())
 
     def decide(self, state, asked):
         if asked.t > self.late:
             raise RuntimeError("too late")
-        return cb.Decision([asked.t % 12] * self._size), state
+        return cb.Decision([asked.t % 12] * self.size), state
 
     def absorb(self, state, news):
         return state

@@ -286,9 +286,9 @@ class ADMMBO(GPPolicy):
         weight = self._per_trial("weight", checks.positive("weight", weight))
         # from the upper corner, as published
         split = Split.start(high, self.m, rho, weight)
-        stopped = torch.zeros(self._size, dtype=torch.long, device=self.device)
+        stopped = torch.zeros(self.size, dtype=torch.long, device=self.device)
         progress = Progress(split, split.x, stopped)
-        self._begin(self._now.state._replace(own=progress))
+        self.begin(self._now.state._replace(own=progress))
 
     @property
     @locked
@@ -311,7 +311,7 @@ class ADMMBO(GPPolicy):
         beliefs, progress = state.beliefs, state.own
         if asked.t == 1 or not bool(beliefs.has_data().all()):
             count = self.actions.dim if self.actions.continuous else 1
-            share = asked.streams.uniform(1 + count).reshape(self._size, -1)
+            share = asked.streams.uniform(1 + count).reshape(self.size, -1)
             return uniform(asked, share[:, 1:], self), state
         if not bool(progress.going.any()):
             if self._left_out(asked, progress.incumbent):
@@ -321,10 +321,10 @@ class ADMMBO(GPPolicy):
                 )
             return self._at(progress.incumbent), state
         units = beliefs.units()
-        before = level(units, self._limits(asked.t - 1))
+        before = level(units, self.limits(asked.t - 1))
         progress = self._advanced(progress, beliefs, asked.t, before)
         best, best_x = progress.best(beliefs, before)
-        limit = progress.limit(level(units, self._limits(asked.t)))
+        limit = progress.limit(level(units, self.limits(asked.t)))
         if self.actions.continuous:
             chosen = self._on_box(asked, beliefs, progress, limit, best)
         else:

@@ -138,9 +138,9 @@ class BanditOCO(Policy):
             )
         start = (lower + upper) / 2 if start is None else start
         centre = checks.finite("start", checks.tensor("start", start).to(lower))
-        shape = self._size, self.actions.dim
+        shape = self.size, self.actions.dim
         centre = self._within(checks.shaped("start", centre, shape, "(*trials, d)"))
-        self._begin(Walk(centre, centre.new_zeros(self._size, self.m), {}))
+        self.begin(Walk(centre, centre.new_zeros(self.size, self.m), {}))
 
     def _column(self, name: str, value: Tensor) -> Tensor:
         return self._per_trial(name, value).unsqueeze(-1)
@@ -170,7 +170,7 @@ class BanditOCO(Policy):
         walk = self._moved(state)
         u = self._direction(asked, walk.centre)
         x = (walk.centre + self._radius * u).to(self.dtype)
-        nowhere = torch.zeros(self._size, dtype=torch.bool)
+        nowhere = torch.zeros(self.size, dtype=torch.bool)
         played = Played(u, Paired.start(walk.multiplier), nowhere)
         walk = walk._replace(rounds={**walk.rounds, asked.t: played})
         return Decision(None, x=x, sure=True), walk
@@ -178,9 +178,9 @@ class BanditOCO(Policy):
     def _direction(self, asked: Asked, centre: Tensor) -> Tensor:
         """Draw ``u (T, d)`` from the sphere, again where its action has failed."""
         u = torch.zeros_like(centre)
-        left = torch.ones(self._size, 1, dtype=torch.bool, device=self.device)
+        left = torch.ones(self.size, 1, dtype=torch.bool, device=self.device)
         for _ in range(TRIES):
-            draws = asked.streams.normal(self.actions.dim).view(self._size, -1)
+            draws = asked.streams.normal(self.actions.dim).view(self.size, -1)
             draws = devices.put(draws, self.device)
             u = torch.where(left, draws / draws.norm(dim=-1, keepdim=True), u)
             if asked.barred is None:
@@ -215,7 +215,7 @@ class BanditOCO(Policy):
         if t not in state.rounds:
             return state
         played = state.rounds[t]
-        feedback = played.feedback.told(news, self._limits(t))
+        feedback = played.feedback.told(news, self.limits(t))
         played = played._replace(feedback=feedback, over=news.cancelled)
         rounds = {**state.rounds, t: played}
         if played.over and not bool(played.due.any()):

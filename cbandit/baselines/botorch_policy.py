@@ -121,9 +121,9 @@ class BoTorchPolicy(GPPolicy):
         """Return the action of greatest acquisition value in every trial."""
         on, mask = asked.actions, asked.mask
         count = on.dim if on.continuous else 1
-        draws = asked.streams.uniform(1 + count).reshape(self._size, -1)
+        draws = asked.streams.uniform(1 + count).reshape(self.size, -1)
         best, known = [], state.beliefs.has_data().all(-1)
-        for trial in range(self._size):
+        for trial in range(self.size):
             if asked.t <= self.initial or not known[trial]:
                 share = draws[trial, 1:].to(self.device)
                 best.append(clear(asked, trial, share))

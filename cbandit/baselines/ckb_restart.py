@@ -99,7 +99,7 @@ class CKBRestart(GPPolicy):
 
     def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
-        return self._dual.judged(beliefs, look, best, asked, self._limits, self._ahead)
+        return self._dual.judged(beliefs, look, best, asked, self.limits, self._ahead)
 
     def move(
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]

@@ -77,7 +77,7 @@ class Random(Policy):
         super().__init__(actions, m, **common)
         self.feasible = checks.flag("feasible", feasible)
         if not self.feasible:
-            self._begin(None)
+            self.begin(None)
             return
         self.name = "Random-feasible"
         if not beliefs or not all(isinstance(belief, GP) for belief in beliefs):
@@ -90,7 +90,7 @@ class Random(Policy):
             belief.suit(f"costs[{j}]", domain, self.batch_shape)
             beliefs[j] = self.senses.belief(1 + j, belief)
         batch = self.batch_shape
-        self._begin(Beliefs(beliefs, domain, batch, self.dtype, self.device))
+        self.begin(Beliefs(beliefs, domain, batch, self.dtype, self.device))
 
     def decide(
         self, state: Beliefs | None, asked: Asked
@@ -101,7 +101,7 @@ class Random(Policy):
             near = self._near if on.continuous else self._among
             return near(state, asked), state
         count = on.dim if on.continuous else 1
-        shares = asked.streams.uniform(count).reshape(self._size, -1)
+        shares = asked.streams.uniform(count).reshape(self.size, -1)
         return uniform(asked, shares, self), state
 
     def absorb(self, state: Beliefs | None, news: News) -> Beliefs | None:
@@ -110,7 +110,7 @@ class Random(Policy):
             return None
         keys, x, t = self._place(news.choice)
         for told in news.costs:
-            wanted = told.mask().expand(self._size).tolist()
+            wanted = told.mask().expand(self.size).tolist()
             part = Part(list(range(self.m)), told.values, wanted, told.noise)
             state = state.absorb(keys, x, [part], t)
         return state
@@ -132,7 +132,7 @@ class Random(Policy):
 
     def _excess(self, beliefs: Beliefs, mean: Tensor, t: int) -> Tensor:
         """Return the largest mean excess ``(T, n)`` of means ``(T, m, n)``."""
-        tau, units = self._limits(t), beliefs.units()
+        tau, units = self.limits(t), beliefs.units()
         if units is not None:
             inside = (tau - units.center) / units.size
             tau = torch.where(units.known, inside, 0.0)
@@ -155,7 +155,7 @@ class Random(Policy):
 
     def _near(self, beliefs: Beliefs, asked: Asked) -> Decision:
         """Return the first of many uniform points that is believed feasible."""
-        box, size = asked.actions, self._size
+        box, size = asked.actions, self.size
         share = asked.streams.uniform(TRIES, box.dim).reshape(size, TRIES, box.dim)
         x = drawn(box, None, share.to(self.device))
         points = x if asked.shown is None else asked.shown.whole(x)

@@ -78,14 +78,14 @@ class SafeLTS(Stagewise):
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return the best action for a draw among those with ``V_c <= tau``."""
-        tau = self._limits(asked.t)
+        tau = self.limits(asked.t)
         at, state = self._plane.meet(state, asked.actions)
         length = state.longest if self._plane.stated is None else self._plane.stated
         ratio = (2 * length * self._norm).unsqueeze(-1) / tau
         scale = self._plane.scale(asked.t, state, self._scales, ratio)
         eta = devices.put(asked.streams.normal(self.actions.dim), self.device)
         root = state.seen.solved[1][:, 0]  # root' root = Sigma^{-1}
-        shift = scale[:, :1] * (root.mT @ eta.view(self._size, -1, 1)).squeeze(-1)
+        shift = scale[:, :1] * (root.mT @ eta.view(self.size, -1, 1)).squeeze(-1)
         scale[:, 0] = 0.0
         # V_r is <x, theta~>: no width, but moved coefficients
         bounds = Bounds(state.seen, scale, shift)

@@ -87,8 +87,8 @@ class SafeOpt(GPPolicy):
         costs = believed_costs(costs)
         super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
         self._sets = SafeSets(self, safe, lipschitz)
-        sets = self._sets.start(self._size, self.m + 1)
-        self._begin(self._now.state._replace(own=sets))
+        sets = self._sets.start(self.size, self.m + 1)
+        self.begin(self._now.state._replace(own=sets))
 
     @property
     @locked
@@ -99,7 +99,7 @@ class SafeOpt(GPPolicy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the widest action among expanders and maximisers."""
         looks, beliefs = self._looks(state, asked), state.beliefs
-        beta, limits = self._coefficient(state, asked).abs(), self._limits(asked.t)
+        beta, limits = self._coefficient(state, asked).abs(), self.limits(asked.t)
         whole = self._sets.whole(asked, beliefs, looks, beta, limits)
         sets = self._sets.next(state.own, whole)  # l_t, u_t and S_t
         wanted = self._sets.expanders(sets, whole, beliefs) | sets.maximisers()

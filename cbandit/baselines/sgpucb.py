@@ -86,7 +86,7 @@ class SGPUCB(GPPolicy):
         self._seed = seed_set(safe, self.actions, self.batch_shape, self.device)
         # the most that any cost may be beside its threshold, (T, 1, N)
         most = torch.where(self._seed, 0.0, math.inf).to(self.dtype)
-        self._most = most.unsqueeze(1).expand(self._size, -1, -1)
+        self._most = most.unsqueeze(1).expand(self.size, -1, -1)
         self._trust = Trust(self.name)
 
     def score(self, t: int, multiplier: Tensor) -> scores.Feasible:
@@ -108,7 +108,7 @@ class SGPUCB(GPPolicy):
     def _drawn(self, asked: Asked) -> tuple[Tensor | None, Tensor]:
         """Return a uniform draw from the seed set, and the trials that play it."""
         on_own_set = asked.actions is self.actions
-        seed = self._seed.expand(self._size, -1)
+        seed = self._seed.expand(self.size, -1)
         if on_own_set and asked.mask is not None:
             seed = seed & asked.mask
         early = (self.rounds >= asked.t) & seed.any(-1) & on_own_set

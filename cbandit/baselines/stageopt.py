@@ -103,9 +103,9 @@ class StageOpt(GPPolicy):
         self._last = int(self.rounds.max())
         eps = self._per_trial("eps", checks.nonnegative("eps", eps))
         self._eps = eps.to(self.dtype)
-        going = torch.ones(self._size, dtype=torch.bool, device=self.device)
-        start = Expansion(self._sets.start(self._size, self.m + 1), going)
-        self._begin(self._now.state._replace(own=start))
+        going = torch.ones(self.size, dtype=torch.bool, device=self.device)
+        start = Expansion(self._sets.start(self.size, self.m + 1), going)
+        self.begin(self._now.state._replace(own=start))
 
     @property
     @locked
@@ -116,7 +116,7 @@ class StageOpt(GPPolicy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the widest expander, and later the best action of the safe set."""
         looks, beliefs = self._looks(state, asked), state.beliefs
-        beta, limits = self._coefficient(state, asked).abs(), self._limits(asked.t)
+        beta, limits = self._coefficient(state, asked).abs(), self.limits(asked.t)
         whole = self._sets.whole(asked, beliefs, looks, beta, limits)
         sets = self._sets.next(state.own.sets, whole)  # l_t, u_t and S_t
         value, (close, of_costs) = whole.mean[:, 0] + whole.spread[:, 0], whole.close

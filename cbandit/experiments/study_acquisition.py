@@ -123,7 +123,7 @@ class _State:
         self.sampled = "objective" in takes.named
         self.x: Tensor = model.models[0].train_inputs[0]
         self.m = policy.m
-        self.limits = policy._limits(policy.t + 1)[policy.trial] if self.m else None
+        self.limits = policy.limits(policy.t + 1)[policy.trial] if self.m else None
 
     def best(self) -> Tensor:
         """Return the best mean reward at points believed feasible, else the least."""

@@ -63,7 +63,7 @@ class Record(NamedTuple):
         t, excess = self.number + 1, None
         if self.costs is not None:
             told = torch.tensor([self.costs], dtype=torch.float64)
-            excess = policy.senses.costs(told) - policy._limits(t)
+            excess = policy.senses.costs(told) - policy.limits(t)
         estimate = torch.tensor([self.estimate], dtype=torch.float64)
         known = [math.nan if size is None else size for size in self.size or ()]
         size, deviation = torch.tensor([known], dtype=torch.float64), None

@@ -207,9 +207,9 @@ class Policy(metaclass=ABCMeta):
 
     A policy is two functions of its state: ``decide`` (the rule) and ``absorb`` (what
     feedback changes). They return a new state and never change the old one. Its
-    constructor calls ``self._begin(state)`` with the first one. Inside, tensors lead
-    with the trials, ``T = self._size`` of them, which is 1 where there is no trials
-    axis. ``self._limits(t)`` are the thresholds ``(T, m)``, and
+    constructor calls ``self.begin(state)`` with the first one. Inside, tensors lead
+    with the trials, ``T = self.size`` of them, which is 1 where there is no trials
+    axis. ``self.limits(t)`` are the thresholds ``(T, m)``, and
     ``asked.streams.uniform(n)`` draws ``n`` numbers for each trial: ``(n,)`` without a
     trials axis, else ``(T, n)``.
 
@@ -225,14 +225,14 @@ class Policy(metaclass=ABCMeta):
         ...
         ...     def __init__(self, actions, m, **common):
         ...         super().__init__(actions, m, **common)
-        ...         shape = (self._size, actions.size, 1 + self.m)  # the reward first
+        ...         shape = (self.size, actions.size, 1 + self.m)  # the reward first
         ...         nothing = torch.zeros(shape, dtype=torch.float64)
-        ...         self._begin((nothing, nothing))  # sums, and how many they are of
+        ...         self.begin((nothing, nothing))  # sums, and how many they are of
         ...
         ...     def decide(self, state, asked):
         ...         sums, tries = state
         ...         means = sums / tries.clamp(min=1)
-        ...         above = means[..., 1:] - self._limits(asked.t).unsqueeze(-2)
+        ...         above = means[..., 1:] - self.limits(asked.t).unsqueeze(-2)
         ...         score = means[..., 0] - 10 * above.clamp(min=0).sum(-1)
         ...         score[tries[..., 0] == 0] = torch.inf
         ...         if asked.mask is not None:
@@ -241,7 +241,7 @@ class Policy(metaclass=ABCMeta):
         ...
         ...     def absorb(self, state, news):
         ...         sums, tries = (each.clone() for each in state)
-        ...         row, arm = torch.arange(self._size), news.choice.index.reshape(-1)
+        ...         row, arm = torch.arange(self.size), news.choice.index.reshape(-1)
         ...         outputs = [(told, slice(0, 1)) for told in news.rewards]
         ...         outputs += [(told, slice(1, None)) for told in news.costs]
         ...         for told, which in outputs:
@@ -317,7 +317,7 @@ class Policy(metaclass=ABCMeta):
         self._labels = ("reward", *map(self.senses.label, range(self.m)))
         self.trials, self.seed = trial_range(trials), checks.seed(seed)
         self.batch_shape = () if self.trials is None else (len(self.trials),)
-        self._size = 1 if self.trials is None else len(self.trials)
+        self.size = 1 if self.trials is None else len(self.trials)
         if actions.batch_shape and tuple(actions.batch_shape) != self.batch_shape:
             raise CBanditError(
                 f"actions have sets for {actions.batch_shape[0]} trials; trials must "
@@ -352,15 +352,15 @@ class Policy(metaclass=ABCMeta):
         self.digests: checkpoint.Digests = {}
         self._lock = Lock()
         costs = self.m > 0 and self.learns_costs
-        self._ledger = Ledger(self._size, self.m, costs)
+        self._ledger = Ledger(self.size, self.m, costs)
         budgets = len(self.senses.budgets)
-        self._history = History(self._size, self.m, self.actions.dim, budgets)
+        self._history = History(self.size, self.m, self.actions.dim, budgets)
         self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
         self._now = Now(0, None, self._streams.position(), 0)
 
     # -- what a policy fills in ------------------------------------------------------
 
-    def _begin(self, state: object) -> None:
+    def begin(self, state: object) -> None:
         """Set the first state; a constructor calls this."""
         self._now = self._now._replace(state=state)
 
@@ -435,7 +435,7 @@ class Policy(metaclass=ABCMeta):
         """Return a tensor ``(T, ...)`` as users see it: ``(*trials, ...)``."""
         return value if self.batch_shape else value[0]
 
-    def _limits(self, t: int) -> Tensor:
+    def limits(self, t: int) -> Tensor:
         """Return the thresholds of a round, ``(T, m)``."""
         if callable(self.thresholds):
             limits = self.senses.limited(self.thresholds(t))
@@ -444,7 +444,7 @@ class Policy(metaclass=ABCMeta):
 
     def _place(self, choice: Choice) -> Place:
         """Return the names and the points of the actions that were chosen."""
-        x = choice.x.reshape(self._size, -1)
+        x = choice.x.reshape(self.size, -1)
         if self.actions.domain is not self.actions:
             return Place(self.actions.domain.keys(x), x, choice.t)
         if choice.actions is None and choice.keys is not None:
@@ -681,7 +681,7 @@ class Policy(metaclass=ABCMeta):
                 f"{type(self).__name__}.decide",
                 decision,
                 asked,
-                self._size,
+                self.size,
                 self.m,
                 self.device,
                 self.dtype,
@@ -741,7 +741,7 @@ class Policy(metaclass=ABCMeta):
         on, mask, shown = asked.actions, asked.mask, asked.shown
         menu, streams = self.actions.menu, Streams(self.seed, self.trials, "design")
         z = design_points(menu, TRIES * self.design, streams)
-        z = z.to(self.device).expand(self._size, -1, -1)
+        z = z.to(self.device).expand(self.size, -1, -1)
         if not on.continuous:
             z = z[:, : asked.t]
             if shown is None:
@@ -750,9 +750,9 @@ class Policy(metaclass=ABCMeta):
                 return Decision(designed_number(menu, z, menu, mask), sure=True)
             # the choices' numbers on the grid of choices and contexts
             numbers = on.index(shown.space.candidates(shown.values))
-            numbers = numbers.expand(self._size, -1)
+            numbers = numbers.expand(self.size, -1)
             if mask is not None:
-                mask = mask.expand(self._size, -1).gather(1, numbers)
+                mask = mask.expand(self.size, -1).gather(1, numbers)
             number = designed_number(menu, z, menu, mask).unsqueeze(-1)
             return Decision(numbers.gather(1, number).squeeze(-1), sure=True)
         # this point or, where it has failed, a later one of the sequence
@@ -870,7 +870,7 @@ class Policy(metaclass=ABCMeta):
     def _add_failure(self, choice: Choice, where: Tensor | None) -> None:
         """Record that the actions of a choice cannot be measured in some trials."""
         domain = self.actions.domain
-        before = self._failed or Failed.none(domain, self.device, self._size)
+        before = self._failed or Failed.none(domain, self.device, self.size)
         if domain is not self.actions:  # numbers are of choices, not of the domain
             choice = replace(choice, index=None)
         self._failed = before.added(choice, where)
@@ -1086,7 +1086,7 @@ class Policy(metaclass=ABCMeta):
             else:
                 numbers = actions.index(points)
         if numbers is not None:
-            places = actions.at(numbers.expand(self._size, -1))
+            places = actions.at(numbers.expand(self.size, -1))
         parts: list[tuple[list[int], Tensor]] = []
         for name, value, functions in (
             ("reward", reward, [0]),
@@ -1181,7 +1181,7 @@ class Policy(metaclass=ABCMeta):
     def _best_tried(self, confidence: float) -> Recommendation:
         """Return the best action told so far, for policies without beliefs."""
         confidence, t = checks.share("confidence", confidence), self._settled().t
-        limits = self._limits(max(t, 1)).cpu().double()
+        limits = self.limits(max(t, 1)).cpu().double()
         table = self._history.table(self._ledger.all(t))
         outcomes = torch.cat([table["reward"].unsqueeze(-1), table["costs"]], -1)
         rows = zip(table["x"].unbind(1), outcomes.unbind(1), limits, strict=True)

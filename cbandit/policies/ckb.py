@@ -202,7 +202,7 @@ class CKB(GPPolicy):
         window = checks.whole("price_window", window)
         self._resolved = Resolved(slacks, width, window, corrected)
         spending = Spending(torch.zeros_like(slacks))
-        self._begin(self._now.state._replace(own=spending))
+        self.begin(self._now.state._replace(own=spending))
 
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
         """Return ``f - sum_j phi_j g_j``."""
@@ -214,7 +214,7 @@ class CKB(GPPolicy):
         """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
         if self._resolved is not None:
             return best.estimate
-        return self._dual.judged(beliefs, look, best, asked, self._limits, self._ahead)
+        return self._dual.judged(beliefs, look, best, asked, self.limits, self._ahead)
 
     # -- a price that is solved for ----------------------------------------------------
 
@@ -252,7 +252,7 @@ class CKB(GPPolicy):
             f = torch.cat(
                 [f[:, :-1], f[:, -1:].masked_fill(~mask[:, None], -torch.inf)], 1
             )
-        limits = self._limits(asked.t)
+        limits = self.limits(asked.t)
         target, unit = resolved.target(spending, limits, beliefs.units())
         if shown is None:
             price = resolve_row(f[:, 0], g[:, :, 0], target, unit)
@@ -331,7 +331,7 @@ class CKB(GPPolicy):
         before, state = state.own, super().absorb(state, news)
         if self._resolved is None or not news.costs:
             return state
-        return state._replace(own=before.after(news, self._limits(news.choice.t)))
+        return state._replace(own=before.after(news, self.limits(news.choice.t)))
 
     # -- between rounds ----------------------------------------------------------------
 

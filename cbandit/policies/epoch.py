@@ -288,7 +288,7 @@ class EpochPenalty(GPPolicy):
         self._refits = any(belief.refit_every for belief in beliefs)
         kappa = self._per_cost("kappa", self._penalty.first(kappa)).clone()
         first_epoch = Epoch.start(self._penalty.kept(kappa))
-        self._begin(self._now.state._replace(own=first_epoch))
+        self.begin(self._now.state._replace(own=first_epoch))
 
     def _epoch_of(self, t: int) -> int:
         """Return the number of round ``t``'s epoch, negative before the first."""
@@ -366,7 +366,7 @@ class EpochPenalty(GPPolicy):
         epoch = epoch.next(number, kept, self.reuse)
         state = state._replace(own=epoch)
         # first what may fail: a rebuilt engine is equal only up to rounding
-        self._limits(asked.t), self._coefficient(state, asked)
+        self.limits(asked.t), self._coefficient(state, asked)
         beliefs, rows = state.beliefs, epoch.all_rows()
         if number < len(self._by_epoch):
             beliefs = self._fresh_beliefs([self._by_epoch[number]])
@@ -395,7 +395,7 @@ class EpochPenalty(GPPolicy):
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state after news; rounds count once they are complete."""
         place, t = self._place(news.choice), news.choice.t
-        epoch, row = state.own.told(place, news, self._limits(t))
+        epoch, row = state.own.told(place, news, self.limits(t))
         state, number = state._replace(own=epoch), self._epoch_of(t)
         # without reuse, data of an epoch that has ended is dropped
         dropped = not self.reuse and number < epoch.number and epoch.number > 0
@@ -410,8 +410,8 @@ class EpochPenalty(GPPolicy):
         return state._replace(beliefs=beliefs, own=epoch)
 
     def _observed(self, state: GPState, data: Data) -> GPState:
-        limits = self._limits(max(self.t, 1))
-        where = torch.ones(self._size, dtype=torch.bool)
+        limits = self.limits(max(self.t, 1))
+        where = torch.ones(self.size, dtype=torch.bool)
         for keys, x, ((_, reward, *_), (_, cost, *_)) in data.rows():
             row = Row(Place(list(keys), x, 0), reward, cost - limits, where)
             state = self._learnt(state, -1, row)

@@ -369,18 +369,18 @@ class GPPolicy(Policy):
         #: on a Box: how many climbs the searches made, how many failed, and how many of
         #: these scipy's L-BFGS-B took higher
         self.climbs = Climbs()
-        wide = torch.zeros(self._size, 0, dtype=torch.float64, device=self.device)
+        wide = torch.zeros(self.size, 0, dtype=torch.float64, device=self.device)
         self._start = wide if start is None else self._number("start", start).clone()
-        late = torch.zeros(self._size, dtype=torch.long, device=self.device)
+        late = torch.zeros(self.size, dtype=torch.long, device=self.device)
         fresh = self._fresh_beliefs(beliefs)
         believed = self.m > 0 and fresh.functions == 1 + self.m
         self.takes_confidence = believed and type(self).decide is GPPolicy.decide
         readings = None
         if self.standardized:
-            readings = Readings.none((self._size, fresh.functions), self.device)
+            readings = Readings.none((self.size, fresh.functions), self.device)
         account = None if self._budgets is None else self._budgets.opened()
         arrivals = Arrivals(late)
-        self._begin(
+        self.begin(
             GPState(fresh, self._start, arrivals, readings=readings, account=account)
         )
 
@@ -475,8 +475,9 @@ class GPPolicy(Policy):
         labels = self._labels[1:]
         return Budgets.of(budgets, labels, self.batch_shape, self.device)
 
-    def _limits(self, t: int) -> Tensor:
-        limits = super()._limits(t)
+    def limits(self, t: int) -> Tensor:
+        """Return the thresholds of a round, ``(T, m)``; a budget's is its pace."""
+        limits = super().limits(t)
         if self._budgets is None:
             return limits
         return self._budgets.limits(limits, self._now.state.account, t)
@@ -488,8 +489,8 @@ class GPPolicy(Policy):
         if isinstance(feedback, Delayed):
             return Awaited(feedback, self.batch_shape, self.device, self.horizon)
         if isinstance(feedback, Sliding):
-            return Windowed(feedback, self._size, self.device, self.horizon)
-        return AtOnce(self._size)
+            return Windowed(feedback, self.size, self.device, self.horizon)
+        return AtOnce(self.size)
 
     def _bound_widths(self, beliefs: Sequence[GP]) -> BoundWidths:
         """Return the widths of the trials; warn if one is a heuristic beside noise."""
@@ -578,7 +579,7 @@ class GPPolicy(Policy):
             ...
             ...     def acquire(self, t, multiplier, e):
             ...         best = e.incumbent.unsqueeze(-1)
-            ...         chance = e.chance(self._limits(t))
+            ...         chance = e.chance(self.limits(t))
             ...         normal = torch.distributions.Normal(0.0, 1.0)
             ...         gap = (e.mean[:, 0] - best) / e.std[:, 0]
             ...         gain = gap * normal.cdf(gap) + normal.log_prob(gap).exp()
@@ -629,7 +630,7 @@ class GPPolicy(Policy):
         """
         if asked.confidence is None or asked.actions.continuous:
             return asked, None
-        limits = self._limits(asked.t)
+        limits = self.limits(asked.t)
         return trusted(beliefs, asked, asked.confidence, limits, self._ranks)
 
     def _picked(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
@@ -759,7 +760,7 @@ class GPPolicy(Policy):
             self._ahead(asked),
             beside,
             self._fresh(beliefs, asked) if beliefs.by_default else None,
-            self._limits(asked.t),
+            self.limits(asked.t),
         ).best()
 
     def _fresh(self, beliefs: Beliefs, asked: Asked) -> Tensor | None:
@@ -829,7 +830,7 @@ class GPPolicy(Policy):
 
         They are ``(T, m, N)``, on a box a function of points ``(T, n, d)``.
         """
-        name, limits = "observed_costs", self._limits(asked.t)
+        name, limits = "observed_costs", self.limits(asked.t)
         observed, batch, m = asked.observed_costs, self.batch_shape, self.m
         if asked.actions.continuous:
             if not callable(observed):
@@ -850,9 +851,9 @@ class GPPolicy(Policy):
             size = asked.actions.size
         shape = tuple(g.shape)
         if m == 1 and shape == (*batch, size):
-            g = g.reshape(self._size, 1, size)
+            g = g.reshape(self.size, 1, size)
         elif shape in ((*batch, m, size), (m, size)):
-            g = g.expand(self._size, m, size)
+            g = g.expand(self.size, m, size)
         else:
             raise CBanditError(
                 f"{name} must have shape (*trials, m, N) = {(*batch, m, size)}; got "
@@ -870,7 +871,7 @@ class GPPolicy(Policy):
             score = self._acquired(state, t)
         else:
             before, score = phi._version, self.score(t, phi)
-            name, weights = f"{type(self).__name__}.score", (self._size, self.m)
+            name, weights = f"{type(self).__name__}.score", (self.size, self.m)
             if phi._version != before:
                 raise changed(name)
             hint = START if self.m and not phi.shape[-1] else ""
@@ -892,7 +893,7 @@ class GPPolicy(Policy):
         beliefs, units = state.beliefs, state.beliefs.units()
         x, _, real = beliefs.tried(0)
         mean, _ = told(units, *beliefs.anywhere(x))
-        limits = self._limits(t)[:, : mean.shape[1] - 1].unsqueeze(-1)
+        limits = self.limits(t)[:, : mean.shape[1] - 1].unsqueeze(-1)
         good = real & (mean[:, 1:] <= limits).all(1)
         values = mean[:, 0].masked_fill(~good, -torch.inf)
         nothing = values.new_full((len(values), 1), -torch.inf)
@@ -917,7 +918,7 @@ class GPPolicy(Policy):
             size = allowance(self._drift, t, functions, batch, device).to(self.dtype)
             out = torch.cat([size[:, :1], -size[:, 1:]], -1)
         if functions > 1 and (self._limited or units is not None):
-            limits = level(units, self._limits(t))
+            limits = level(units, self.limits(t))
             tau = torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
             out = -tau if out is None else out - tau
         return out
@@ -998,7 +999,7 @@ class GPPolicy(Policy):
         if self.hears_costs and self._start.shape[-1]:
             for costs in news.costs if place.t > self.design else ():
                 values, came = costs.wide(self.m)
-                over = values - self._limits(place.t) if self._limited else values
+                over = values - self.limits(place.t) if self._limited else values
                 arrived = (*arrived, over * came)
         knowledge = state.beliefs, state.held
         beliefs, held = self._timing.absorb(knowledge, news, place, self._now.t)
@@ -1012,7 +1013,7 @@ class GPPolicy(Policy):
     def _stood(self, state: GPState, choice: Choice) -> GPState:
         if not isinstance(self._timing, Awaited):
             return state
-        knowledge, limits = (state.beliefs, state.held), self._limits(choice.t)
+        knowledge, limits = (state.beliefs, state.held), self.limits(choice.t)
         beliefs, held = self._timing.stood(knowledge, self._place(choice), limits)
         return state._replace(beliefs=beliefs, held=held)
 
@@ -1164,7 +1165,7 @@ class GPPolicy(Policy):
         unit over the cost's. Divide a queue's price by ``V``, as in the score. It is
         NaN where a standardised belief has no unit yet.
         """
-        return self._priced(self.multiplier.reshape(self._size, -1))
+        return self._priced(self.multiplier.reshape(self.size, -1))
 
     def _priced(self, multiplier: Tensor) -> Tensor:
         """Return multipliers ``(T, m)`` as reward for a unit of cost, ``(*trials, m)``.
@@ -1257,7 +1258,7 @@ class GPPolicy(Policy):
         confidence, now = checks.share("confidence", confidence), self._settled()
         beliefs, actions = now.state.beliefs, self.actions
         shown = self._shown(context)
-        limits, units = self._limits(max(now.t, 1)), beliefs.units()
+        limits, units = self.limits(max(now.t, 1)), beliefs.units()
         data = beliefs.has_data().to(limits.device)
         if not bool(data[:, 0].any()):
             raise nothing_told()
@@ -1306,7 +1307,7 @@ class GPPolicy(Policy):
         state, outside = self._now.state, self._outside
         beliefs, streams = state.beliefs, asked.streams
         entry = self._ledger.latest(asked.t)
-        x = entry.choice.x.reshape(self._size, -1).unsqueeze(1)
+        x = entry.choice.x.reshape(self.size, -1).unsqueeze(1)
         streams.keep()
         rival = partial(self._rival, state, position)
         try:
@@ -1371,7 +1372,7 @@ class GPPolicy(Policy):
             inside[:, :1] = inside[:, :1] * size[:, :1] + center[:, :1]
             if size.shape[1] == 1 + self.m:
                 inside[:, 1:] = inside[:, 1:] * size[:, 1:]
-        inside[:, 1:] += self._limits(t).to(inside)
+        inside[:, 1:] += self.limits(t).to(inside)
         return self._outside(self.senses.turned(inside, range(1 + self.m)))
 
     @locked

@@ -126,7 +126,7 @@ class CountOPB(Stagewise):
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return a draw from the distribution that solves the programme."""
-        tau, tally, safe = self._limits(asked.t), state.seen, state.safe
+        tau, tally, safe = self.limits(asked.t), state.seen, state.safe
         infeasible = self._unsafe(state, asked, tau)
         at = numbered(self._safe.index)
         inflated = self._scales.inflated(self._width, self._ratio(state, tau))
@@ -192,11 +192,11 @@ class GPOPB(GPPolicy):
         noises = self._beliefs.noises().sqrt()
         self._safe = SafeAction.of(self, safe, noises, largest)
         self._trust = Trust(self.name)
-        self._safe.below(self._limits(1))
+        self._safe.below(self.limits(1))
         # the multiplier is the last programme's dual solution
-        zero = torch.zeros(self._size, self.m, dtype=torch.float64, device=self.device)
+        zero = torch.zeros(self.size, self.m, dtype=torch.float64, device=self.device)
         estimate = SafeEstimate.start(self._safe)
-        self._begin(self._now.state._replace(multiplier=zero, own=estimate))
+        self.begin(self._now.state._replace(multiplier=zero, own=estimate))
 
     def _leans_on(self) -> list[tuple[int | None, Tensor]]:
         """Return the safe action of each trial."""
@@ -210,7 +210,7 @@ class GPOPB(GPPolicy):
 
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return a draw from the distribution that solves the programme."""
-        limits, on = self._limits(asked.t), asked.actions
+        limits, on = self.limits(asked.t), asked.actions
         estimate, units = state.own, state.beliefs.units()
         infeasible = estimate.unsafe(limits, units)
         tau, safe = level(units, limits), estimate.within(units)
@@ -241,7 +241,7 @@ class GPOPB(GPPolicy):
         """Return the state with the news in its beliefs and in the safe estimate."""
         safe, state = state.own, super().absorb(state, news)
         if not safe.ready:
-            limits = self._limits(news.choice.t)
+            limits = self.limits(news.choice.t)
             safe = safe.after(news, limits, state.beliefs.units())
         return state._replace(own=safe)
 
@@ -258,8 +258,8 @@ class GPOPB(GPPolicy):
         confidence = checks.share("confidence", confidence)
         self._shown(context)
         now = self._settled()
-        limits, beliefs = self._limits(max(now.t, 1)), now.state.beliefs
-        safe, size = now.state.own, (self._size, int(self.actions.size))
+        limits, beliefs = self.limits(max(now.t, 1)), now.state.beliefs
+        safe, size = now.state.own, (self.size, int(self.actions.size))
         data = beliefs.has_data().all(-1, keepdim=True).to(self.device).expand(size)
         blocks = partial(told_blocks, beliefs)
         best = partial(safe.mixture, self.actions, blocks, limits, confidence)

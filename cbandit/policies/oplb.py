@@ -99,7 +99,7 @@ class OPLB(Stagewise):
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return a draw from the distribution of greatest ``V_r`` found."""
-        on, tau = asked.actions, self._limits(asked.t)
+        on, tau = asked.actions, self.limits(asked.t)
         if isinstance(on, Star):
             raise CBanditError("actions of this round must be a Finite set; got a Star")
         infeasible = state.safe.unsafe(tau)
@@ -124,7 +124,7 @@ class OPLB(Stagewise):
         x0, c0 = state.safe.action.x, state.safe.cost.mean
         on_host = devices.host(points, w, root, tau, x0, c0, at, warm)
         points, w, root, tau, x0, c0, at, warm = on_host
-        points = points.expand(self._size, -1, -1)
+        points = points.expand(self.size, -1, -1)
         allowed = None if asked.mask is None else asked.mask.cpu()
         shares = torch.zeros(points.shape[:2], dtype=torch.float64)
         for i in [i for i, known in enumerate(warm.tolist()) if known]:

@@ -95,7 +95,7 @@ class OPNLB(Stagewise):
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return a draw from the best distribution that a programme finds."""
-        tau = self._limits(asked.t)
+        tau = self.limits(asked.t)
         infeasible = self._unsafe(state, asked, tau)
         alpha = self._ratio(state, tau) / 2  # (r_max - r0) / (tau_j - c0_j)
         if self._scales.reward is not None:
@@ -107,7 +107,7 @@ class OPNLB(Stagewise):
         inside = self._classes.inside(asked.t, self.delta, count, mean)
         allowed = None if asked.mask is None else asked.mask.cpu()
         answers = []
-        for i in range(self._size):
+        for i in range(self.size):
             theta, *mu = self._classes.left(inside, i)
             u_r = optimistic(theta, mu, alpha[i])
             if allowed is not None:
@@ -137,7 +137,7 @@ class OPNLB(Stagewise):
             wanted = wanted.masked_fill(~left.cpu().unsqueeze(1), -torch.inf)
         answers = [
             solved(wanted[i], self._classes.left(inside, i)[1:], tau[i])
-            for i in range(self._size)
+            for i in range(self.size)
         ]
         pi, fit = stacked(answers, self.device), devices.put(fit, self.device)
         return valued(pi, fit, limits, confidence, self.actions)

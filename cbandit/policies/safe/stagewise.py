@@ -139,7 +139,7 @@ class Stagewise(Policy):
             self._accepted("safe.reward", self._safe.reward.unsqueeze(-1), (0,))
         if self._safe.cost is not None:
             self._accepted("safe.cost", self._safe.cost, range(1, self.m + 1))
-            self._safe.below(self._limits(1))
+            self._safe.below(self.limits(1))
 
     def _leans_on(self) -> list[tuple[int | None, Tensor]]:
         """Return the safe action of each trial."""
@@ -148,9 +148,9 @@ class Stagewise(Policy):
     def _start(self, model: Model) -> None:
         """Set the model and the state before the first round."""
         self._model, safe = model, SafeEstimate.start(self._safe)
-        zero = torch.zeros(self._size, self.m, dtype=torch.float64, device=self.device)
+        zero = torch.zeros(self.size, self.m, dtype=torch.float64, device=self.device)
         ratio = self._lasting_ratio(safe)
-        self._begin(Stage(model.start(), safe, zero, ratio, model.longest))
+        self.begin(Stage(model.start(), safe, zero, ratio, model.longest))
 
     @property
     @locked
@@ -190,7 +190,7 @@ class Stagewise(Policy):
         """Return that ratio if it stays the same from now on, else ``None``."""
         if not safe.ready or callable(self.thresholds):
             return None
-        return safe.ratio(self._limits(1))
+        return safe.ratio(self.limits(1))
 
     def _unsafe(self, state: Stage, asked: Asked, tau: Tensor) -> Tensor | None:
         """Return the trials in which the data say the safe arm is not safe, ``(T,)``.
@@ -215,10 +215,10 @@ class Stagewise(Policy):
         choice = news.choice
         arm = None
         if choice.index is not None and choice.actions is None:
-            arm = choice.index.reshape(self._size)
-        place = self._model.place(choice.x.reshape(self._size, -1).double(), arm)
+            arm = choice.index.reshape(self.size)
+        place = self._model.place(choice.x.reshape(self.size, -1).double(), arm)
         if not state.safe.ready:
-            safe = state.safe.after(news, self._limits(choice.t))
+            safe = state.safe.after(news, self.limits(choice.t))
             state = state._replace(safe=safe, ratio=self._lasting_ratio(safe))
         told = [(REWARD, item) for item in news.rewards]
         told += [(COSTS, item) for item in news.costs]
@@ -327,8 +327,8 @@ class Stagewise(Policy):
         """
         confidence = checks.share("confidence", confidence)
         now = self._settled()
-        limits = self._limits(max(now.t, 1))
-        size = (self._size, int(self.actions.size))
+        limits = self.limits(max(now.t, 1))
+        size = (self.size, int(self.actions.size))
         data, left = self._has_data(now.state).expand(size), self._left_over()
 
         def best(among: Tensor | None) -> Recommendation:
