@@ -116,9 +116,9 @@ def test_a_mixture_is_drawn_by_its_shares():
     [
         (cb.UCB(0.5), 0.0, 0.01),
         # drawn or optimistic costs are made up for by a tenth of the limit a round
-        (cb.UCB(0.5), None, 0.02),
+        pytest.param(cb.UCB(0.5), None, 0.02, marks=pytest.mark.slow),
         (cb.TS(0.5), None, 0.02),
-        (cb.Rand(0.5), None, 0.02),
+        pytest.param(cb.Rand(0.5), None, 0.02, marks=pytest.mark.slow),
     ],
 )
 def test_what_is_spent_is_the_limit(explore, beta, within):
@@ -175,7 +175,7 @@ def test_saved_and_resumed_bit_for_bit(tmp_path, explore, trials):
 
 
 def test_trials_together_are_trials_alone():
-    gp = cb.GP.default(table().actions)
+    gp = believed(standardize=True)
 
     def played(trials):
         world = table(trials=trials)
@@ -183,10 +183,10 @@ def test_trials_together_are_trials_alone():
             world.actions, reward=gp, costs=gp, dual="resolved",
             thresholds=world.thresholds, trials=trials,
         )  # fmt: skip
-        return cb.simulate(policy, world, 40, progress=False)
+        return cb.simulate(policy, world, 20, progress=False)
 
-    together = played(4)
-    alone = torch.cat([played(range(i, i + 1)).actions for i in range(4)])
+    together = played(3)
+    alone = torch.cat([played(range(i, i + 1)).actions for i in range(3)])
     assert torch.equal(together.actions, alone)
 
 
@@ -335,7 +335,10 @@ def windowed(f, c, target):
     return (None, None) if out.status == 2 else (-out.fun, -out.ineqlin.marginals[0])
 
 
-@pytest.mark.parametrize("explore", [cb.UCB(1.0), cb.TS(0.5)])
+@pytest.mark.parametrize(
+    "explore",
+    [cb.UCB(1.0), pytest.param(cb.TS(0.5), marks=pytest.mark.slow)],
+)
 def test_a_stream_of_contexts_spends_the_limit(explore):
     """Over 250 requests, within 2 % of the limit and better than mixtures of models.
 
