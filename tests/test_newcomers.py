@@ -291,3 +291,35 @@ def test_add_needs_a_space_that_may_grow():
 def build_epoch():
     space = cb.Space(**SPACES["grid"])
     return cb.EpochPenalty(space, reward=cb.GP.default(space), costs=1, epoch=3)
+
+
+@pytest.mark.parametrize("fade", [None, 0.9])
+def test_linear_beliefs_keep_what_they_know_and_start_newcomers_at_the_prior(fade):
+    space = cb.Space(**SPACES["points"])
+    gp = cb.GP.linear(space, fade=fade)
+    policy = cb.CKB(space, reward=gp, costs=gp, trials=2)
+    play(policy, "points", 12)
+    before = policy.posterior(context=SHOWN["points"]).reward
+    policy.add("model", "new")
+    after = policy.posterior(context=SHOWN["points"]).reward
+    assert after.mean.shape == (2, 4)
+    assert torch.allclose(after.mean[:, :3], before.mean, atol=1e-9)
+    assert torch.allclose(after.std[:, :3], before.std, atol=1e-9)
+    # data only narrow: untold, it is wider than all others, and as wide as another
+    assert bool((after.std[:, 3] > before.std.amax(-1)).all())
+    policy.add("model", "newest")
+    last = policy.posterior(context=SHOWN["points"]).reward
+    assert torch.allclose(last.std[:, 3:], after.std[:, 3:].expand(-1, 2), atol=1e-9)
+    assert torch.allclose(last.mean[:, 3], last.mean[:, 4], atol=1e-9)
+    assert "new" in np.ravel(play(policy, "points", 8, seed=1)).tolist()
+
+
+def test_random_features_do_not_grow():
+    space = cb.Space(**SPACES["grid"])
+    gp = cb.GP.linear(space, features=20)
+    policy = cb.GPUCB(space, reward=gp)
+    play(policy, "grid", 2)
+    with pytest.raises(cb.CBanditError, match="build the policy anew"):
+        policy.add("model", "new")
+    assert policy.actions.size == 9
+    play(policy, "grid", 1)

@@ -6,6 +6,7 @@ matrix as large as the features are many, however many observations there are.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -103,6 +104,17 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
             f"{actions.dim} coordinates, with {counts} options: "
             "give it the policy's own set"
         )
+
+    def over(self, actions: Actions) -> FeatureKernel:
+        """Return the kernel over a set in which a category has grown."""
+        if self.waves:
+            raise CBanditError(
+                "cb.GP.linear(..., features=n) draws its features for the values that "
+                "a category has: build the policy anew, or leave features= out"
+            )
+        grown = copy.deepcopy(self)
+        grown.options = options_of(actions, self.categories)
+        return grown
 
     @property
     def blocks(self) -> int:

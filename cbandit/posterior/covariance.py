@@ -232,7 +232,9 @@ class Covariance:
 
     def over(self, actions: Actions) -> Covariance:
         """Return the covariance over a set in which a category has grown."""
-        return self
+        if not isinstance(self.kernel, FeatureKernel):
+            return self
+        return Covariance(self.kernel.over(actions), self.dim, self.unit)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
