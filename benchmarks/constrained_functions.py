@@ -60,6 +60,7 @@ MARKS = (20, 40, 60, 120)  # evaluations after which a policy names a point
 REPORTED = (60, 120)
 ENOUGH = 1e-3  # of the range: as good as the best
 BEHIND = 3.0  # times the least regret: near it
+RIVALS = 3  # without so many, a problem does not count in the totals
 ABOVE = 1e-6  # of the range, that rounding may put a feasible point above the optimum
 
 Trace = dict[str, Any]
@@ -213,6 +214,7 @@ def compared(runs: dict[str, dict[int, Trace]], policy: str) -> Trace:
         if seed in runs.get(PEER, {})
     ]
     return {
+        "rivals": len(rivals),
         "near": near["regret"],
         "named near": near["named"],
         "lost": lost,
@@ -244,9 +246,14 @@ def summary(folder: Path, sizes: Sizes) -> list[Row]:
                 ("problems that chose no setting", reporting(sizes.problems)),
             )
             for policy, by_name in stands.items()
-            if (chosen := {n: by_name[n] for n in names if n in by_name})
+            if (chosen := {n: by_name[n] for n in names if counts(by_name.get(n))})
         ]
     return rows
+
+
+def counts(stand: Trace | None) -> bool:
+    """Return whether a problem counts in a policy's totals."""
+    return stand is not None and stand["rivals"] >= RIVALS
 
 
 def reporting(problems: Sequence[str]) -> list[str]:

@@ -158,4 +158,11 @@ class TestFigures:
         again = tmp_path / "again.json"
         functions.main([*argv, "--summary", "--json", str(again)])
         assert json.loads(target.read_text()) == json.loads(again.read_text())
-        assert "near the best 1 of 1" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert "bowl 2, d = 2, m = 2" in said
+        assert "all problems" not in said  # where there are no rivals
+
+    def test_a_problem_counts_where_it_has_rivals(self):
+        assert not functions.counts(None)
+        assert not functions.counts({"rivals": 2})
+        assert functions.counts({"rivals": 3})
