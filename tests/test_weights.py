@@ -492,6 +492,34 @@ def test_rows_from_before_and_one_by_one_are_the_same():
     assert torch.allclose(one.std, other.std, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("space", "more"),
+    [(CONTEXTS, {"fade": 0.95}), (GRID, {}), (GRID, {"features": 30})],
+    ids=["contexts", "grid", "waves"],
+)
+def test_a_newcomer_starts_from_the_prior(space, more, tmp_path):
+    """What was learned of the others stays, also after a checkpoint."""
+    policy = cb.GPUCB(space, reward=cb.GP.linear(space, **more), seed=2)
+    played(policy, 10)
+    name = next(iter(space.names.parameters))
+    shown = {"context": torch.ones(4)} if space is CONTEXTS else {}
+    before = policy.posterior(**shown).reward
+    policy.add(name, "new")
+    after = policy.posterior(**shown).reward
+    count = before.mean.shape[-1]
+    assert after.mean.shape[-1] > count
+    assert torch.allclose(after.mean[:count], before.mean, rtol=0, atol=1e-9)
+    assert torch.allclose(after.std[:count], before.std, rtol=0, atol=1e-9)
+    assert after.std[count:].min() > before.std.min()
+    if "features" not in more:  # it shares no weight with the others
+        units = policy._beliefs.units()
+        center = units.center[0, 0]
+        assert (after.mean[count:] - center).abs().max() < 1e-9
+    policy.save(tmp_path / "policy")
+    again = cb.load(tmp_path / "policy")
+    assert torch.equal(played(policy, 5, first=10), played(again, 5, first=10))
+
+
 # -- linear kernels of gpytorch, and catalogues ----------------------------------------
 
 

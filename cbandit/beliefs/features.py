@@ -18,6 +18,7 @@ from torch import Tensor
 from cbandit.actions import Actions, Box, Finite, ProductGrid, Unit, reach
 from cbandit.errors import CBanditError
 
+SPARE = 64  # values of a category that may still be added, with random features
 UNIFORM = 1 / math.sqrt(12)  # the deviation of a uniform draw from the unit interval
 
 
@@ -33,8 +34,8 @@ class Waves(NamedTuple):
 
     Args:
         frequencies: ``(k, m)``, of the standardised numbers.
-        signs: for each category column ``(options, m)``, factors whose average product
-            is that column's kernel.
+        signs: for each category column ``(options + SPARE, m)``, factors whose average
+            product is that column's kernel.
     """
 
     frequencies: Tensor
@@ -90,6 +91,18 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
         self.register_buffer("bent", torch.tensor(self.logs, dtype=torch.bool))
         self.register_buffer("center", center)
         self.register_buffer("spread", size)
+
+    def over(self, actions: Actions) -> FeatureKernel:
+        """Return the kernel over a set in which a category has grown."""
+        grown = copy.deepcopy(self)
+        grown.options = options_of(actions, self.categories)
+        for j, count in enumerate(grown.options):
+            if self.waves and count > len(getattr(self, f"signs_{j}")):
+                raise CBanditError(
+                    f"a cb.GP.linear of random features takes {SPARE} more values of a "
+                    "category than it was made with: begin a new policy with all"
+                )
+        return grown
 
     def suit(self, name: str, actions: Actions) -> None:
         """Raise, naming the argument, unless a set has these coordinates."""

@@ -22,7 +22,13 @@ from cbandit.actions import (
     checked_actions,
     reach,
 )
-from cbandit.beliefs.features import FeatureKernel, Waves, columns_of, options_of
+from cbandit.beliefs.features import (
+    SPARE,
+    FeatureKernel,
+    Waves,
+    columns_of,
+    options_of,
+)
 from cbandit.errors import CBanditError
 
 # of the log of a default noise, as a share of the outcomes' variance: wide enough for
@@ -390,7 +396,7 @@ def _waves(space: Actions, count: int) -> Waves:
             for count_of in options_of(space, of):
                 share = math.exp(-1 / (len(of) * _usual_length(space.dim)))
                 alike = torch.rand(count, generator=generator) < share
-                sign = normal(count_of, count).sign()
+                sign = normal(count_of + SPARE, count).sign()
                 signs.append(torch.where(alike, 1.0, sign))
     return Waves(frequencies, signs)
 

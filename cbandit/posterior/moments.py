@@ -80,6 +80,7 @@ class Inputs(NamedTuple):
         share = devices.put(
             [want / max(n, 1) for n, want in zip(count, wanted, strict=True)],
             z.device,
+            torch.float64,
         )
         gap = z - self.mean
         mean = self.mean + gap * share.unsqueeze(-1)
