@@ -312,14 +312,3 @@ def test_linear_beliefs_keep_what_they_know_and_start_newcomers_at_the_prior(fad
     assert torch.allclose(last.std[:, 3:], after.std[:, 3:].expand(-1, 2), atol=1e-9)
     assert torch.allclose(last.mean[:, 3], last.mean[:, 4], atol=1e-9)
     assert "new" in np.ravel(play(policy, "points", 8, seed=1)).tolist()
-
-
-def test_random_features_do_not_grow():
-    space = cb.Space(**SPACES["grid"])
-    gp = cb.GP.linear(space, features=20)
-    policy = cb.GPUCB(space, reward=gp)
-    play(policy, "grid", 2)
-    with pytest.raises(cb.CBanditError, match="build the policy anew"):
-        policy.add("model", "new")
-    assert policy.actions.size == 9
-    play(policy, "grid", 1)

@@ -118,17 +118,6 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
             "give it the policy's own set"
         )
 
-    def over(self, actions: Actions) -> FeatureKernel:
-        """Return the kernel over a set in which a category has grown."""
-        if self.waves:
-            raise CBanditError(
-                "cb.GP.linear(..., features=n) draws its features for the values that "
-                "a category has: build the policy anew, or leave features= out"
-            )
-        grown = copy.deepcopy(self)
-        grown.options = options_of(actions, self.categories)
-        return grown
-
     @property
     def blocks(self) -> int:
         """How many sets of weights there are: one a combination of categories."""
