@@ -74,13 +74,14 @@ class GP:
         refit_every: hyperparameters are fitted anew after this many observations;
             ``"auto"``: after 5, then whenever there are a fifth more (two at least),
             and half as many more from 100 on; ``None``: only by ``policy.refit()``. A
-            fit of four default functions takes up to 50 ms with 100 observations. A
-            refit rebuilds the posterior as well. With ``u`` observations that takes as
-            long as ``u / 4`` rounds on a grid of 10^6 actions, and ``2 u / 3`` on a
-            free set of 2 x 10^5. So with ``"auto"`` all rebuilds together take about as
-            long as all rounds on such a grid, 3 to 4 times as long on such a set until
-            100 observations, and half of that afterwards. A number ``k`` in its place
-            makes every refit dearer than the last: their share grows like ``u / k``.
+            fit of four default functions takes 25 to 80 ms of one processor with up to
+            100 observations. A refit rebuilds the posterior as well. With ``u``
+            observations that takes as long as ``u / 4`` rounds on a grid of 10^6
+            actions, and ``2 u / 3`` on a free set of 2 x 10^5. So with ``"auto"`` all
+            rebuilds together take about as long as all rounds on such a grid, 3 to 4
+            times as long on such a set until 100 observations, and half of that
+            afterwards. A number ``k`` in its place makes every refit dearer than the
+            last: their share grows like ``u / k``.
         noise_prior: a gpytorch prior of the noise that is learned, as a share of the
             outcomes' variance; ``None``: none.
 
