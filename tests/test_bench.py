@@ -39,6 +39,7 @@ NAMES = (
     "gpu",
     "constrained_functions",
     "defaults",
+    "learning",
     "guarantees",
     "never_pulled",
     "contention",

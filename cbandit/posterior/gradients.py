@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from botorch.models.kernels.categorical import CategoricalKernel
 from gpytorch import kernels as gpk
 from gpytorch.priors import LogNormalPrior
 from numpy.typing import NDArray
@@ -53,7 +52,7 @@ class Factor:
             return None
         factors, first = [], 0
         for leaf, dims in leaves:
-            known = type(leaf) in (gpk.RBFKernel, CategoricalKernel)
+            known = type(leaf) is gpk.RBFKernel or _of_categories(leaf)
             known = known or (type(leaf) is gpk.MaternKernel and leaf.nu == 2.5)
             priors = [prior for _, _, prior, _, _ in leaf.named_priors()]
             if not known or [type(prior) for prior in priors] != [LogNormalPrior]:
@@ -133,6 +132,11 @@ class Matrices:
         return np.concatenate(parts)
 
 
+def _of_categories(kernel: gpk.Kernel) -> bool:
+    """Return whether a kernel is BoTorch's of categories, which is not imported yet."""
+    return type(kernel).__name__ == "CategoricalKernel"
+
+
 def _square_distances(z: Array) -> Array:
     """Return squared distances ``(U, U)`` between rows ``(U, k)`` around 0."""
     if z.shape[1] == 1:
@@ -156,7 +160,7 @@ def inputs_of(factors: list[Factor], x: Array) -> list[Array]:
     inputs = []
     for factor in factors:
         at = x[:, factor.axes]
-        if isinstance(factor.kernel, CategoricalKernel):
+        if _of_categories(factor.kernel):
             differ = at.T[:, :, None] != at.T[:, None]
             inputs.append(differ / at.shape[1])
         else:
