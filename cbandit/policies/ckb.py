@@ -153,6 +153,7 @@ class CKB(GPPolicy):
         if dual is None:
             choices = isinstance(actions, Contextual) and actions.finite
             dual = "resolved" if choices else "projected"
+        checks.one_of("dual", dual, "projected", "queue", "resolved")
         if dual == "resolved":
             self.splits = False  # the price is solved over the whole set
         super().__init__(

@@ -121,7 +121,7 @@ class Dual:
             units: those of the beliefs; ``None``: the user's own.
             epoch: ``T``, or ``"doubling"``; ``None``: it is unknown.
         """
-        checks.one_of("dual", kind, "projected", "queue", "resolved")
+        checks.one_of("dual", kind, "projected", "queue")
         if kind == "projected" and (callable(step) or callable(slack)):
             raise CBanditError(
                 "step and slack may be callables of the round with dual='queue' only"
