@@ -645,3 +645,17 @@ def test_a_pivoted_root_is_a_root_whatever_the_rank(rng):
         assert torch.equal(root[:, -rank:], alone)
         assert not root[:, :-rank].any()
     assert pivoted_root(thin).shape[-1] < 20
+
+
+def test_a_scaled_kernel_keeps_its_categories():
+    """The term holds the amplitude and what differing categories multiply by."""
+    from botorch.models.kernels.categorical import CategoricalKernel
+
+    line = gpytorch.kernels.RBFKernel(active_dims=[0]).double()
+    codes = CategoricalKernel(active_dims=[1]).double()
+    codes.lengthscale = torch.tensor(0.7, dtype=F64)
+    kernel = gpytorch.kernels.ScaleKernel(line * codes).double()
+    kernel.outputscale = torch.tensor(2.0, dtype=F64)
+    (term,) = Covariance(kernel, 2).terms
+    assert term.amplitude.item() == pytest.approx(2.0)
+    assert term.apart.tolist() == pytest.approx([1.0, math.exp(-1 / 0.7)])

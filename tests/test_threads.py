@@ -174,7 +174,8 @@ def test_what_the_error_in_a_fork_advises_works(tmp_path):
 
 def test_all_that_policies_show_waits_for_its_turn():
     """Every public method of every policy is behind the policy's door."""
-    hooks = {"decide", "absorb", "score", "move", "lighten"}
+    hooks = {"decide", "absorb", "score", "acquire", "move"}
+    hooks |= {"lighten", "begin", "limits"}
     free = {"t", "name", "thresholds"}  # one look at one value
     public = [
         getattr(home, name) for home in (cb, cb.baselines) for name in home.__all__

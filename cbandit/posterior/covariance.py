@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gpytorch
@@ -172,7 +172,8 @@ def terms_of(kernel: gpk.Kernel, dims: list[int], dim: int) -> list[Term] | None
         inner, scale = terms_of(kernel.base_kernel, dims, dim), kernel.outputscale
         if inner is None:
             return None
-        return [Term(scale.detach() * term.amplitude, term.forms) for term in inner]
+        scale = scale.detach()
+        return [replace(term, amplitude=scale * term.amplitude) for term in inner]
     parts = []
     for part in kernel.kernels:
         terms = terms_of(part, dims, dim)

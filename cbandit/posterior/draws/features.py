@@ -102,8 +102,10 @@ def waves(
         [_frequencies(term, covariance, streams, count) for term in terms], -1
     )
     normal = _leading(streams.normal(2 * frequencies.shape[-1], functions))
-    normal = devices.put(normal / math.sqrt(count), frequencies.device)
-    size = torch.cat([_root(term).expand(-1, count, 1) for term in terms], 1)
+    device = frequencies.device
+    normal = devices.put(normal / math.sqrt(count), device)
+    roots = [devices.put(_root(term), device) for term in terms]
+    size = torch.cat([root.expand(-1, count, 1) for root in roots], 1)
     cosines, sines = (part * size for part in normal.chunk(2, 1))
     if origin is None:
         origin = frequencies.new_zeros(1, 1, covariance.dim)
@@ -121,7 +123,8 @@ def plane(covariance: Covariance, streams: Streams, functions: int) -> Plane | N
     for term in terms:
         count = covariance.dim if term.forms else 1
         path = _leading(streams.normal(count, functions))
-        path = devices.put(path, covariance.device) * _root(term)
+        root = devices.put(_root(term), covariance.device)
+        path = devices.put(path, covariance.device) * root
         if term.forms:
             slopes = slopes + path * term.forms[0].scale.unsqueeze(-1)
         else:
