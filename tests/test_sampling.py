@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 
+import gpytorch
 import numpy as np
 import pytest
 import torch
