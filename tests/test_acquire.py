@@ -109,6 +109,24 @@ def test_so_it_is_on_a_box(explore):
     torch.testing.assert_close(ours, known, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("explore", [cb.UCB(1.5), cb.TS(1.0)])
+def test_so_it_is_in_contexts(explore):
+    space = cb.Space(model=cb.Category("a", "b", "c"), prompt=cb.Context(2))
+    gp = cb.GP.default(space)
+    common = {"reward": gp, "costs": gp, "explore": explore, "seed": 3}
+    prompts = torch.rand(6, 2, generator=torch.Generator().manual_seed(0))
+    runs = []
+    for kind in (Lagrangian, Known):
+        policy, chosen = kind(space, **common), []
+        for prompt in prompts:
+            choice = policy.ask(context=prompt)
+            chosen.append(int(choice.index))
+            reward = float(prompt[0]) * chosen[-1]
+            policy.tell(choice, reward=reward, cost=reward - 0.5)
+        runs.append(chosen)
+    assert runs[0] == runs[1]
+
+
 def dense(x, y, at, noise, scale=0.3):
     """A posterior by a plain solve."""
 

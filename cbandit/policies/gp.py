@@ -1590,7 +1590,11 @@ class Search:
         on, draws = self.asked.actions, self.asked.streams if self.samples else None
         if on is self.actions:
             return self.beliefs.blocks(draws, self.ahead)
-        return iter([Block(0, on.size, *afresh(self.beliefs, on, self.ahead))])
+        mean, std = afresh(self.beliefs, on, self.ahead)
+        draw = None
+        if draws is not None:
+            _, draw = afresh(self.beliefs, on, self.ahead, draws)
+        return iter([Block(0, on.size, mean, std, draw)])
 
     def _point(self) -> tuple[Best, Tensor | None]:
         """Return the best point of a box."""
