@@ -336,7 +336,7 @@ def test_300_runs_with_heavy_tails_and_20_outstanding():
 
     Costs are lognormal, of variance 1.7 times the squared mean; the best arm costs four
     times the pace, and 20 choices wait. What is left beside promises, once the last
-    choice is made, is at most 2 % of the total, unless the best arm is played.
+    choice is made, is at most 2 % of the total.
     """
     runs, rounds, total, late = 300, 1000, 500.0, 20
     policy = cb.CKB(
@@ -347,7 +347,7 @@ def test_300_runs_with_heavy_tails_and_20_outstanding():
     generator = torch.Generator().manual_seed(0)
     means = torch.linspace(0.2, 2.0, ARMS, dtype=torch.float64)
     actual = torch.zeros(runs, rounds, dtype=torch.float64)
-    promised, played = torch.zeros_like(actual), torch.zeros(runs, rounds).long()
+    promised = torch.zeros_like(actual)
     last, waiting = torch.zeros(runs).long(), []
     for t in range(rounds):
         before = policy.budget["cost1"]
@@ -362,7 +362,7 @@ def test_300_runs_with_heavy_tails_and_20_outstanding():
         noise = torch.randn(runs, generator=generator, dtype=torch.float64)
         cost = torch.where(plays, means[choice.index] * torch.exp(noise - 0.5), 0.0)
         promised[:, t] = after.promised - before.promised
-        actual[:, t], played[:, t] = cost, choice.index
+        actual[:, t] = cost
         waiting.append((choice, means[choice.index].sqrt(), cost))
         if len(waiting) > late:
             old, reward, cost = waiting.pop(0)
@@ -376,9 +376,7 @@ def test_300_runs_with_heavy_tails_and_20_outstanding():
     stated = ((actual - promised).clamp_min(0) * outstanding).sum(-1)
     assert bool((spent - total <= stated + 1e-9).all())
     left = total - spent - ((promised - actual) * outstanding).sum(-1)
-    best = played.gather(-1, last[:, None])[:, 0] == ARMS - 1
-    assert bool(((left <= 0.02 * total) | best).all())
-    assert int(best.sum()) < runs // 6
+    assert bool((left <= 0.02 * total).all())
 
 
 @pytest.mark.parametrize(
