@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gpytorch
 import pytest
 import torch
+from inside import Kronecker, beliefs_of
 
 import cbandit as cb
 
@@ -102,3 +104,48 @@ def test_the_list_ends_where_a_budget_does():
 def test_n_is_a_whole_number(wrong):
     with pytest.raises(cb.CBanditError, match="n must be"):
         policy_on(GRID).ask(n=wrong)
+
+
+@pytest.mark.parametrize("learned", [True, False])
+@pytest.mark.parametrize("trials", [None, 2])
+def test_each_further_choice_is_counted_once(monkeypatch, trials, learned):
+    axis = torch.linspace(0, 1, 12, dtype=F64)
+    grid = cb.ProductGrid([axis, axis**1.1, axis**0.9])
+    kernel = gpytorch.kernels.RBFKernel(ard_num_dims=3).double()
+    kernel.lengthscale = torch.tensor([0.3, 0.4, 0.5], dtype=F64)
+    gp = cb.GP.default(grid) if learned else cb.GP(kernel, noise=0.01)
+    policy = cb.RPOL(grid, reward=gp, costs=gp, explore=cb.UCB(1.0), trials=trials)
+    for _ in range(3):
+        tell(policy, policy.ask())
+    columns, multiply = [], Kronecker.multiply
+
+    def counted(rows, weights):
+        columns.append(weights.shape[-1])
+        return multiply(rows, weights)
+
+    monkeypatch.setattr(Kronecker, "multiply", counted)
+    work = []
+    for _ in range(30):
+        columns.clear()
+        policy.ask()
+        work.append(sum(columns))
+    assert set(work[1:]) == {len(beliefs_of(policy).groups)}
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+def test_a_checkpoint_holds_what_is_open(tmp_path, trials):
+    axis = torch.linspace(0, 1, 12, dtype=F64)
+    policy = policy_on(cb.ProductGrid([axis, axis**1.1, axis**0.9]), trials=trials)
+    choices = [policy.ask() for _ in range(3)]
+    tell(policy, choices[0])
+    for _ in range(3):
+        policy.ask()
+    policy.save(tmp_path / "state")
+    other = cb.load(tmp_path / "state")
+    for each in (policy, other):
+        value = torch.full(choices[1].x.shape[:-1], 0.5, dtype=F64)
+        each.tell(choices[1].id, reward=value, cost=value)
+        each.cancel(choices[2].id)
+        each.ask(n=2)
+    scores = [each.history()["score"].dropna().tolist() for each in (policy, other)]
+    assert scores[0] == scores[1]

@@ -158,6 +158,17 @@ def kept(engine):
     return mean, torch.cat([block.std for block in blocks], -1)[:, 0].square()
 
 
+def dense(row, precision):
+    """Variances of all points after observations of ``precision (T, N)``, by hand."""
+    x = everything(row.points)
+    prior, out = row.kernel()(x).to_dense().detach(), []
+    for p in precision:
+        k = prior[p > 0]
+        inner = k[:, p > 0] + torch.diag(1 / p[p > 0])
+        out.append(prior.diag() - (k * torch.linalg.solve(inner, k)).sum(0))
+    return torch.stack(out)
+
+
 def close(one, other, limit=1e-10):
     for a, b in zip(one, other, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=limit)
@@ -337,6 +348,77 @@ class TestEngineOverASet:
         std = torch.cat([block.std for block in blocks], -1)[:, 0]
         close([std.square()], [want])
         close(kept(engine), row.solved(engine))
+
+    def test_choices_to_come_open_close_and_are_told_in_any_order(self, row):
+        engine, generator = row.made(), draws(4)
+        data, open_ = torch.zeros(TRIALS, row.points.size, dtype=F64), []
+        told, usual = [], torch.full((TRIALS,), 1 / NOISE, dtype=F64)
+        for t in range(60):
+            what, trial = (
+                int(torch.randint(8, (), generator=generator)),
+                torch.arange(2),
+            )
+            if what < 3 or not open_:  # a choice opens, the same places now and then
+                open_.append(torch.randint(20, (TRIALS,), generator=generator))
+            elif what < 6 or (what == 6 and not told):
+                keys = open_.pop(
+                    int(torch.randint(len(open_), (), generator=generator))
+                )
+                if what < 5:  # it is told, else cancelled
+                    x, wanted = row.points.at(keys), [True] * TRIALS
+                    precision = usual if what < 4 else 3 * usual
+                    values = torch.randn(TRIALS, 2, generator=generator, dtype=F64)
+                    update = Update(keys.tolist(), x, values, precision, wanted)
+                    engine.append(update)
+                    told.append(update)
+                    data[trial, keys] += precision
+            elif what == 6:
+                first = told.pop(0)
+                engine.forget(first)
+                data[trial, torch.tensor(first.keys)] -= first.precision
+                data[data < 1] = 0.0
+            else:
+                close(kept(engine)[1:], [dense(row, data)])
+            if not open_:
+                continue
+            coming, total = torch.stack(open_), data.clone()
+            waits = torch.rand(TRIALS, len(open_), generator=generator) < 0.8
+            precision = waits * usual.unsqueeze(-1)
+            for i, keys in enumerate(coming):
+                total[trial, keys] += precision[:, i]
+            ahead = Coming(coming.tolist(), row.points.at(coming), precision)
+            if t % 10 == 9:  # a pass that is left has no effect on the next
+                next(engine.blocks(partition(row.points, 14), None, ahead))
+                if engine.history.stands_for is None:
+                    engine.refresh()
+                    engine.history.stands_for = 0
+            blocks = passed_over(engine, None, None, ahead)
+            std = torch.cat([block.std for block in blocks], -1)[:, 0]
+            close([std.square()], [dense(row, total)])
+        close(kept(engine), row.solved(engine))
+
+    def test_a_choice_to_come_may_take_the_place_of_what_was_forgotten(self, row):
+        engine, usual = row.made(), torch.full((TRIALS,), 1 / NOISE, dtype=F64)
+        updates = []
+        for number in (5, 20):
+            x, values = row.points.at(torch.tensor([number] * 2)), torch.ones(2, 2)
+            keys, wanted = [number] * TRIALS, [True] * TRIALS
+            updates.append(Update(keys, x, values.double(), usual, wanted))
+            engine.append(updates[-1])
+
+        def after(numbers):
+            keys = torch.tensor(numbers).unsqueeze(-1).expand(-1, TRIALS)
+            precision = usual.unsqueeze(-1).expand(-1, len(numbers))
+            ahead = Coming(keys.tolist(), row.points.at(keys), precision)
+            blocks = passed_over(engine, None, None, ahead)
+            return torch.cat([block.std for block in blocks], -1)[:, 0].square()
+
+        after([31])
+        engine.forget(updates[0])
+        kept(engine)  # from here on its slot is free
+        data = torch.zeros(TRIALS, row.points.size, dtype=F64)
+        data[:, [20, 31, 40]] = 1 / NOISE
+        close([after([31, 40])], [dense(row, data)])
 
     def test_covariances(self, row):
         engine = row.made()

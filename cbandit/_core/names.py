@@ -51,9 +51,9 @@ CLASSES = {
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Engine Form Group History
-        Inputs Joint Known Kronecker Log Lots Merged Moments Observation Outcomes Part
-        _Pending Plan Prior Recomputed Ridge Root Scale Slots Spot Stacked Stored Swept
-        System TableKernel Tally Term Units Update Weights
+        Inputs Joint Known Kronecker Log Lots Merged Moments Observation _Opened
+        Outcomes Part _Pending Plan Prior Recomputed Ridge Root Scale Slots Spot Stacked
+        Stored Swept System TableKernel Tally Term Units Update Weights
     """,
     "cbandit.scores": "Feasible LeastViolating PrimalDual Rectified Reward",
     "cbandit.search": "Climbs",

@@ -297,11 +297,10 @@ class Beliefs(Value):
                 means and standard deviations instead.
             ahead: outstanding choices; variances are as if their feedback had come.
         """
-        if not ahead and look.beside is None and look.score in SCORES:
-            if len(self.groups) == 1:
-                find = self.groups[0].fused()
-                if find is not None:
-                    return self._fused(find, look, streams)
+        if len(self.groups) == 1 and look.beside is None and look.score in SCORES:
+            find = self.groups[0].fused(ahead)
+            if find is not None:
+                return self._fused(find, look, streams)
         blocks = self._blocks(streams, ahead)
         stretches = (
             (b.start, b.mean, b.std if b.draw is None else b.draw) for b in blocks
@@ -954,9 +953,12 @@ class Group(Value):
 
     # -- looking ---------------------------------------------------------------------
 
-    def fused(self) -> Fused | None:
+    def fused(self, ahead: Sequence[Ahead] = ()) -> Fused | None:
         """Return the engine's pass that updates and scores at once, if it has one."""
-        return None if self.scale.standardize else self.engine.fused
+        if self.scale.standardize or (ahead and not self.held.opens):
+            return None
+        find = self.engine.fused
+        return partial(find, ahead=self._coming(ahead)) if find and ahead else find
 
     def blocks(
         self,

@@ -601,12 +601,18 @@ class History:
         lost = sums - precision < DROWNED * precision
         return bool((lost & devices.put(others, self.device)).any())
 
-    def release(self) -> None:
-        """Let emptied slots be used again, once no pending change refers to them."""
+    def release(self) -> bool:
+        """Let emptied slots be used again, once no pending change refers to them.
+
+        Return whether there were any.
+        """
+        freed = False
         for trial, slot in self._emptied:
             if self._count[trial][slot] == 0 and (trial, slot) not in self._ahead:
                 self._slots.release(trial, slot)
+                freed = True
         self._emptied.clear()
+        return freed
 
     def look_ahead(self, slots: Sequence[Sequence[int]]) -> None:
         """Reserve the slots of outstanding choices, one list a choice.

@@ -37,13 +37,16 @@ from cbandit.posterior.draws.roots import pivoted_root
 from cbandit.posterior.look import Best, Block
 from cbandit.posterior.observations import Between, Coming, History, Update
 from cbandit.posterior.units import Scale
-from cbandit_kernels import Look
 
 Path = Callable[[Tensor], Tensor]
 """A joint draw less its mean: a function ``(T, n, d) -> (T, F, n)`` of points."""
 
-Fused = Callable[[Look, "Streams | None"], Best]
-"""A backend's pass over the set: it applies observations and finds the best action."""
+Fused = Callable[..., Best]
+"""A backend's pass over the set: it applies observations and finds the best action.
+
+It takes the look, streams or ``None`` and, where the engine ``opens``, outstanding
+choices or ``None``.
+"""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ class Engine:
     """Whether its dtype is so narrow that forgetting leaves errors."""
     light = False
     """Whether a checkpoint leaves its arrays out."""
+    opens = False
+    """Whether its pass that updates and scores at once takes outstanding choices."""
     stale = False
     """Whether the means in its arrays are of older targets."""
 

@@ -13,6 +13,11 @@ is looked at: each action a few times in a life. Deviations are within 1e-8 of t
 prior's down to noise of 1e-12 (in float32 within 1e-3), unless actions lie so close
 that rounded kernel values no longer tell them apart.
 
+Outstanding choices count in a second array of variances, which stands for the data and
+these choices together. It is kept from look to look: a choice enters it once, when it
+opens, and leaves it when it is cancelled. When it is told, data and open choices
+together stay what they were, and so does the array.
+
 Changes wait until the next pass, which applies them, block by block, just before the
 block is handed out: a round reads and writes each number once. On CUDA one kernel does
 all of it, score and argmax included.
@@ -37,8 +42,10 @@ from cbandit.posterior.engines.protocol import Engine, Fused, Plan
 from cbandit.posterior.look import Best, Block, first_of
 from cbandit.posterior.observations import Coming, Update, explained
 from cbandit.posterior.rows.protocol import Columns, Rows
-from cbandit.posterior.system import Spot
+from cbandit.posterior.system import Spot, System
 from cbandit_kernels import Change, Found, Look, native
+
+SAME = 1e-12  # share of a precision by which sums in another order may differ
 
 
 class Swept(Engine):
@@ -53,6 +60,7 @@ class Swept(Engine):
     """
 
     keeps_all = False
+    opens = True
     BACKEND: str | None = None  # "triton" insists on its kernels, on the CPU too
     REFRESH_BYTES = 1 << 30
     PENDING_LIMIT = 32
@@ -92,6 +100,7 @@ class Swept(Engine):
         self._to_prior()
         self._pending: list[_Pending] = []
         self._floor: Tensor | None = None  # below it a variance is solved for
+        self._opened: _Opened | None = None
         self._changes = self._forgotten = 0
         self.drift = 0.0
         self.refreshes = 0
@@ -191,9 +200,9 @@ class Swept(Engine):
             self.refreshes += 1
             self.history.release()
             self._compute_afresh()
-            self._floor = None
+            self._floor = self._opened = None
             if self.history.sharp_together():
-                self._solve_for_fallen()
+                self._floor = self._solve_for_fallen(self.var, self._floor)
 
     def _compute_afresh(self) -> None:
         used = self.history.used
@@ -251,29 +260,34 @@ class Swept(Engine):
                 for start, stop in self.stretches(self.step):
                     changes(start, stop, *self.arrays(start, stop))
             if self.history.cancels:
-                self._solve_for_fallen()
+                self._floor = self._solve_for_fallen(self.var, self._floor)
             self._settled()
 
     def _settled(self) -> None:
         """Mark all waiting changes as applied."""
         self._pending.clear()
         self.stale = False
-        self.history.release()
+        if self.history.release():
+            self._opened = None  # it may count an action whose slot is free now
 
-    def _solve_for_fallen(self) -> None:
+    def _solve_for_fallen(
+        self, var: Tensor, floor: Tensor | None, ahead: Coming | None = None
+    ) -> Tensor:
         """Solve again for variances that have fallen far since the last such solve.
 
-        The rounding errors of the subtractions may be large beside what remains.
+        The rounding errors of the subtractions may be large beside what remains. The
+        result is the floor ``(T, n)`` below which they are to be solved for next.
         """
-        if self._floor is None:
-            self._floor = torch.full_like(self.var, self.FALLEN * self._scale**2)
-        if self._forgotten:  # variances may have risen
-            torch.maximum(self._floor, self.FALLEN * self.var, out=self._floor)
-        fallen = (self.var < self._floor).any(0).nonzero()[:, 0]
+        if floor is None:
+            floor = torch.full_like(var, self.FALLEN * self._scale**2)
+        if self._forgotten or ahead is not None:  # variances may have risen
+            torch.maximum(floor, self.FALLEN * var, out=floor)
+        fallen = (var < floor).any(0).nonzero()[:, 0]
         for some in fallen.split(self.SOLVED_TOGETHER):
-            _, var = self.history.at(self.points_of(some + self._ends[0]))
-            self.var[:, some] = var.clamp_min(0).to(self.dtype)
-            self._floor[:, some] = self.FALLEN * self.var[:, some]
+            _, solved = self.history.at(self.points_of(some + self._ends[0]), ahead)
+            var[:, some] = solved.clamp_min(0).to(self.dtype)
+            floor[:, some] = self.FALLEN * var[:, some]
+        return floor
 
     def at(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return means ``(T, F, k)`` and variances ``(T, k)`` at stored actions."""
@@ -290,6 +304,7 @@ class Swept(Engine):
         if self.history.used == 0:
             return
         self.settle()
+        self._opened = None  # the rounding errors of its changes go with it
         self.drift = self._off()
         # NaN counts as drift
         if self.drift <= (1e-10 if self.dtype == torch.float64 else 1e-4):
@@ -340,7 +355,7 @@ class Swept(Engine):
             self.settle()
         history, number = self.history, self.history.stands_for
         history.stands_for = None
-        less = None if ahead is None else self._ahead(ahead)
+        opened = None if ahead is None else self._open(ahead)
         changes = self._columns()
         path = None if streams is None else self._draw(streams)
         if changes is None:  # nothing is written: one may stop anywhere
@@ -349,8 +364,8 @@ class Swept(Engine):
             mean, var = self.arrays(start, stop)
             if changes is not None:
                 changes(start, stop, mean, var)
-            if less is not None:
-                var = var - less(start, stop).square().sum(-2)
+            if opened is not None:
+                var = opened.var[:, start - self._ends[0] : stop - self._ends[0]]
             std = var.clamp_min(0).sqrt_().unsqueeze(1)
             draw = None if path is None else path(start, stop)
             yield Block(start, stop, mean, std, draw)
@@ -359,8 +374,9 @@ class Swept(Engine):
         if changes is not None:
             self._settled()
             history.stands_for = number
-        elif less is not None:
-            history.release()
+        if opened is not None:
+            history.release()  # it counts what it should: no slot that comes free
+            self._opened = opened
 
     @property
     def fused(self) -> Fused | None:
@@ -368,11 +384,20 @@ class Swept(Engine):
         known = self.device.type == "cuda" or native(self.mean)
         return self._find if known or self.BACKEND else None
 
-    def _find(self, look: Look, streams: Streams | None = None) -> Best:
+    def _find(
+        self, look: Look, streams: Streams | None = None, ahead: Coming | None = None
+    ) -> Best:
         """Apply waiting changes and find the best action, in one pass."""
         many = len(self._pending) > self.FUSED_LIMIT
-        if self.stale or many or self.history.cancels:
+        if self.stale or many or self.history.cancels or ahead is not None:
             self.settle()
+        opened = None if ahead is None else self._open(ahead)
+        variances = self.var if opened is None else opened.var
+
+        def arrays(start: int, stop: int) -> tuple[Tensor, Tensor]:
+            at = slice(start - self._ends[0], stop - self._ends[0])
+            return self.mean[..., at], variances[:, at]
+
         with self.history.writing():
             weights, change = self._stacked(len(self._pending))
             draw = None if streams is None else self._draw(streams)
@@ -380,8 +405,10 @@ class Swept(Engine):
             whole = self.rows.seamless(draw)
             step = self.prior.actions.size if whole else self.step
             cuts = list(self.stretches(step))
-            bests = [go(start, *self.arrays(start, stop)) for start, stop in cuts]
+            bests = [go(start, *arrays(start, stop)) for start, stop in cuts]
             self._settled()
+        if opened is not None:
+            self._opened = opened
         if len(bests) == 1:
             return Best(bests[0].value, bests[0].index, bests[0].estimate)
         value = torch.stack([best.value for best in bests])
@@ -395,7 +422,7 @@ class Swept(Engine):
             weights, change = self._stacked(0)
             go = self.rows.rounds(weights, change, again, draw, self.BACKEND)
             for k in set(chosen.tolist()):
-                bests[k] = go(cuts[k][0], *self.arrays(*cuts[k]))
+                bests[k] = go(cuts[k][0], *arrays(*cuts[k]))
             return candidates()
 
         return first_of(candidates(), look.reach, closer)
@@ -415,11 +442,11 @@ class Swept(Engine):
             spread[:, j], shift[..., j] = change.spread, change.shift
         return weights, Change(spread, shift)
 
-    def _ahead(self, ahead: Coming) -> Columns:
-        """Return columns whose squares outstanding choices take off the variance.
+    def _open(self, ahead: Coming) -> _Opened:
+        """Return the variances with the choices ``ahead`` counted as told.
 
-        They are combinations of kernel rows: the choices take slots in which nothing
-        has been observed.
+        Those of the last look are changed in place where data and choices together
+        are others now. They are kept from :attr:`_opened` until the caller is done.
         """
         places = []
         for names, x in zip(ahead.keys, ahead.x, strict=True):
@@ -429,15 +456,61 @@ class Swept(Engine):
             places.append(slots)
         self.history.look_ahead(places)
         slot = devices.put(places, self.device).mT  # T x b
-        gram, system = self.history.gram, self.history.system()
+        told = self.history.precision[:, : self.history.used]
+        wanted = told.scatter_add(1, slot, ahead.precision)
+        opened, self._opened = self._opened, None
+        if opened is None:
+            self.settle()
+            opened = _Opened(self.var.clone(), told.clone())
+        grown = wanted.shape[1] - opened.precision.shape[1]
+        held = torch.nn.functional.pad(opened.precision, (0, grown))
+        gap = wanted - held
+        same = gap.abs() <= SAME * wanted.maximum(held)  # sums in another order
+        gap = gap.masked_fill(same, 0.0)
+        # first what left is taken out, for that is exact by the system without it
+        system = self._precise(held + gap.clamp_max(0))
+        for change, sign in ((-gap, 1.0), (gap, -1.0)):
+            self._count(opened.var, system, change.clamp_min(0), sign)
+        floor = opened.floor
+        if self.history.cancels:
+            floor = self._solve_for_fallen(opened.var, floor, ahead)
+        return _Opened(opened.var, torch.where(same, held, wanted), floor)
+
+    def _precise(self, precision: Tensor) -> System:
+        """Return the system of slots of a ``precision (T, U)``, without outcomes."""
+        root, slots = precision.sqrt(), torch.arange(precision.shape[1])
+        slots = devices.put(slots, self.device).expand(len(root), -1)
+        return System(self.history.gram, root, root.new_zeros(*root.shape, 0), slots)
+
+    def _count(
+        self, var: Tensor, system: System, precision: Tensor, sign: float
+    ) -> None:
+        """Add to ``var (T, n)`` what observations take off it, times ``sign``.
+
+        Args:
+            var: changed in place.
+            system: of the slots without these observations.
+            precision: of the observations at each slot, ``(T, U)``.
+            sign: 1 or -1.
+        """
+        count = int((precision > 0).sum(-1).max())
+        if count == 0:
+            return
+        precision, slot = precision.topk(count)  # T x b
+        gram = self.history.gram
         k = gram.gather(-1, slot.unsqueeze(1).expand(-1, gram.shape[1], -1))
         w = system.solve(k)
-        at = slot.unsqueeze(-1).expand(-1, -1, slot.shape[-1])
+        at = slot.unsqueeze(-1).expand(-1, -1, count)
         inner = (k - gram @ w).gather(1, at)
         ones = torch.ones_like(slot, dtype=w.dtype).unsqueeze(1)
         weights = (-w).scatter_add_(1, slot.unsqueeze(1), ones)
-        z = explained(inner, weights.mT, ahead.precision)
-        return self.rows.multiply(z.mT)
+        z = explained(inner, weights.mT, precision)
+        room = max(1, self._room() // max(1, self.rows.bytes_per_column()))
+        for some in z.mT.split(room, -1):
+            columns = self.rows.multiply(some)
+            for start, stop in self.stretches(self.step):
+                part = var[:, start - self._ends[0] : stop - self._ends[0]]
+                part.add_(columns(start, stop).square_().sum(-2), alpha=sign)
 
     def _columns(self) -> _Changes | None:
         if not self._pending and not self.stale:
@@ -492,9 +565,25 @@ class Swept(Engine):
 
     def bytes(self) -> int:
         """Return the bytes that the arrays take now."""
-        floor = 0 if self._floor is None else self._floor.nbytes
+        arrays = [self.mean, self.var, self._floor]
+        if self._opened is not None:
+            arrays += self._opened
         rows = self.history.used * self.rows.bytes_per_row()
-        return self.mean.nbytes + self.var.nbytes + floor + rows
+        return rows + sum(array.nbytes for array in arrays if array is not None)
+
+
+class _Opened(NamedTuple):
+    """Variances with outstanding choices counted as if they had been told.
+
+    Args:
+        var: of the stored actions, ``(T, n)``.
+        precision: of data and choices together, by slot, ``(T, U)``.
+        floor: below it a variance is solved for again, ``(T, n)``; ``None``: none was.
+    """
+
+    var: Tensor
+    precision: Tensor
+    floor: Tensor | None = None
 
 
 class _Pending(NamedTuple):
