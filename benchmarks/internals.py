@@ -14,6 +14,7 @@ from torch import Tensor
 
 import cbandit as cb
 from cbandit._core.randomness import Streams
+from cbandit.experiments.intervals import interval
 from cbandit.policies.choices import Asked
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.engines.swept import Swept
@@ -28,6 +29,7 @@ __all__ = [
     "believed",
     "block_of",
     "inner_of",
+    "interval",
     "made_in_registers",
     "maximise_box",
     "own_block",

@@ -24,11 +24,11 @@ from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
 from cbandit.experiments import results
 from cbandit.experiments.catalogue import EXPERIMENTS, find, jobs_in, jobs_of, kept_in
-from cbandit.experiments.compare import _powers as in_latex_numbers
-from cbandit.experiments.compare import interval
+from cbandit.experiments.compare import Comparison, in_latex
 from cbandit.experiments.experiment import Task
 from cbandit.experiments.figures import Outcome, draw_together
 from cbandit.experiments.figures import comparison_title as compared_title
+from cbandit.experiments.intervals import holm, interval
 from cbandit.experiments.named import Home
 from cbandit.experiments.report import number
 from cbandit.experiments.results import (

@@ -42,6 +42,7 @@ NAMES = (
     "learning",
     "guarantees",
     "never_pulled",
+    "intervals",
     "contention",
     "peers",
     "wild_readings",

@@ -19,6 +19,13 @@ def compare(
             help="policy, folder, or a parameter in which the folders differ.",
         ),
     ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Compare with this one, not the first."),
+    ] = None,
+    all_pairs: Annotated[
+        bool, typer.Option("--all-pairs", help="Compare each with each other.")
+    ] = False,
     latex: Annotated[
         bool, typer.Option("--latex", help="Print a table for a paper.")
     ] = False,
@@ -27,9 +34,12 @@ def compare(
         typer.Option(metavar="FILE", help="Draw the differences."),
     ] = None,
 ) -> None:
-    """Compare results trial by trial: paired differences, with bootstrap intervals.
+    """Compare results trial by trial: paired differences, with their intervals.
 
-    Compares the policies of one folder, or several folders policy by policy.
+    Compares the policies of one folder, or several folders policy by policy. Intervals
+    are 95 % ones of the studentised bootstrap, from 6 trials on. A star marks
+    differences from 0 that stay significant when Holm's procedure has corrected for
+    all differences in the column.
 
     Example: cbandit compare results/mine results/other --latex
     """
@@ -38,7 +48,8 @@ def compare(
     from cbandit.experiments.figures import draw_comparison
 
     settings = [kept_in(folder).settings for folder in folders]
-    compared = comparing.compare(list(zip(folders, settings, strict=True)), by)
+    pairs = list(zip(folders, settings, strict=True))
+    compared = comparing.compare(pairs, by, baseline, all_pairs)
     words = comparing.in_latex if latex else comparing.in_lines
     print("\n".join(words(compared, settings[0])))
     if figure is not None:

@@ -6,24 +6,26 @@ vary less than the trials themselves, and it is these that are compared.
 
 from __future__ import annotations
 
+import itertools
 import math
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pandas
 
 from cbandit.errors import CBanditError
+from cbandit.experiments.intervals import (
+    COVERAGE,
+    FEWEST,
+    LEVEL,
+    Difference,
+    holm,
+    interval,
+)
 from cbandit.experiments.report import COLUMNS, columns, number
 from cbandit.experiments.results import read_rounds
 from cbandit.experiments.settings import Settings
-
-Interval = tuple[float, float, float]
-"""A mean difference, and the ends of its 95 % interval."""
-LEVEL = 0.95
-DRAWS = 9999  # resamples of the bootstrap
 
 
 @dataclass(frozen=True)
@@ -34,65 +36,71 @@ class Comparison:
         by: the column, such as ``policy``.
         words: what they have in common.
         values: a row for each trial that all of them have; columns by the value of
-            ``by``, then by metric. The others are compared with the first value.
+            ``by``, then by metric.
+        pairs: the two values that are compared in each difference, in its order.
     """
 
     by: str
     words: str
     values: pandas.DataFrame
+    pairs: tuple[tuple[str, str], ...]
 
     @property
     def names(self) -> list[str]:
         """The values of the column ``by``."""
         return [str(name) for name in self.values.columns.unique(0)]
 
-    def difference(self, name: str, metric: str) -> Interval:
-        """Return the mean of ``name`` less that of the first, with its interval."""
-        gaps = self.values[name, metric] - self.values[self.names[0], metric]
+    @property
+    def metrics(self) -> dict[str, str]:
+        """The metrics that are compared, and their heads."""
+        return dict(COLUMNS)
+
+    def difference(self, name: str, other: str, metric: str) -> Difference:
+        """Return the mean of ``name`` less that of ``other``, with its interval."""
+        gaps = self.values[name, metric] - self.values[other, metric]
         return interval(gaps.to_numpy("float64"))
 
-    def rows(self) -> list[tuple[list[str], list[str]]]:
-        """Return the table's rows: names (two for a difference), and the cells."""
-        first, *others = self.names
-        count = len(self.values)
-        mean, sem = self.values.mean(skipna=False), self.values.sem(skipna=False)
-        if count == 1:
-            sem[:] = 0.0
-        out = [
-            ([name], [number(mean[name, k], sem[name, k], count) for k in COLUMNS])
-            for name in self.names
+    def mean(self, name: str, metric: str) -> tuple[float, float]:
+        """Return a mean over the trials and its standard error."""
+        values = self.values[name, metric]
+        sem = values.sem(skipna=False) if len(values) > 1 else 0.0
+        return float(values.mean(skipna=False)), float(sem)
+
+    def best(self, metric: str) -> str | None:
+        """Return who is significantly better than every other, if one is."""
+        means = {name: self.mean(name, metric)[0] for name in self.names}
+        if any(map(math.isnan, means.values())):
+            return None
+        best, *others = sorted(means, key=lambda name: means[name])
+        tests = holm([self.difference(best, x, metric).p for x in others])
+        return best if all(p < 1 - LEVEL for p in tests) else None
+
+
+Tested = Mapping[tuple[int, str, str, str], Difference]
+"""Differences by the number of their comparison, the two names and the metric."""
+
+
+def tested(compared: Sequence[Comparison]) -> Tested:
+    """Return all differences; of each metric, the tests are corrected together."""
+    out = {}
+    for metric in dict.fromkeys(k for table in compared for k in table.metrics):
+        keys = [
+            (place, *pair, metric)
+            for place, table in enumerate(compared)
+            for pair in table.pairs
+            if metric in table.metrics
         ]
-        for name in others:
-            gaps = [_in_words(self.difference(name, metric)) for metric in COLUMNS]
-            out.append(([name, first], gaps))
-        return out
-
-
-def interval(differences: np.ndarray) -> Interval:
-    """Return the mean of ``(n,)`` paired differences and its bootstrap interval.
-
-    The ends of the interval are NaN where there is only one pair.
-    """
-    from scipy.stats import bootstrap
-
-    mean = float(differences.mean())
-    if len(differences) < 2 or not math.isfinite(mean):
-        return mean, math.nan, math.nan
-    if (differences == differences[0]).all():
-        return mean, mean, mean
-    ends = bootstrap(
-        (differences,),
-        lambda d, axis: d.mean(axis),
-        n_resamples=DRAWS,
-        confidence_level=LEVEL,
-        method="BCa",
-        rng=0,
-    ).confidence_interval
-    return mean, float(ends.low), float(ends.high)
+        gaps = [compared[key[0]].difference(*key[1:]) for key in keys]
+        for key, gap, p in zip(keys, gaps, holm([x.p for x in gaps]), strict=True):
+            out[key] = gap._replace(p=p)
+    return out
 
 
 def compare(
-    folders: Sequence[tuple[Path, Settings]], by: str | None = None
+    folders: Sequence[tuple[Path, Settings]],
+    by: str | None = None,
+    baseline: str | None = None,
+    all_pairs: bool = False,
 ) -> list[Comparison]:
     """Compare policies, folders or parameters, pairing trials of the same number.
 
@@ -102,7 +110,11 @@ def compare(
         folders: where results lie, and their settings.
         by: the column to compare: ``policy``, ``folder``, or a parameter in which the
             folders differ. The default is ``policy`` for one folder, else ``folder``.
+        baseline: the value that the others are compared with; unless given, the first.
+        all_pairs: compare each with each other instead.
     """
+    if baseline is not None and all_pairs:
+        raise CBanditError("--baseline and --all-pairs: give one of them")
     by = by or ("policy" if len(folders) == 1 else "folder")
     _check_alike(folders)
     labels = [{"folder": _name(path, folders), **s.world} for path, s in folders]
@@ -135,11 +147,26 @@ def compare(
         values = pandas.concat(group, axis=1, join="inner").sort_index()
         if values.empty:
             raise CBanditError(f"{', '.join(group)} have no trials in common")
-        out.append(Comparison(by, alike_words, values))
-    if all(len(pairs.names) == 1 for pairs in out):
-        has = ", ".join(pairs.names[0] for pairs in out)
+        pairs = _pairs([*group], by, baseline, all_pairs)
+        out.append(Comparison(by, alike_words, values, pairs))
+    if not any(table.pairs for table in out):
+        has = ", ".join(table.names[0] for table in out)
         raise CBanditError(f"nothing to compare by {by}: there is only {has}")
-    return [pairs for pairs in out if len(pairs.names) > 1]
+    return [table for table in out if table.pairs]
+
+
+def _pairs(
+    names: Sequence[str], by: str, baseline: str | None, all_pairs: bool
+) -> tuple[tuple[str, str], ...]:
+    """Return the pairs to compare of some values of a column."""
+    if all_pairs:
+        return tuple((b, a) for a, b in itertools.combinations(names, 2))
+    first = names[0] if baseline is None else baseline
+    if first not in names:
+        raise CBanditError(
+            f"--baseline must be a {by}, one of {', '.join(names)}; got {first!r}"
+        )
+    return tuple((name, first) for name in names if name != first)
 
 
 def _check_alike(folders: Sequence[tuple[Path, Settings]]) -> None:
@@ -167,59 +194,134 @@ def _name(path: Path, folders: Sequence[tuple[Path, Settings]]) -> str:
 
 def in_lines(compared: Sequence[Comparison], settings: Settings) -> list[str]:
     """Return a table for each comparison: means, and differences with intervals."""
-    out = [_head(settings)]
-    for pairs in compared:
-        count = len(pairs.values)
+    out, gaps = [f"{_head(settings)}; {_method(compared)}"], tested(compared)
+    for place, table in enumerate(compared):
+        count = len(table.values)
         words = f"{count} pairs" if count > 1 else "1 pair"
-        out.append(f"{pairs.words + ': ' if pairs.words else ''}{words} of trials")
-        rows = [[" - ".join(names), *cells] for names, cells in pairs.rows()]
-        out += columns([[pairs.by, *COLUMNS.values()], *rows])
+        out.append(f"{table.words + ': ' if table.words else ''}{words} of trials")
+        rows = [
+            [name, *(number(*table.mean(name, k), count) for k in table.metrics)]
+            for name in table.names
+        ]
+        rows += [
+            [
+                " - ".join(pair),
+                *(_in_words(gaps[place, *pair, k]) for k in table.metrics),
+            ]
+            for pair in table.pairs
+        ]
+        out += columns([[table.by, *table.metrics.values()], *rows])
     return out
 
 
 def _head(settings: Settings) -> str:
+    rounds = f"after {settings.horizon} rounds"
+    return f"{settings.experiment}: {rounds}, mean +- standard error"
+
+
+def _method(compared: Sequence[Comparison]) -> str:
+    """Say how differences were judged, or why they were not."""
+    counts = [len(table.values) for table in compared]
+    if max(counts) < FEWEST:
+        return (
+            "paired differences without intervals: too few trials "
+            f"({max(counts)}; {FEWEST} are needed)"
+        )
+    tests = sum(len(table.pairs) for table in compared)
+    star = "* differs from 0"
+    if tests > 1:
+        star += f", corrected for the {tests} differences of a column (Holm)"
     return (
-        f"{settings.experiment}: after {settings.horizon} rounds, mean +- standard "
-        f"error; paired differences with {LEVEL:.0%} bootstrap intervals"
+        f"paired differences with {LEVEL:.0%} intervals, each by itself, of the "
+        f"studentised bootstrap (measured coverage {COVERAGE}); {star}"
     )
 
 
-def _in_words(difference: Interval) -> str:
-    mean, low, high = difference
-    if math.isnan(mean):
+def _in_words(gap: Difference) -> str:
+    if math.isnan(gap.mean):
         return "unknown"
-    ends = "" if math.isnan(low) else f" [{low + 0.0:.3g}, {high + 0.0:.3g}]"
-    return f"{mean + 0.0:+.3g}{ends}"
+    ends = f" [{gap.low + 0.0:.3g}, {gap.high + 0.0:.3g}]"
+    shown = "" if math.isnan(gap.low) else ends + " *" * (gap.p < 1 - LEVEL)
+    return f"{gap.mean + 0.0:+.3g}{shown}"
 
 
 def in_latex(compared: Sequence[Comparison], settings: Settings) -> list[str]:
-    """Return all comparisons as one LaTeX table; it needs the package booktabs."""
-    out = [
-        f"% {_head(settings)}",
-        r"\begin{tabular}{l" + "r" * len(COLUMNS) + "}",
-        r"\toprule",
-        " & ".join([_escaped(compared[0].by), *COLUMNS.values()]) + r" \\",
+    """Return all comparisons as one LaTeX table; it needs the package booktabs.
+
+    The numbers of a column share one power of ten, which its head shows. A mean is bold
+    if it is significantly better than every other.
+    """
+    metrics = compared[0].metrics
+    powers = {metric: _power(compared, metric) for metric in metrics}
+    heads = [
+        _escaped(head) + (rf" $/\,10^{{{powers[k]}}}$" if powers[k] else "")
+        for k, head in metrics.items()
     ]
-    for pairs in compared:
+    out = [
+        f"% {_head(settings)}; {_method(compared)}; bold: better than every other",
+        r"\begin{tabular}{l" + "r" * len(metrics) + "}",
+        r"\toprule",
+        " & ".join([_escaped(compared[0].by), *heads]) + r" \\",
+    ]
+    gaps = tested(compared)
+    for place, table in enumerate(compared):
         out.append(r"\midrule")
-        if pairs.words:
-            wide = len(COLUMNS) + 1
-            out.append(rf"\multicolumn{{{wide}}}{{l}}{{{_escaped(pairs.words)}}} \\")
-        for names, cells in pairs.rows():
-            shown = [c if c == "unknown" else f"${_powers(c)}$" for c in cells]
-            name = " $-$ ".join(map(_escaped, names))
-            out.append(" & ".join([name, *shown]) + r" \\")
+        if table.words:
+            wide = len(metrics) + 1
+            out.append(rf"\multicolumn{{{wide}}}{{l}}{{{_escaped(table.words)}}} \\")
+        best = {metric: table.best(metric) for metric in metrics}
+        for name in table.names:
+            cells = [
+                _mean_in_latex(table, name, k, powers[k], bold=best[k] == name)
+                for k in metrics
+            ]
+            out.append(" & ".join([_escaped(name), *cells]) + r" \\")
+        out.append(r"\addlinespace")
+        for pair in table.pairs:
+            cells = [_gap_in_latex(gaps[place, *pair, k], powers[k]) for k in metrics]
+            out.append(" & ".join([" $-$ ".join(map(_escaped, pair)), *cells]) + r" \\")
     return [*out, r"\bottomrule", r"\end{tabular}"]
 
 
-def _powers(words: str) -> str:
-    """Return a text with its numbers in TeX's notation."""
-    words = re.sub(r"e([-+])0*(\d+)", _power, words)
-    return words.replace("+-", r"\pm")
+def _power(compared: Sequence[Comparison], metric: str) -> int:
+    """Return the power of ten that the numbers of a column are shown in."""
+    means = [abs(t.mean(name, metric)[0]) for t in compared for name in t.names]
+    largest = max((x for x in means if x > 0 and math.isfinite(x)), default=1.0)
+    power = math.floor(math.log10(largest))
+    return power if power >= 4 or power <= -3 else 0
 
 
-def _power(match: re.Match[str]) -> str:
-    return rf"\cdot 10^{{{match[1].strip('+')}{match[2]}}}"
+def _mean_in_latex(
+    table: Comparison, name: str, metric: str, power: int, bold: bool
+) -> str:
+    mean, sem = table.mean(name, metric)
+    if math.isnan(mean):
+        return "unknown"
+    places = _places(sem if sem else mean, power)
+    shown = f"{mean / 10**power:.{places}f}"
+    spread = rf" \pm {sem / 10**power:.{places}f}" if len(table.values) > 1 else ""
+    shown = rf"\mathbf{{{shown}}}" if bold else shown
+    return f"${shown}{spread}$"
+
+
+def _gap_in_latex(gap: Difference, power: int) -> str:
+    if math.isnan(gap.mean):
+        return "unknown"
+    wide = gap.mean if math.isnan(gap.low) else (gap.high - gap.low) / 2
+    places = _places(wide or gap.mean, power)
+    mean, *ends = (f"{x / 10**power + 0.0:.{places}f}" for x in gap[:3])
+    mean = mean if mean.startswith("-") else f"+{mean}"
+    if math.isnan(gap.low):
+        return f"${mean}$"
+    star = "^{*}" if gap.p < 1 - LEVEL else ""
+    return f"${mean}{star}\\ [{', '.join(ends)}]$"
+
+
+def _places(size: float, power: int) -> int:
+    """Return how many decimals show two digits of ``size`` in that power of ten."""
+    if not size or not math.isfinite(size):
+        return 0
+    return min(6, max(0, 1 - math.floor(math.log10(abs(size) / 10**power))))
 
 
 def _escaped(words: str) -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cbandit.errors import CBanditError
-from cbandit.experiments.compare import LEVEL, Comparison
+from cbandit.experiments.compare import Comparison, tested
 from cbandit.experiments.experiment import Experiment
-from cbandit.experiments.report import COLUMNS
+from cbandit.experiments.intervals import LEVEL
 from cbandit.experiments.settings import Settings
 from cbandit.simulation import plots
 from cbandit.simulation.curves import Curve, Curves
@@ -214,15 +214,16 @@ def draw_comparison(
     compared: Sequence[Comparison], settings: Sequence[Settings], path: Path
 ) -> None:
     """Draw all differences and their intervals into a file."""
+    gaps = tested(compared)
     shown = {
         metric: {
-            ", ".join(filter(None, [pairs.words, f"{name} - {pairs.names[0]}"])): (
-                pairs.difference(name, metric)
+            ", ".join(filter(None, [table.words, " - ".join(pair)])): (
+                gaps[place, *pair, metric][:3]
             )
-            for pairs in compared
-            for name in pairs.names[1:]
+            for place, table in enumerate(compared)
+            for pair in table.pairs
         }
-        for metric in COLUMNS
+        for metric in compared[0].metrics
     }
     plots.save(
         plots.differences(shown, title=comparison_title(compared, settings)), path
@@ -234,7 +235,7 @@ def comparison_title(
 ) -> str:
     """Return a title: what is compared, and the limits if all folders share them."""
     first, goals = settings[0], {folder.goal for folder in settings}
-    counts = sorted({len(pairs.values) for pairs in compared})
+    counts = sorted({len(table.values) for table in compared})
     return (
         f"{first.experiment}: differences after {first.horizon} rounds, {LEVEL:.0%} "
         f"intervals over {' or '.join(map(str, counts))} paired trials"
