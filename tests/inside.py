@@ -30,7 +30,7 @@ from cbandit.experiments.figures import Outcome, draw_together
 from cbandit.experiments.figures import comparison_title as compared_title
 from cbandit.experiments.intervals import holm, interval
 from cbandit.experiments.named import Home
-from cbandit.experiments.report import number
+from cbandit.experiments.report import lines, number
 from cbandit.experiments.results import (
     read_boxes,
     read_curves,

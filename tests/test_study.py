@@ -14,7 +14,7 @@ import gpytorch
 import pandas as pd
 import pytest
 import torch
-from inside import belief_of, expanded, jobs_in, kept_in, write_config
+from inside import belief_of, expanded, jobs_in, jobs_of, kept_in, write_config
 from terminal import call, command, complaint
 
 import cbandit as cb
@@ -532,3 +532,101 @@ def test_random_draws_every_allowed_action_alike():
     assert float((x[:, 1] == 5.0).double().mean()) == pytest.approx(0.5, abs=0.05)
     with pytest.raises(cb.CBanditError, match="how many costs"):
         cb.baselines.Random(actions, costs=-1)
+
+
+class TestTrials:
+    """What varies between trials, and what their policies share."""
+
+    TABLE = """
+horizon = 9
+trials = 3
+
+[problem]
+table = "data.csv"
+maximise = "speed"
+knobs = ["x", "y"]
+
+[problem.limits]
+heat = "<= 6"
+
+[belief]
+kernel = "rbf"
+lengthscale = 0.3
+noise = 0.01
+
+[policies.RPOL]
+type = "RPOL"
+
+[policies.again]
+type = "RPOL"
+
+[policies.Random]
+type = "Random"
+"""
+
+    @pytest.fixture
+    def summary_of(self, capsys, written):
+        def run(text=self.TABLE, **frame):
+            x, y = torch.cartesian_prod(*[torch.arange(5.0)] * 2).double().T.numpy()
+            data = {"x": x, "y": y, "speed": x + 0.1 * y, "heat": x * y, **frame}
+            pd.DataFrame(data).to_csv("data.csv", index=False)
+            code, out, err = call(capsys, "run", written(text))
+            assert (code, err) == (0, "")
+            path = Path("results/study")
+            rounds = pd.read_parquet(path / "rounds.parquet")
+            return json.loads((path / "summary.json").read_text()), rounds, out
+
+        return run
+
+    def test_a_common_design_of_2d_plus_2_rounds(self, summary_of):
+        summary, rounds, text = summary_of()
+        assert summary["design"] == 6
+        assert summary["without_design"] == []
+        assert "the first 6 rounds of a trial play a design, the same for all" in text
+        acts = rounds.pivot_table("action", ["trial", "t"], "policy")
+        starts = acts[acts.index.get_level_values("t") <= 6]
+        assert (starts.Random == starts.RPOL).all()
+        later = acts[acts.index.get_level_values("t") > 6]
+        assert (later.Random != later.RPOL).any()
+        trials = starts.RPOL.unstack("trial")
+        assert not (trials[0] == trials[1]).all()
+
+    def test_what_varied_and_who_is_the_same_is_written(self, summary_of, capsys):
+        summary, _, text = summary_of()
+        assert summary["varied"] == ["starts"]  # no row repeats: there is no noise
+        assert "trials differ in starts" in text
+        assert summary["same"] == [["RPOL", "again"]]
+        assert "RPOL and again played the same rounds" in text
+        _, text, _ = call(capsys, "compare", "results/study")
+        assert "RPOL and again played the same rounds" in text
+
+    def test_measurements_that_repeat_are_noise(self, summary_of):
+        import numpy as np
+
+        x = np.tile(np.arange(5.0), 5)
+        summary, _, _ = summary_of(x=x, y=x, heat=x, speed=x + np.arange(25) % 3)
+        assert summary["varied"] == ["noise", "starts"]
+
+    def test_without_a_design_it_is_said_what_is_alike(self, summary_of):
+        text = self.TABLE.replace("horizon = 9", "horizon = 9\ndesign = 0")
+        text = text.partition("[policies.Random]")[0]
+        summary, _, told = summary_of(text)
+        assert summary["design"] == 0
+        assert summary["varied"] == []
+        assert "trials differ in nothing: they are one run, to the bit" in told
+        assert (
+            tomllib.loads(Path("results/study/config.toml").read_text())["design"] == 0
+        )
+
+    def test_safe_policies_start_where_it_is_safe(self, summary_of):
+        text = self.TABLE.partition("[policies.again]")[0]
+        text += (
+            '[policies.Safe]\ntype = "SafeOpt"\nsafe = { type = "Safe", index = 0 }\n'
+        )
+        summary, _, told = summary_of(text)
+        assert summary["without_design"] == ["Safe"]
+        assert "the same for all policies but Safe" in told
+
+    def test_papers_start_as_their_papers_do(self):
+        with pytest.raises(cb.CBanditError, match="starts as its paper does"):
+            jobs_of("zhou-synthetic", design=4)

@@ -30,7 +30,8 @@ _LISTED = (
 )
 EXPERIMENTS: Mapping[str, Experiment] = {listed.name: listed for listed in _LISTED}
 _NAME = re.compile(r"(?!\.+$)[^/\\\0\n]+")
-KEYS = ("name", *NUMBERS, "problem", "belief", "policies")  # of a study
+STATED = (*NUMBERS, "design")  # settings of a study
+KEYS = ("name", *STATED, "problem", "belief", "policies")
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def _studies(
             f"of dots alone; got {name!r}"
         )
     places = (Path(folder), path.parent) if run else None
-    swept = {k: v for k, v in {**raw, **over}.items() if k in NUMBERS}
+    swept = {k: v for k, v in {**raw, **over}.items() if k in STATED}
     swept["problem"] = raw["problem"]
     jobs = []
     for variant in expanded(swept, f"{where}:", VALUES):

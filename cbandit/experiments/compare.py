@@ -23,8 +23,8 @@ from cbandit.experiments.intervals import (
     holm,
     interval,
 )
-from cbandit.experiments.report import COLUMNS, columns, number
-from cbandit.experiments.results import read_rounds
+from cbandit.experiments.report import alike_in_words, columns, number, shown
+from cbandit.experiments.results import read_rounds, read_summary
 from cbandit.experiments.settings import Settings
 
 
@@ -38,12 +38,14 @@ class Comparison:
         values: a row for each trial that all of them have; columns by the value of
             ``by``, then by metric.
         pairs: the two values that are compared in each difference, in its order.
+        same: groups of policies that played the same rounds.
     """
 
     by: str
     words: str
     values: pandas.DataFrame
     pairs: tuple[tuple[str, str], ...]
+    same: tuple[tuple[str, ...], ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -53,7 +55,11 @@ class Comparison:
     @property
     def metrics(self) -> dict[str, str]:
         """The metrics that are compared, and their heads."""
-        return dict(COLUMNS)
+        metrics = shown(self.values[self.names[0]].columns)
+        parts = [self.values[name] for name in self.names]
+        if all(x["regret"].equals(x["stochastic_regret"]) for x in parts):
+            del metrics["stochastic_regret"]
+        return metrics
 
     def difference(self, name: str, other: str, metric: str) -> Difference:
         """Return the mean of ``name`` less that of ``other``, with its interval."""
@@ -62,9 +68,10 @@ class Comparison:
 
     def mean(self, name: str, metric: str) -> tuple[float, float]:
         """Return a mean over the trials and its standard error."""
-        values = self.values[name, metric]
-        sem = values.sem(skipna=False) if len(values) > 1 else 0.0
-        return float(values.mean(skipna=False)), float(sem)
+        values = self.values[name, metric].to_numpy("float64")
+        count = len(values)
+        sem = float(values.std(ddof=1)) / math.sqrt(count) if count > 1 else 0.0
+        return float(values.mean()), sem
 
     def best(self, metric: str) -> str | None:
         """Return who is significantly better than every other, if one is."""
@@ -74,6 +81,12 @@ class Comparison:
         best, *others = sorted(means, key=lambda name: means[name])
         tests = holm([self.difference(best, x, metric).p for x in others])
         return best if all(p < 1 - LEVEL for p in tests) else None
+
+
+def in_common(compared: Sequence[Comparison]) -> dict[str, str]:
+    """Return the metrics that all comparisons have, and their heads."""
+    first, *others = (table.metrics for table in compared)
+    return {k: head for k, head in first.items() if all(k in x for x in others)}
 
 
 Tested = Mapping[tuple[int, str, str, str], Difference]
@@ -129,9 +142,13 @@ def compare(
     others = [k for k in known[1:] if len({str(x.get(k)) for x in labels}) > 1]
     others = [] if by == "folder" else [k for k in others if k not in compared]
     groups: dict[str, dict[str, pandas.DataFrame]] = {}
+    same: dict[str, list[tuple[str, ...]]] = {}
     for (path, _), label in zip(folders, labels, strict=True):
         frame = read_rounds(path, last=True)
         words = [f"{k} = {label[k]}" for k in others if k in label]
+        if by == "policy":
+            told = read_summary(path).get("same", ())
+            same[", ".join(words)] = [tuple(map(str, names)) for names in told]
         for policy, part in frame.groupby("policy", sort=False):
             alike = words if by == "policy" else [*words, str(policy)]
             value = str(policy) if by == "policy" else str(label[by])
@@ -141,14 +158,15 @@ def compare(
                     f"two folders hold {policy} with {by} = {value}, and differ in "
                     "nothing but their names: compare them by folder"
                 )
-            group[value] = part.set_index("trial")[[*COLUMNS]]
+            group[value] = part.set_index("trial")[[*shown(part.columns)]]
     out = []
     for alike_words, group in groups.items():
         values = pandas.concat(group, axis=1, join="inner").sort_index()
         if values.empty:
             raise CBanditError(f"{', '.join(group)} have no trials in common")
         pairs = _pairs([*group], by, baseline, all_pairs)
-        out.append(Comparison(by, alike_words, values, pairs))
+        played = tuple(same.get(alike_words, ()))
+        out.append(Comparison(by, alike_words, values, pairs, played))
     if not any(table.pairs for table in out):
         has = ", ".join(table.names[0] for table in out)
         raise CBanditError(f"nothing to compare by {by}: there is only {has}")
@@ -211,6 +229,7 @@ def in_lines(compared: Sequence[Comparison], settings: Settings) -> list[str]:
             for pair in table.pairs
         ]
         out += columns([[table.by, *table.metrics.values()], *rows])
+        out += map(alike_in_words, table.same)
     return out
 
 
@@ -251,7 +270,7 @@ def in_latex(compared: Sequence[Comparison], settings: Settings) -> list[str]:
     The numbers of a column share one power of ten, which its head shows. A mean is bold
     if it is significantly better than every other.
     """
-    metrics = compared[0].metrics
+    metrics = in_common(compared)
     powers = {metric: _power(compared, metric) for metric in metrics}
     heads = [
         _escaped(head) + (rf" $/\,10^{{{powers[k]}}}$" if powers[k] else "")
@@ -280,6 +299,7 @@ def in_latex(compared: Sequence[Comparison], settings: Settings) -> list[str]:
         for pair in table.pairs:
             cells = [_gap_in_latex(gaps[place, *pair, k], powers[k]) for k in metrics]
             out.append(" & ".join([" $-$ ".join(map(_escaped, pair)), *cells]) + r" \\")
+        out += [f"% {alike_in_words(names)}" for names in table.same]
     return [*out, r"\bottomrule", r"\end{tabular}"]
 
 

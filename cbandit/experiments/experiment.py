@@ -127,6 +127,14 @@ class Experiment:
             checks.whole(name, options.get(name, getattr(self, name)), 1, wanted)
             for name in ("horizon", "trials")
         )
+        design = options.get("design")
+        if design is not None:
+            if not self.tables:
+                raise CBanditError(
+                    f"design = {design!r}: {self.name} starts as its paper does; only "
+                    "studies take a design"
+                )
+            design = checks.whole("design", design, 0, "a whole number, 0 for none")
         dtype = options.get("dtype", "float64")
         if dtype not in ("float64", "float32"):
             raise CBanditError(f"dtype must be float64 or float32; got {dtype!r}")
@@ -140,6 +148,7 @@ class Experiment:
             device=str(checks.device(options.get("device"))),
             dtype=dtype,
             tables=self.tables,
+            design=design,
         )
 
     def _parameters(self, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cbandit.errors import CBanditError
-from cbandit.experiments.compare import Comparison, tested
+from cbandit.experiments.compare import Comparison, in_common, tested
 from cbandit.experiments.experiment import Experiment
 from cbandit.experiments.intervals import LEVEL
 from cbandit.experiments.settings import Settings
@@ -79,11 +79,13 @@ class Outcome:
         named = {**style, "reward": settings.reward}
         averages = {**named, "average": True}
         metrics = ("regret", *VIOLATIONS, "rounds_in_violation", "best_feasible")
+        metrics = plots.in_their_units(curves, metrics)
+        averaged = plots.in_their_units(curves, figures.averaged)
         log = False if marks else None
         drawn = {
             "account": plots.overview(curves, metrics, marks=marks, **named),
             "averages": plots.overview(
-                curves, figures.averaged, log=log, marks=marks, **averages
+                curves, averaged, log=log, marks=marks, **averages
             ),
         }
         if any(k.startswith("cost ") for metrics in curves.values() for k in metrics):
@@ -98,11 +100,12 @@ class Outcome:
             drawn["boxes"] = plots.boxes(boxes, title=words, table=curves)
         if figures.early is not None:
             drawn["early"] = plots.overview(
-                curves, figures.averaged, log=False, until=figures.early, **averages
+                curves, averaged, log=False, until=figures.early, **averages
             )
         if figures.traded is not None:
+            first, second = plots.in_their_units(curves, figures.traded)
             drawn["trade-off"] = plots.trade_off(
-                curves, figures.traded, title=words, sweeps=figures.sweeps
+                curves, (first, second), title=words, sweeps=figures.sweeps
             )
         paths = [out / f"{name}.png" for name in drawn]
         for figure, path in zip(drawn.values(), paths, strict=True):
@@ -223,7 +226,7 @@ def draw_comparison(
             for place, table in enumerate(compared)
             for pair in table.pairs
         }
-        for metric in compared[0].metrics
+        for metric in in_common(compared)
     }
     plots.save(
         plots.differences(shown, title=comparison_title(compared, settings)), path

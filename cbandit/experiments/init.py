@@ -33,6 +33,7 @@ HEAD = """\
 horizon = 100  # rounds
 trials = 10    # seeds: each plays all policies on the same noise
 seed = 0
+# design = 6   # first rounds, the same for all policies; left out: 2 a knob, and 2
 
 [problem]
 """

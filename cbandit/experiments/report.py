@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cbandit.simulation.curves import Curves, exponent
+from cbandit.simulation.curves import RELATIVE, Curves, exponent
 
 COLUMNS = {
     "regret": "regret",
@@ -14,6 +14,7 @@ COLUMNS = {
     "hard_violation": "hard viol.",
     "rounds_in_violation": "rounds in viol.",
 }
+HARD = "hard_violation "  # before a cost's name: its own, in its unit
 GROWING = ("stochastic_regret", "hard_violation")
 
 
@@ -23,6 +24,8 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
     trials = summary["trials"]
     return [
         _table(summary),
+        *_by_cost(summary),
+        *_trials(summary),
         *_stages(finished, trials),
         *_phases(finished, trials),
         _settled(summary["policies"]),
@@ -32,17 +35,85 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
 def _table(summary: Mapping[str, Any]) -> str:
     """Return the table of final values, mean +- standard error over the trials."""
     trials = summary["trials"]
-    rows = [["policy", *COLUMNS.values(), "ms/round"]]
+    finished = [v for v in summary["policies"].values() if "regret" in v]
+    metrics = shown(set.intersection(*map(set, finished)) if finished else COLUMNS)
+    if all(v["regret"] == v["stochastic_regret"] for v in finished):
+        del metrics["stochastic_regret"]
+    metrics = {k: v for k, v in metrics.items() if not k.startswith(HARD)}
+    rows = [["policy", *metrics.values(), "ms/round"]]
     for name, values in summary["policies"].items():
-        cells = ["-"] * (len(COLUMNS) + 1)
+        cells = ["-"] * (len(metrics) + 1)
         if "regret" in values:
-            cells = [number(**values[key], trials=trials) for key in COLUMNS]
+            cells = [number(**values[key], trials=trials) for key in metrics]
             cells.append(f"{1e3 * values['seconds_per_round']:.3g}")
         rows.append([name, *cells])
     head = f"{summary['experiment']}: {summary['horizon']} rounds, {trials} " + (
         "trials, mean +- standard error" if trials > 1 else "trial"
     )
     return "\n".join([head, *columns(rows)])
+
+
+def shown(names: Iterable[str]) -> dict[str, str]:
+    """Return the metrics of a table and their heads, of those that there are.
+
+    Several costs have each its hard violation, in its unit, and relative totals.
+    """
+    known, out = list(names), {}
+    for name, head in COLUMNS.items():
+        if RELATIVE.get(name) in known:
+            out[RELATIVE[name]] = f"{head} / limits"
+        elif name in known:
+            out[name] = head
+    apart = (name for name in known if name.startswith(HARD))
+    return out | {name: f"hard viol. {name.removeprefix(HARD)}" for name in apart}
+
+
+def _trials(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a trial is, and who played the same rounds."""
+    if summary["trials"] > 1 and "varied" in summary:
+        differ = ", ".join(summary["varied"])
+        words = differ or "nothing: they are one run, to the bit, and +- says nothing"
+        yield f"trials differ in {words}"
+    if summary.get("design"):
+        but = ", ".join(summary["without_design"])
+        yield (
+            f"the first {summary['design']} rounds of a trial play a design, the same "
+            f"for all policies{f' but {but}' if but else ''}"
+        )
+    for names in summary.get("same", ()):
+        yield alike_in_words(names)
+
+
+def alike_in_words(names: Sequence[str]) -> str:
+    """Say that some policies played the same rounds."""
+    return f"{' and '.join(names)} played the same rounds: they are one policy here"
+
+
+def _by_cost(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a table of each cost's own violation, where there are several."""
+    scale, horizon = summary.get("cost_scales", {}), summary["horizon"]
+    if not scale:
+        return
+    rows = [["policy", *scale]]
+    for name, values in summary["policies"].items():
+        cells = ["-"] * len(scale)
+        if "regret" in values:
+            own = [values[HARD + cost] for cost in scale]
+            shares = [
+                cell["mean"] / size / horizon
+                for cell, size in zip(own, scale.values(), strict=True)
+            ]
+            cells = [
+                f"{number(**cell, trials=summary['trials'])} ({share:.2%})"
+                for cell, share in zip(own, shares, strict=True)
+            ]
+        rows.append([name, *cells])
+    sizes = ", ".join(f"{cost} {size:.4g}" for cost, size in scale.items())
+    head = (
+        "hard violation of each cost in its own unit, and a round's as a share of its "
+        f"limit or, where that is 0, of its spread ({sizes})"
+    )
+    yield "\n".join([head, *columns(rows)])
 
 
 def _stages(policies: Mapping[str, Any], trials: int) -> Iterator[str]:
@@ -79,9 +150,14 @@ def _settled(policies: Mapping[str, Any]) -> str:
 def growth(table: Curves, horizon: int) -> str:
     """Return exponents fitted to the mean curves over the last nine tenths."""
     first = max(1, horizon // 10)
-    rows = [["policy", *(COLUMNS[name] for name in GROWING)]]
+    heads = shown({name for curves in table.values() for name in curves})
+    names = [RELATIVE.get(name, name) for name in GROWING]
+    names = [
+        name if name in heads else old for name, old in zip(names, GROWING, strict=True)
+    ]
+    rows = [["policy", *(heads[name] for name in names)]]
     for policy, curves in table.items():
-        fitted = [round(exponent(curves[name], first), 2) + 0.0 for name in GROWING]
+        fitted = [round(exponent(curves[name], first), 2) + 0.0 for name in names]
         rows.append([policy, *("-" if a != a else f"{a:.2f}" for a in fitted)])
     head = f"growth t^a from round {first} to {horizon}: fitted a (-: not positive)"
     return "\n".join([head, *columns(rows)])

@@ -22,7 +22,7 @@ from cbandit import account
 from cbandit._core.files import atomic, file_digest, sealed, unsealed
 from cbandit.errors import CBanditError
 from cbandit.experiments.settings import Settings, versions
-from cbandit.simulation.curves import Curve, Curves, mean_and_sem
+from cbandit.simulation.curves import Curve, Curves, mean_and_sem, scales
 from cbandit.simulation.run import Run
 
 ROUNDS, MEANS, BOXES = TABLES = ("rounds.parquet", "means.parquet", "boxes.parquet")
@@ -53,9 +53,14 @@ def summarise(
         changes: the first rounds of the world's later phases, each accounted for apart.
     """
     policies: dict[str, dict[str, Any]] = {name: {} for name in status}
+    scale = scales(list(runs.values()))
     for name, run in runs.items():
         short = run.summary()
         policies[name] |= {metric: dict(value) for metric, value in short.items()}
+        policies[name] |= {
+            metric: mean_and_sem(total[..., -1].reshape(-1))
+            for metric, total in run.violations(scale).items()
+        }
         policies[name]["soft_violation_over"] = soft_violation_over(run)
         policies[name]["seconds_per_round"] = short.seconds_per_round
     for name, state in status.items():
@@ -64,7 +69,56 @@ def summarise(
             policies[name]["phases"] = _phases(runs[name], changes)
     shown = ("experiment", "parameters", "horizon", "trials", "device", "dtype", "seed")
     facts = {name: getattr(settings, name) for name in shown}
+    first = next(iter(runs.values()))
+    named = dict(zip(first.cost_labels, scale.tolist(), strict=True))
+    facts |= {"cost_scales": named} if first.m > 1 else {}
+    facts |= {"varied": varied(list(runs.values())), "same": same(runs)}
+    if settings.tables:
+        design = settings.design_in(first.actions.shape[-1])
+        groups = alike({k: run.actions[..., :design, :] for k, run in runs.items()})
+        largest = max(groups, key=len)
+        others = [name for name in runs if design and name not in largest]
+        facts |= {"design": design, "without_design": others}
     return {**facts, "versions": versions(), "policies": policies}
+
+
+def varied(runs: Sequence[Run]) -> list[str]:
+    """Return what differs between the trials of runs: worlds, noise, first actions."""
+    if all(run.trials is None or len(run.trials) == 1 for run in runs):
+        return []
+    worlds = any(_differs(x) for run in runs for x in (run.optimum, run.thresholds))
+    starts = any(_differs(run.actions[:, 0]) for run in runs)
+    facts = {
+        "worlds": worlds,
+        "noise": any(run.noisy for run in runs),
+        "starts": starts,
+    }
+    return [name for name, so in facts.items() if so]
+
+
+def _differs(values: torch.Tensor) -> bool:
+    """Return whether some trial's values are not the first one's."""
+    other = values[:1].expand_as(values)
+    return not torch.equal(values.nan_to_num(), other.nan_to_num())
+
+
+def same(runs: Mapping[str, Run]) -> list[list[str]]:
+    """Return groups of policies that played the same rounds, to the bit."""
+    groups = alike({name: run.actions for name, run in runs.items()})
+    return [group for group in groups if len(group) > 1]
+
+
+def alike(values: Mapping[str, torch.Tensor]) -> list[list[str]]:
+    """Return the names in groups of equal tensors."""
+    groups: list[list[str]] = []
+    for name, value in values.items():
+        for group in groups:
+            if torch.equal(values[group[0]], value):
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    return groups
 
 
 def soft_violation_over(run: Run) -> int | None:
@@ -277,6 +331,8 @@ def read_boxes(folder: Path) -> pandas.DataFrame | None:
 def write_rounds(runs: Sequence[Run], out: Path, every: int = 1) -> None:
     """Write the rows of :meth:`Run.frame` of all runs, as ``rounds.parquet``.
 
+    Of several costs there are columns of :meth:`Run.violations` too.
+
     Columns that a policy lacks, such as another's multipliers, are null in its rows.
 
     Args:
@@ -284,7 +340,9 @@ def write_rounds(runs: Sequence[Run], out: Path, every: int = 1) -> None:
         out: the folder.
         every: keep one round in so many, and the last.
     """
-    heads = [pyarrow.Table.from_pandas(_frame(_part(run, 0, 1))[:1]) for run in runs]
+    scale = scales(runs)
+    first_rows = (_frame(_part(run, 0, 1), scale)[:1] for run in runs)
+    heads = [pyarrow.Table.from_pandas(rows) for rows in first_rows]
     schemas = [head.schema.remove_metadata() for head in heads]
     schema = pyarrow.unify_schemas(schemas, promote_options="permissive")
     schema, checked = schema.with_metadata({"every": str(every)}), True
@@ -297,7 +355,7 @@ def write_rounds(runs: Sequence[Run], out: Path, every: int = 1) -> None:
             trials = 1 if run.trials is None else len(run.trials)
             step = max(1, ROWS // max(1, run.rounds))
             for first in range(0, trials, step):
-                frame = _frame(_part(run, first, first + step))
+                frame = _frame(_part(run, first, first + step), scale)
                 frame = frame[(frame.t % every == 0) | (frame.t == run.rounds)]
                 # of numpy's arrays, where NaN is no null
                 rows = pyarrow.table({k: frame[k].to_numpy() for k in frame})
@@ -307,9 +365,11 @@ def write_rounds(runs: Sequence[Run], out: Path, every: int = 1) -> None:
                 writer.write_table(whole)
 
 
-def _frame(run: Run) -> pandas.DataFrame:
-    """Return a run's frame, with columns of several types turned into texts."""
+def _frame(run: Run, scale: torch.Tensor) -> pandas.DataFrame:
+    """Return a run's frame with violations of several costs; mixed types are texts."""
     frame = run.frame()
+    for name, total in run.violations(scale).items():
+        frame[name] = total.reshape(-1).numpy()
     mixed = frame.columns[frame.dtypes.map(str) == "object"]
     return frame.astype(dict.fromkeys(mixed, str))
 

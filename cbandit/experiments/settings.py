@@ -42,6 +42,8 @@ class Settings:
         dtype: ``"float64"`` or ``"float32"``.
         tables: of a study, ``problem`` and ``policies`` as its file has them, without
             sweeps; empty for an experiment of the catalogue.
+        design: of a study, how many rounds at first play a design that is the same for
+            all policies; ``None``: 2 d + 2 of them in d dimensions.
     """
 
     experiment: str
@@ -53,6 +55,11 @@ class Settings:
     device: str = "cpu"
     dtype: str = "float64"
     tables: Mapping[str, Any] = field(default_factory=dict)
+    design: int | None = None
+
+    def design_in(self, d: int) -> int:
+        """Return how many rounds a study's policies play their common design."""
+        return 2 * d + 2 if self.design is None else self.design
 
     @property
     def world(self) -> dict[str, Any]:
@@ -84,6 +91,7 @@ class Settings:
             "name" if self.tables else "experiment": self.experiment
         }
         head |= {name: getattr(self, name) for name in NUMBERS}
+        head |= {} if self.design is None else {"design": self.design}
         sections = dict(self.tables)
         if self.tables:
             policies = sections.pop("policies")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,8 +160,11 @@ def tried(experiment: Experiment, settings: Settings) -> tuple[str, ...]:
     Return the remarks on the problem's data.
     """
     problem = experiment.build(settings, range(1))
+    undesigned = replace(settings, design=0)
     for name in settings.policies:
-        policy = Task(experiment, settings, name, range(1)).make(problem)
+        Task(experiment, settings, name, range(1)).make(problem)
+        # its rule, not the design: the rounds of the latter would be all
+        policy = Task(experiment, undesigned, name, range(1)).make(problem)
         with located(f"{experiment.about}: [policies.{name}]"):
             simulate(policy, problem, min(TRIED, settings.horizon), progress=False)
     return remarks(problem)
@@ -195,6 +198,8 @@ class StatedPolicy:
             **task.common,
             **beliefs,
         }
+        if not getattr(kind, "no_design", ""):  # safe policies begin where it is safe
+            offers["design"] = task.settings.design_in(int(problem.actions.dim))
         if kind is cb.baselines.BoTorchPolicy and "make_acquisition" not in table:
             if "acquisition" not in table:
                 raise CBanditError(

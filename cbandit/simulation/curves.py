@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -25,6 +25,12 @@ LABELS = {
     "multiplier": "multiplier",
     "expected_reward": "expected reward of each round",
     "stage_cost": "expected cost of each round",
+}
+VIOLATIONS = ("soft_violation", "hard_violation")
+# of several costs, whose units differ: totals of each over its scale
+RELATIVE = {name: f"{name}_relative" for name in VIOLATIONS}
+TITLES = LABELS | {
+    short: f"{LABELS[name]} relative to limits" for name, short in RELATIVE.items()
 }
 NAMED = ("cost", "limit")  # sums for each cost with a name, "cost latency"
 EACH_ROUND = ("best_feasible", "expected_reward", "stage_cost")  # others add up
@@ -67,6 +73,14 @@ class HasCurves(Protocol):
         """The names of costs, where they have any."""
 
     @property
+    def costs(self) -> Tensor:
+        """As observed, ``(*trials, T, m)``."""
+
+    @property
+    def thresholds(self) -> Tensor:
+        """The limits of the costs, ``(*trials, 1, m)`` or ``(*trials, T, m)``."""
+
+    @property
     def stopped(self) -> Tensor | None:
         """The round in which each trial's policy stopped by itself, if it can."""
 
@@ -74,6 +88,24 @@ class HasCurves(Protocol):
         self, name: str, points: int | None = None, average: bool = False
     ) -> Curve:
         """Return a metric's mean and spread over the trials."""
+
+    def violations(self, scale: Tensor) -> dict[str, Tensor]:
+        """Return the violations of several costs, each and relative to ``scale``."""
+
+
+def scales(runs: Sequence[HasCurves]) -> Tensor:
+    """Return what a violation of each cost is divided by to be relative, ``(m,)``.
+
+    This is the size of its limit; where that is 0 or varies, the spread of the cost as
+    observed in all runs.
+    """
+    limits = runs[0].thresholds.double().flatten(0, -2)  # rows x m
+    costs = torch.cat([run.costs.double().flatten(0, -2) for run in runs])
+    told = costs[costs.isfinite().all(-1)]
+    spread = told.std(0) if len(told) > 1 else torch.zeros_like(limits[0])
+    spread = torch.where(spread > 0, spread, 1.0)
+    stated = (limits == limits[0]).all(0) & (limits[0] != 0) & limits[0].isfinite()
+    return torch.where(stated, limits[0].abs(), spread)
 
 
 def over_trials(values: Tensor, t: Tensor) -> Curve:

@@ -14,6 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cbandit import account
 from cbandit._core import checks
 from cbandit._core.files import atomic
 from cbandit.errors import CBanditError, MissingExtraError
@@ -21,10 +22,14 @@ from cbandit.simulation.curves import (
     EACH_ROUND,
     LABELS,
     NAMED,
+    RELATIVE,
+    TITLES,
     Curve,
     Curves,
     HasCurves,
     averaged,
+    over_trials,
+    scales,
 )
 
 if TYPE_CHECKING:
@@ -79,7 +84,9 @@ def curves(
 ) -> Curves:
     """Return the curves of several runs, by policy and metric; see :meth:`Run.curve`.
 
-    Costs with names have ``"cost NAME"`` and ``"limit NAME"`` too.
+    Costs with names have ``"cost NAME"`` and ``"limit NAME"`` too; several costs have
+    ``"hard_violation NAME"`` each, and ``"hard_violation_relative"``, in which each is
+    divided by its limit.
     """
     listed = isinstance(runs, list | tuple)
     if not listed or not all(isinstance(run, HasCurves) for run in runs):
@@ -95,6 +102,13 @@ def curves(
         named = [f"{kind} {cost}" for kind in NAMED for cost in run.cost_names]
         names = (*metrics, *named)
         table[run.policy] = {name: run.curve(name, points, average) for name in names}
+        alike = [x for x in runs if x.costs.shape[-1] == run.costs.shape[-1]]
+        for name, total in run.violations(scales(alike)).items():
+            values = account.time_average(total) if average else total
+            t = run.thinned(points)
+            table[run.policy][name] = over_trials(
+                values.reshape(-1, values.shape[-1])[:, t - 1], t
+            )
         if run.stopped is not None:
             table[run.policy]["stopped"] = run.curve("stopped", points)
     return table
@@ -120,7 +134,8 @@ def overview(
     Args:
         shown: runs of different policies, or one run, or their curves as
             :func:`curves` returns them.
-        metrics: of :data:`LABELS`; regret and the three violations unless given.
+        metrics: of :data:`LABELS`; regret and the three violations unless given. The
+            totals of several costs are then relative to their limits.
         title: above all panels.
         average: divide by the number of rounds so far.
         spread: the band is ``"sem"``, the standard error of the mean over the trials,
@@ -145,14 +160,17 @@ def overview(
     if until is not None:
         until = checks.whole("until", until)
     marks = [checks.whole("marks", t) for t in marks]
+    usual = metrics is None
     if metrics is None:
         metrics = ("regret", "soft_violation", "hard_violation", "rounds_in_violation")
     listed = list(metrics) if isinstance(metrics, list | tuple) else []
-    if not listed or not all(isinstance(m, str) and m in LABELS for m in listed):
+    if not listed or not all(isinstance(m, str) and m in TITLES for m in listed):
         raise CBanditError(
-            f"metrics must be a list of some of {', '.join(LABELS)}; got {metrics!r}"
+            f"metrics must be a list of some of {', '.join(TITLES)}; got {metrics!r}"
         )
-    table = _table(shown, metrics, average, until)
+    table = _table(shown, [m for m in metrics if m in LABELS], average, until)
+    if usual:
+        metrics = in_their_units(table, metrics)
     if not table:
         raise CBanditError("nothing to plot: no runs")
     policies = [policy for policy, lines in table.items() if metrics[0] in lines]
@@ -170,7 +188,9 @@ def overview(
                 (spread, width),
                 list(table),
                 average=average,
-                log=average or name == "soft_violation" if log is None else log,
+                log=average or name.startswith("soft_violation")
+                if log is None
+                else log,
                 reward=reward,
             )
             for t in marks:
@@ -180,6 +200,13 @@ def overview(
         if legend:
             _add_legend(figure, panels[:1])
     return figure
+
+
+def in_their_units(table: Curves, metrics: Sequence[str]) -> list[str]:
+    """Return metrics with relative totals in place of those over several units."""
+    known = {name for lines in table.values() for name in lines}
+    relative = {k: short for k, short in RELATIVE.items() if short in known}
+    return [relative.get(metric, metric) for metric in metrics]
 
 
 def _table(
@@ -376,8 +403,8 @@ def trade_off(
             panel.errorbar(*places[policy], yerr, xerr, fmt=MARKERS[k % 8], **look)
         for place, names in alike.items():
             panel.annotate(", ".join(names), place, (5, 5), textcoords="offset points")
-        panel.set_xlabel(f"{LABELS[metrics[0]]} / t")
-        panel.set_ylabel(f"{LABELS[metrics[1]]} / t")
+        panel.set_xlabel(f"{TITLES[metrics[0]]} / t")
+        panel.set_ylabel(f"{TITLES[metrics[1]]} / t")
         panel.margins(0.12)
     return figure
 
@@ -491,7 +518,7 @@ def _png(figure: Figure) -> bytes:
 
 def _title_of(metric: str, reward: str = "reward") -> str:
     """Return a metric's name as a title, with the reward's own name in it."""
-    words = LABELS[metric].replace("reward", reward)
+    words = TITLES[metric].replace("reward", reward)
     if metric == "regret" and reward != "reward":
         words = f"regret in {reward}"
     return words[0].upper() + words[1:]
@@ -558,7 +585,7 @@ def _draw_panel(
         spread, width = band
         margin = width * (curve.sem if spread == "sem" else curve.std).numpy()
         low = mean - margin
-        if name.endswith("violation"):
+        if "violation" in name:
             low = low.clip(min=0)  # no violation can be negative
         panel.fill_between(t, low, mean + margin, color=colour, alpha=0.13, linewidth=0)
         last, stop = max(last, int(t[-1])), _stop_of(lines)
@@ -574,7 +601,7 @@ def _draw_panel(
                 fontsize=8,
                 color=colour,
             )
-    if name in LABELS:
+    if name in TITLES:
         panel.set_title(_title_of(name, reward) + (" / t" if average else ""))
     panel.set_axisbelow(True)
     panel.margins(x=0)

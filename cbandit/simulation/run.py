@@ -22,9 +22,12 @@ from cbandit.policies.words import Senses
 from cbandit.simulation.curves import (
     LABELS,
     NAMED,
+    RELATIVE,
+    VIOLATIONS,
     Curve,
     mean_and_sem,
     over_trials,
+    scales,
     thinned,
 )
 
@@ -79,12 +82,14 @@ class Summary(dict[str, dict[str, float]]):
                 f"; all {self.trials} trials are one run, to the bit, for neither the "
                 "policy nor the problem draws at random: +- 0 says nothing"
             )
-        rows = []
+        rows, width = [], max(20, *map(len, self))
         for name, value in self.items():
+            if RELATIVE.get(name) in self:
+                continue  # it would add up costs of several units
             known = not math.isnan(value["mean"])
             mean = f"{value['mean']:.5g}" if known else "unknown"
             spread = f" +- {value['sem']:.3g}" if known and self.trials > 1 else ""
-            rows.append(f"  {name:<20} {mean:>12}{spread}")
+            rows.append(f"  {name:<{width}} {mean:>12}{spread}")
         return "\n".join([head, *rows])
 
     __repr__ = __str__
@@ -176,6 +181,24 @@ class Run:
     def cost_names(self) -> tuple[str, ...]:
         """The names of costs, where they have any."""
         return self._words.names or ()
+
+    @property
+    def cost_labels(self) -> tuple[str, ...]:
+        """The costs' names, or their numbers from 1 on."""
+        return self.cost_names or tuple(str(j + 1) for j in range(self.m))
+
+    @property
+    def noisy(self) -> bool:
+        """Whether outcomes as observed differ from the true ones."""
+        pairs = [
+            (self.rewards, self.true_rewards),
+            (self.costs, self._stated(self.true_costs)),
+        ]
+        return any(
+            # NaN where an action has failed; true costs are less thresholds, rounded
+            bool(((told - true).abs() > 1e-9 * (1 + true.abs())).any())
+            for told, true in pairs
+        )
 
     @property
     def complete(self) -> bool:
@@ -287,6 +310,23 @@ class Run:
         spread = torch.where(spread > 0, spread, 1.0)
         return account.hard_violation(self.true_costs / spread)
 
+    def violations(self, scale: Tensor) -> dict[str, Tensor]:
+        """Return violations of several costs, ``(*trials, T)`` each, by name.
+
+        ``"hard_violation latency"`` is in the cost's own unit. In the totals, such as
+        ``"hard_violation_relative"``, each cost is divided by its entry of ``scale``
+        ``(m,)``. For one cost there are none: the totals say all.
+        """
+        if self.m < 2:
+            return {}
+        out, costs = {}, self.true_costs.double()
+        for name in VIOLATIONS:
+            total: Any = getattr(account, name)
+            for j, label in enumerate(self.cost_labels):
+                out[f"{name} {label}"] = total(costs[..., j : j + 1])
+            out[RELATIVE[name]] = total(costs / scale)
+        return out
+
     @property
     def realised_violation(self) -> Tensor:
         """The soft violation of the costs as observed, ``(*trials, T)``."""
@@ -318,8 +358,10 @@ class Run:
 
         For a policy that randomises it also holds :data:`STAGES`: policy regret, the
         largest stage cost, and the shares of rounds, and of whole runs, whose stage
-        costs were at most their thresholds. With several costs it holds their hard
-        violation in spreads too.
+        costs were at most their thresholds. With several costs it holds the violations
+        of each in its own unit, ``"hard_violation latency"``, and totals relative to
+        limits, ``"hard_violation_relative"``; it prints these in place of totals over
+        several units.
 
         Example:
             >>> print(run.summary())                            # doctest: +SKIP
@@ -334,6 +376,8 @@ class Run:
             name: mean_and_sem(getattr(self, name)[..., -1:].double().reshape(-1))
             for name in names
         }
+        apart = self.violations(scales([self]))
+        values |= {k: mean_and_sem(x[..., -1].reshape(-1)) for k, x in apart.items()}
         trials = 1 if self.trials is None else len(self.trials)
         played = (self.actions, self.rewards, self.costs)
         alike = trials > 1 and all(bool((x == x[:1]).all()) for x in played)
