@@ -520,6 +520,118 @@ def test_a_newcomer_starts_from_the_prior(space, more, tmp_path):
     assert torch.equal(played(policy, 5, first=10), played(again, 5, first=10))
 
 
+# -- the last contexts -----------------------------------------------------------------
+
+ROUTES = cb.Space(
+    model=cb.Category("a", "b", "c"),
+    prompt=cb.Context(3),
+    region=cb.Category("eu", "us"),
+)
+
+
+def off_a_fresh_look(beliefs, space, contexts, ahead=()):
+    """The largest difference of moments in contexts from those at points."""
+    points = space.candidates(contexts).flatten(1, 2)
+    pairs = zip(
+        beliefs.in_contexts(space, contexts, ahead),
+        beliefs.anywhere(points, ahead),
+        strict=True,
+    )
+    return max(float((one.flatten(2) - other).abs().max()) for one, other in pairs)
+
+
+@pytest.mark.parametrize("fade", [None, 0.99])
+def test_the_last_contexts_are_a_fresh_look_after_two_thousand_rounds(
+    fade, monkeypatch
+):
+    """Only the newest context is computed: rows are counted as they are made."""
+    beliefs, rows = believed(ROUTES.domain, fade=fade), []
+    first = type(ROUTES).of_first
+
+    def counted(space, values):
+        rows.append(values.shape[1])
+        return first(space, values)
+
+    monkeypatch.setattr(type(ROUTES), "of_first", counted)
+    generator = torch.Generator().manual_seed(4)
+    shown = torch.randn(2, 2000, 3, generator=generator, dtype=F64) + 2
+    errors = []
+    for t in range(1, 2001):
+        beliefs, contexts = beliefs.aged(t), shown[:, max(0, t - 30) : t]
+        beliefs.in_contexts(ROUTES, contexts)
+        number = torch.randint(6, (2,), generator=generator)
+        x = ROUTES.candidates(shown[:, t - 1])[[0, 1], number]
+        if t % 100 == 1 or t == 2000:
+            waits = [[True, t % 3 == 0], [True, t % 3 == 0]]
+            away = Ahead([0, 1], x.roll(1, -1), waits)
+            for ahead in ([], [Ahead([0, 1], x, waits), away]):
+                errors.append(off_a_fresh_look(beliefs, ROUTES, contexts, ahead))
+        y = torch.randn(2, 2, generator=generator, dtype=F64) + x[:, :1]
+        part = Part([0, 1], y, [True, t % 5 > 0])
+        beliefs = beliefs.absorb(list(map(tuple, x.tolist())), x, [part], t)
+    assert max(errors) < 1e-12
+    # all rows anew only while inputs are standardised anew, at powers of two
+    assert sum(rows) < 2000 + 30 * 11 + 3 * len(errors)
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize("fade", [None, 0.97])
+def test_the_last_contexts_of_a_policy_are_a_fresh_look(
+    fade, trials, tmp_path, monkeypatch
+):
+    """With feedback late or never, values that come and go, failures and a file."""
+    look, errors = Beliefs.in_contexts, []
+
+    def compared(beliefs, space, contexts, ahead=()):
+        points = space.candidates(contexts).flatten(1, 2)
+        fresh, out = (
+            beliefs.anywhere(points, ahead),
+            look(beliefs, space, contexts, ahead),
+        )
+        errors.extend(
+            float((a.flatten(2) - b).abs().max())
+            for a, b in zip(out, fresh, strict=True)
+        )
+        return out
+
+    monkeypatch.setattr(Beliefs, "in_contexts", compared)
+    gp = cb.GP.linear(ROUTES, fade=fade)
+    policy = cb.CKB(
+        ROUTES, reward=gp, costs=gp, thresholds=0.4, price_window=20, trials=trials,
+        seed=2,
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(5)
+    batch = () if trials is None else (trials,)
+
+    def play(policy, generator, rounds, waiting):
+        for t in rounds:
+            shown = torch.randn(*batch, 3, generator=generator, dtype=F64)
+            waiting.append(policy.ask(context=shown))
+            if t == 25:
+                policy.add("model", "d")
+            if t == 30:
+                policy.retire("model", "a")
+            if t % 11 == 0:
+                policy.cancel(waiting.pop(0).id)
+            while len(waiting) > (4 if 12 < t < 24 else 0):
+                x = waiting[-1].x
+                values = torch.randn(*batch, 2, generator=generator, dtype=F64)
+                told = values * 0.1 + x[..., :1] * 0.3
+                policy.tell(waiting.pop().id, reward=told[..., 0], cost=told[..., 1])
+
+    outstanding = []
+    play(policy, generator, range(1, 20), outstanding)
+    policy.save(tmp_path / "policy")
+    again, state = cb.load(tmp_path / "policy"), generator.get_state()
+    play(policy, generator, range(20, 45), list(outstanding))
+    play(again, torch.Generator().set_state(state), range(20, 45), list(outstanding))
+    assert len(errors) > 100 and max(errors) < 1e-12
+    assert torch.equal(policy.multiplier, again.multiplier)
+    columns = ["score", "model", "region"]
+    one, other = (each.history()[columns] for each in (policy, again))
+    assert one.equals(other)
+
+
 # -- linear kernels of gpytorch, and catalogues ----------------------------------------
 
 

@@ -29,9 +29,9 @@ CLASSES = {
         Box Category Context Contextual Finite Float Int Names ProductGrid Star Unit
     """,
     "cbandit.baselines": """
-        ADMMBO BanditOCO BKB BoTorchPolicy CKBRestart CONFIG Expansion Played
-        Progress Random Reach SafeLTS SafeOpt SafeSet SafeSets SGPUCB Sketch
-        Sketched Split StageOpt Walk
+        ADMMBO BanditOCO BKB BoTorchPolicy CKBRestart CONFIG Expansion Played Progress
+        Random Reach SafeLTS SafeOpt SafeSet SafeSets SGPUCB Sketch Sketched Split
+        StageOpt Walk
     """,
     "cbandit.beliefs": """
         Counts Delayed FeatureKernel FiniteClass Frame GP Linear Sliding
@@ -44,16 +44,16 @@ CLASSES = {
     "cbandit.policies": """
         Account Arms Arrivals AtOnce Average Awaited Barred Bounds Budget Budgets
         CheckedPsi CKB Classes CountOPB Dual Entry Epoch EpochPenalty Failed GPOPB
-        GPState GPTS GPUCB History LCLUCB Ledger Lock Made News Now OPLB OPNLB
-        Paired Penalty Place Plane Played Promise Readings Row Resolved RPOL Safe
-        SafeAction SafeEstimate Scales SCGPUCB Schedule Senses Spending Stage Told
-        Trust _Turned Waiting Windowed
+        GPState GPTS GPUCB History LCLUCB Ledger Lock Made News Now OPLB OPNLB Paired
+        Penalty Place Plane Played Promise Readings Resolved Row RPOL Safe SafeAction
+        SafeEstimate Scales SCGPUCB Schedule Senses Spending Stage Told Trust _Turned
+        Waiting Windowed
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Engine Form Group History
         Inputs Joint Known Kronecker Log Lots Merged Moments Observation _Opened
-        Outcomes Part _Pending Plan Prior Recomputed Ridge Root Scale Slots Spot Stacked
-        Stored Swept System TableKernel Tally Term Units Update Weights
+        Outcomes Part _Pending Plan Prior Recent Recomputed Ridge Root Scale Slots Spot
+        Stacked Stored Swept System TableKernel Tally Term Units Update Weights
     """,
     "cbandit.scores": "Feasible LeastViolating PrimalDual Rectified Reward",
     "cbandit.search": "Climbs",

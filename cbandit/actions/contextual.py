@@ -104,6 +104,21 @@ class Contextual(Actions):
         rows[..., self._shown] = values.to(rows).unsqueeze(-2)
         return rows
 
+    def of_first(self, values: Tensor) -> Tensor:
+        """Return the first choice in contexts ``(*b, k)``, as points ``(*b, d)``."""
+        rows = self._rows[0].expand(*values.shape[:-1], -1).clone()
+        rows[..., self._shown] = values.to(rows)
+        return rows
+
+    @cached_property
+    def categorical(self) -> bool:
+        """Whether choices are combinations of categories, and contexts numbers."""
+        flags = self._domain.names.flags()[1] if self._domain.names else None
+        if flags is None or not self.finite:
+            return False
+        chosen, shown = self.split(flags.to(self._chosen.device))
+        return bool(chosen.all()) and not bool(shown.any())
+
     @cached_property
     def _rows(self) -> Tensor:
         """All choices, ``(N, d)``, with 0 for the contexts."""
@@ -111,7 +126,8 @@ class Contextual(Actions):
         return self.joined(every, every.new_zeros(len(every), len(self._shown)))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: v for name, v in vars(self).items() if name != "_rows"}
+        computed = {"_rows", "categorical"}
+        return {name: v for name, v in vars(self).items() if name not in computed}
 
     def read(self, context: Any, batch_shape: tuple[int, ...]) -> Tensor:
         """Return a user's context as coordinates, ``(T, k)``.

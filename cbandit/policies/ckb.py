@@ -298,14 +298,15 @@ class CKB(GPPolicy):
                 return row.unsqueeze(2), None
         space, contexts = shown.space, state.own.contexts
         count = max(FEW, MOST // int(space.size))
-        points = space.candidates(contexts[:, -count:])  # T x n x K x d
-        mean, spread = beliefs.anywhere(points.flatten(1, 2), self._ahead(asked))
+        last = contexts[:, -count:]
+        mean, spread = beliefs.in_contexts(space, last, self._ahead(asked))
         if self.explore.samples:
             spread = torch.zeros_like(spread)
-        values = estimated(look, mean, spread).double().unflatten(-1, points.shape[1:3])
+        values = estimated(look, mean.flatten(2), spread.flatten(2)).double()
+        values = values.unflatten(-1, mean.shape[2:])  # T x (1 + m) x n x K
         numbers = None
         if space.levelled:
-            numbers = space.domain.index(points[:, -1])
+            numbers = space.domain.index(space.candidates(last[:, -1]))
         if self.explore.samples:
             if numbers is not None:
                 at = numbers.unsqueeze(1).expand(-1, row.shape[1], -1)

@@ -22,7 +22,7 @@ from torch import Tensor
 from cbandit._core import checks, devices
 from cbandit._core.distributed import ALONE, Ranks
 from cbandit._core.randomness import Streams
-from cbandit.actions import Actions
+from cbandit.actions import Actions, Contextual
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Covariance, Prior, one_a_trial
@@ -455,6 +455,26 @@ class Beliefs(Value):
         """Solve for means and standard deviations at any points, ``(T, F, n)`` each."""
         mean, std = zip(*[g.anywhere(x, ahead) for g in self.groups], strict=True)
         return self._ordered(mean), self._ordered(std)
+
+    def in_contexts(
+        self, space: Contextual, contexts: Tensor, ahead: Sequence[Ahead] = ()
+    ) -> tuple[Tensor, Tensor]:
+        """Return moments of all choices in contexts, most of which were looked at last.
+
+        Means and standard deviations ``(T, F, n, K)`` in contexts ``(T, n, k)``, of
+        which only the last one is new.
+        """
+        if all(group.by_choice(space) for group in self.groups):
+            parts = [g.in_contexts(space, contexts, ahead) for g in self.groups]
+        else:
+            points = space.candidates(contexts)
+            parts = [g.anywhere(points.flatten(1, 2), ahead) for g in self.groups]
+        shape = contexts.shape[1], int(space.size)
+        mean, std = zip(*parts, strict=True)
+        return (
+            self._ordered(mean).unflatten(-1, shape),
+            self._ordered(std).unflatten(-1, shape),
+        )
 
     def bounds(
         self, x: Tensor, noise: Tensor | None = None, rough: bool = False
@@ -977,10 +997,29 @@ class Group(Value):
 
     def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
         """Solve for means and deviations ``(T, f, n)`` at any points, in units."""
-        mean, var = self.engine.history.at(x, self._coming(ahead))
+        return self._in_units(*self.engine.history.at(x, self._coming(ahead)))
+
+    def _in_units(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        """Return an engine's means and variances as means and deviations in units."""
         # the floor keeps gradients finite where nothing is uncertain
         std = var.clamp_min(1e-300).sqrt().unsqueeze(1)
         return self.scale.mean(mean), self._of_each(std)
+
+    def by_choice(self, space: Contextual) -> bool:
+        """Return whether each choice has weights to itself, whatever the context."""
+        weights = not self.held.by_slots and space.categorical
+        return weights and self.prior.covariance.blocks == space.size
+
+    def in_contexts(
+        self, space: Contextual, contexts: Tensor, ahead: Sequence[Ahead]
+    ) -> tuple[Tensor, Tensor]:
+        """Return moments of all choices in contexts, ``(T, f, n K)`` each, in units.
+
+        The group must pass :meth:`by_choice`.
+        """
+        coming = self._coming(ahead)
+        mean, var = self.engine.recent(contexts, space.of_first, coming)
+        return self._in_units(mean.flatten(2), var.flatten(1))
 
     def deviations(self, x: Tensor) -> Tensor:
         """Return deviations at any points, ``(T, f, n)``, in spreads."""

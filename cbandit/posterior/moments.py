@@ -15,7 +15,7 @@ nothing is observed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -40,6 +40,7 @@ FRESH = 256  # changes of a block, after which it is factored anew
 FRAMED = 4  # inputs from which on their mean and spread count, then twice as many
 ALIKE = 1e-12  # a spread below this share of the mean is its rounding
 FEW = 4  # points a block, up to which blocks are multiplied side by side
+HELD = 1 << 23  # numbers up to which rows of points are kept where sums fade
 TOGETHER = 1 << 23  # numbers of the blocks that are copied for that at once
 
 
@@ -93,6 +94,60 @@ class Inputs(NamedTuple):
         size = (self.squares / (count - 1).clamp_min(1)).sqrt()
         known = size > ALIKE * self.mean.abs()
         return Frame(self.mean, torch.where(known, size, 1.0))
+
+
+class Recent(NamedTuple):
+    """Moments of all blocks at the rows that were looked at last.
+
+    A row is a point whose categories do not count. An observation changes the moments
+    of its block alone, so that those of the others are kept from look to look.
+
+    Args:
+        contexts: what the rows are known by, ``(T, n, k)``.
+        h: their features, ``(T, n, D)``.
+        half: ``W' h`` by block, ``(T, K, n, D)``, where sums fade; else ``None``.
+        mean: ``(T, F, n, K)``.
+        var: ``(T, n, K)``.
+    """
+
+    contexts: Tensor
+    h: Tensor
+    half: Tensor | None
+    mean: Tensor
+    var: Tensor
+
+    def next(self, contexts: Tensor) -> Recent | None:
+        """Return what is left for rows ``(T, n, k)``, all but the last one's moments.
+
+        The rows are the same, or the last is another one, or one more has come and the
+        first may have gone. ``None``: they are others.
+        """
+        rows, old = contexts[:, :-1], self.contexts
+        if (
+            contexts.shape[1] == 1
+            or not old.shape[1] - 1 <= rows.shape[1] <= (old.shape[1])
+        ):
+            return None
+        for first in (1, 0):
+            place = slice(first, first + rows.shape[1])
+            if torch.equal(rows, old[:, place]):
+                half = None if self.half is None else self.half[:, :, place]
+                mean, var = self.mean[:, :, place], self.var[:, place]
+                return Recent(rows, self.h[:, place], half, mean, var)
+        return None
+
+    def with_row(self, row: Recent, contexts: Tensor) -> Recent:
+        """Return these rows and one more."""
+        half = None
+        if self.half is not None and row.half is not None:
+            half = torch.cat([self.half, row.half], 2)
+        return Recent(
+            contexts,
+            torch.cat([self.h, row.h], 1),
+            half,
+            torch.cat([self.mean, row.mean], 2),
+            torch.cat([self.var, row.var], 1),
+        )
 
 
 class Moments:
@@ -150,6 +205,8 @@ class Moments:
             mean = self._inputs.mean
             self._frame = Frame(mean, torch.ones_like(mean))
         self._faded: tuple[int, Tensor | None, Tensor] | None = None
+        self._recent: Recent | None = None
+        self._told: set[int] = set()  # blocks that changed since
         #: how often the sums have changed
         self.version = 0
         # the number of the log that the engine stands for; None while it is written
@@ -176,11 +233,16 @@ class Moments:
         self._weighted = self._weighted[:, :, functions].contiguous()
         self._rotated = self._rotated[:, :, functions].contiguous()
         self._squares = self._squares[:, functions][..., functions].contiguous()
-        self._changed()
+        self._changed(None)
 
-    def _changed(self) -> None:
+    def _changed(self, blocks: Iterable[int] | None) -> None:
+        """Note that some blocks have changed; ``None``: all may have."""
         self.version += 1
         self._faded = None
+        if blocks is None:
+            self._recent = None
+        elif self._recent is not None:
+            self._told.update(blocks)
 
     # -- features --------------------------------------------------------------------
 
@@ -242,12 +304,12 @@ class Moments:
             self._change_root(place, h * precision.sqrt().unsqueeze(-1))
         self._changes.update(zip(keys, changes, strict=True))
         self._rotate(place)
-        self._changed()
+        self._changed(numbers)
         return h
 
     def correct(self, before: Update, after: Update) -> Tensor:
         """Replace an observation's targets; return its features."""
-        place, _, h = self._at(before.x)
+        place, numbers, h = self._at(before.x)
         precision = share = self._worth(before)
         if self.fade is not None:  # the block may be of an earlier round than now
             share = precision / self._age(self._clock[place])
@@ -256,7 +318,7 @@ class Moments:
         self._count_in(before.values, -precision)
         self._count_in(after.values, precision)
         self._rotate(place)
-        self._changed()
+        self._changed(numbers)
         return h
 
     def observe(self, updates: Sequence[Update]) -> None:
@@ -307,7 +369,7 @@ class Moments:
                 self._factor((self._trial, number))
                 self._rotate((self._trial, number))
         self._changes.clear()
-        self._changed()
+        self._changed(None)
 
     def _worth(self, update: Update) -> Tensor:
         """Return what is left of an observation's precision in this round, ``(T,)``."""
@@ -497,6 +559,92 @@ class Moments:
             var = var - z.square().sum(-2)
         return mean.double(), var.double()
 
+    def recent(
+        self,
+        contexts: Tensor,
+        point: Callable[[Tensor], Tensor],
+        ahead: Coming | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return moments of all blocks at rows, which mostly were looked at before.
+
+        They are as of :meth:`at`: means ``(T, F, n, K)`` and variances ``(T, n, K)``.
+
+        Args:
+            contexts: what the rows are known by, ``(T, n, k)``; the last row is new.
+            point: from contexts to points, ``(T, n, d)``, whose categories are ignored.
+            ahead: see :meth:`at`.
+        """
+        kept = None if self._recent is None else self._recent.next(contexts)
+        if kept is None:
+            recent = self._rows(contexts, self.features(point(contexts).double()))
+        else:
+            last = contexts[:, -1:]
+            row = self._rows(last, self.features(point(last).double()))
+            recent = self._brought_up(kept).with_row(row, contexts)
+        self._recent = recent if self._keeps(contexts.shape[1]) else None
+        self._told.clear()
+        var = recent.var
+        if ahead is not None:
+            var = self._foreseen(recent, ahead)
+        return recent.mean.double(), var.double()
+
+    def _rows(self, contexts: Tensor, h: Tensor) -> Recent:
+        """Return the moments of rows with features ``(T, n, D)``."""
+        root = self._root
+        half = h.to(root).unsqueeze(1) @ root
+        fades = half if self.fade is not None else None
+        return Recent(contexts, h, fades, *self._moments(half, slice(None)))
+
+    def _keeps(self, rows: int) -> bool:
+        """Return whether so many rows of all blocks are kept from look to look."""
+        count = self.trials * self.blocks * rows * self.width
+        return self.fade is None or count <= HELD
+
+    def _moments(self, half: Tensor, blocks: Any) -> tuple[Tensor, Tensor]:
+        """Return means and variances of some blocks, given ``W' h (T, c, n, D)``."""
+        e, means = self._now()
+        mean = means[:, blocks] @ half.mT  # T x c x F x n
+        reached = half if e is None else half * e[:, blocks].unsqueeze(-2)
+        var = torch.linalg.vecdot(half, reached)
+        return mean.permute(0, 2, 3, 1), var.mT
+
+    def _brought_up(self, recent: Recent) -> Recent:
+        """Return rows with today's moments: what changed, or faded, is computed."""
+        half, told = recent.half, sorted(self._told)
+        at = torch.tensor(told, device=self.device)
+        if told:
+            rotated = recent.h.to(self._root).unsqueeze(1) @ self._root[:, at]
+            if half is not None:
+                half = half.index_copy(1, at, rotated)
+        if half is not None:
+            mean, var = self._moments(half, slice(None))
+            return recent._replace(half=half, mean=mean, var=var)
+        if not told:
+            return recent
+        mean, var = self._moments(rotated, at)
+        return recent._replace(
+            mean=recent.mean.index_copy(-1, at, mean),
+            var=recent.var.index_copy(-1, at, var),
+        )
+
+    def _foreseen(self, recent: Recent, ahead: Coming) -> Tensor:
+        """Return variances ``(T, n, K)`` as if the outcomes of choices had come."""
+        to, other, reached = self._looked(ahead.places())
+        if to.block is None:
+            places = torch.zeros_like(ahead.precision, dtype=torch.long)
+        else:
+            places = to.block.expand(self.trials, -1)
+        blocks, size = places.unique(), recent.var.shape[1]
+        half = recent.h.to(self._root).unsqueeze(1) @ self._root[:, blocks]
+        cross = reached.unsqueeze(1) @ half.mT  # T x c x b x n
+        cross = cross * (places.unsqueeze(1) == blocks[:, None])[..., None]
+        inner = _within(to, to, reached @ other.mT).double()
+        flat = cross.transpose(1, 2).flatten(2).double()
+        z = explained(inner, flat, ahead.precision).square().sum(-2)
+        return recent.var.double().index_add(
+            -1, blocks, z.unflatten(-1, (-1, size)).mT, alpha=-1
+        )
+
     def covariances(self, y: Tensor) -> Between:
         """Return posterior covariances with ``y``, as a function of points ``x``."""
         to, other, reached = self._looked(y.double())
@@ -564,8 +712,11 @@ class Moments:
         return count, squares - fitted
 
     def bytes(self) -> int:
-        """Return the bytes that sums and roots take."""
-        return self._sums.nbytes + self._root.nbytes + self._weighted.nbytes
+        """Return the bytes that sums, roots and recent rows take."""
+        arrays = [self._sums, self._root, self._weighted]
+        if self._recent is not None:
+            arrays += [part for part in self._recent if part is not None]
+        return sum(part.nbytes for part in arrays)
 
 
 def _statistics(raw: Tensor, real: Tensor, count: list[int]) -> Inputs:

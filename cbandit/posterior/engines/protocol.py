@@ -224,6 +224,14 @@ class Engine:
             draw = None if path is None else path(x)
             yield Block(start, stop, mean, std, draw)
 
+    def recent(
+        self, contexts: Tensor, point: Path, ahead: Coming | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return moments of all blocks of weights, see :meth:`Moments.recent`."""
+        raise CBanditError(
+            f"engine={self.plan.name!r} has no weights: take engine='weights'"
+        )
+
     def drawn(self, x: Tensor, streams: Streams, functions: int) -> Tensor:
         """Return a joint draw less its mean, ``(T, f, n)``, at points ``(T, n, d)``.
 

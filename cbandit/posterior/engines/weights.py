@@ -248,6 +248,12 @@ class Weights(Engine):
         """Draw a joint path less its mean, exact in law."""
         return self.history.path(streams)
 
+    def recent(
+        self, contexts: Tensor, point: Path, ahead: Coming | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return moments of all blocks at rows, most of which were looked at before."""
+        return self.history.recent(contexts, point, ahead)
+
     def drawn(self, x: Tensor, streams: Streams, functions: int) -> Tensor:
         """Return a joint draw less its mean, ``(T, f, n)``, at points ``(T, n, d)``."""
         return self.history.path(streams)(x)[:, :functions]
