@@ -101,9 +101,11 @@ class CKB(GPPolicy):
             deviation, pessimistic; ``"score"``: the score's own estimate, as in the
             paper. Left out, -1.5 without ``slater``, if all beliefs are standardised,
             whatever ``step`` and ``cap`` are; else ``"score"``. With
-            ``dual="resolved"``, of the costs' estimate in price and score alike, and
-            ``"score"`` where left out: a mean or more may rule out for ever what looked
-            too dear once.
+            ``dual="resolved"``, of the costs' estimate in price and score alike. Left
+            out there, it is the mean in a set with contexts, the draw with
+            :class:`~cbandit.TS`: lower bounds spent 2 to 40 % above the limit in the
+            first 600 requests, means up to 3 %. Elsewhere it is ``"score"``: without
+            contexts a mean may rule out for ever what looked too dear once.
         price_window: how many of the last contexts the resolved price is solved over,
             fewer where choices are many: at most 32 768 of them are looked at.
         common: see below.
@@ -196,7 +198,11 @@ class CKB(GPPolicy):
                 "step and slack may be callables of the round with dual='queue' only"
             )
         slacks = self._number("slack", checks.nonnegative("slack", slack))
-        scored = beta is None or (isinstance(beta, str) and beta == "score")
+        if beta is None:
+            # optimism about all choices of a window exceeds what is corrected a round
+            mean = isinstance(self.actions, Contextual) and not self.explore.samples
+            beta = 0.0 if mean else "score"
+        scored = isinstance(beta, str) and beta == "score"
         width = None if scored else self._number("dual_beta", beta)
         corrected = torch.ones(self.m, dtype=torch.bool, device=self.device)
         corrected[list(self.senses.budgets)] = False
