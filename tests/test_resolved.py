@@ -369,7 +369,7 @@ def test_a_stream_of_contexts_spends_the_limit(explore):
 
 @pytest.mark.filterwarnings("ignore:.*lies far outside")
 def test_with_nothing_set_a_short_bent_stream_keeps_the_limit():
-    """Costs are heavy-tailed and not linear: by lower bounds it would spend 1.15 and more.
+    """Costs are heavy-tailed and not linear: by lower bounds it would spend 1.15.
 
     Over 300 requests the spend's standard error is 3 % of the limit in a trial, 2 % of
     four.

@@ -445,7 +445,7 @@ class Policy(metaclass=ABCMeta):
     def _place(self, choice: Choice) -> Place:
         """Return the names and the points of the actions that were chosen."""
         x = choice.x.reshape(self.size, -1)
-        if self.actions.domain is not self.actions:
+        if isinstance(self.actions, Contextual):
             return Place(self.actions.domain.keys(x), x, choice.t)
         if choice.actions is None and choice.keys is not None:
             return Place(choice.keys, x, choice.t)
@@ -637,7 +637,9 @@ class Policy(metaclass=ABCMeta):
             )
         if among is not None and actions is not None:
             raise CBanditError("ask takes among= or actions=, not both")
-        shown = self._shown(context)
+        contextual, shown = isinstance(self.actions, Contextual), None
+        if contextual or context is not None:
+            shown = self._shown(context)
         if shown is not None and actions is not None:
             raise CBanditError(
                 "ask takes context= or actions=, not both; a part of the choices is "
@@ -649,11 +651,13 @@ class Policy(metaclass=ABCMeta):
             mask = round_mask(among, menu, self.batch_shape, self.device)
         now, streams, ledger = self._settled(), self._streams, self._ledger
         streams.go(now.position)
-        if actions is None:
-            on, mask = self._offered(mask)
-        else:
+        if actions is not None:
             on = self._round_actions(actions)
             mask = self._unretired(on)
+        elif contextual or self._offer is not None:
+            on, mask = self._offered(mask)
+        else:
+            on = self.actions
         if shown is not None:
             on, mask = shown.round(on, mask, bool(self.batch_shape))
         if self._failed is not None:
@@ -667,9 +671,12 @@ class Policy(metaclass=ABCMeta):
             ledger,
             barred,
             shown,
-            self._least_chance(confidence),
+            None if confidence is None else self._least_chance(confidence),
         )
-        answer = self._answer(now.state, asked)
+        if t > self.design and not self.senses.budgets:
+            answer: object = self.decide(now.state, asked)
+        else:
+            answer = self._answer(now.state, asked)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise CBanditError(
                 f"{type(self).__name__}.decide must return a cb.Decision and the state "
@@ -709,10 +716,8 @@ class Policy(metaclass=ABCMeta):
             warn(ledger.reminder(self.name))
         return choice
 
-    def _least_chance(self, confidence: ArrayLike | None) -> Tensor | None:
+    def _least_chance(self, confidence: ArrayLike) -> Tensor:
         """Return the probability with which limits must be kept, ``(T,)``."""
-        if confidence is None:
-            return None
         if not self.takes_confidence:
             raise CBanditError(
                 f"ask: {self.name} takes no confidence= ({confidence!r}): cb.CKB, "
@@ -727,7 +732,10 @@ class Policy(metaclass=ABCMeta):
         return least
 
     def _answer(self, state: Any, asked: Asked) -> object:
-        """Return the decision of a round, and the state after it: a rule's or not."""
+        """Return the decision of a round that is a design's or has a budget, a pair.
+
+        The second is the state after it.
+        """
         if self._by_design(asked):
             return self._designed(asked), self._undecided(state)
         return self.decide(state, asked)

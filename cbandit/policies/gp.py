@@ -618,6 +618,8 @@ class GPPolicy(Policy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the action of greatest score."""
         state = self._opened(state, asked)
+        if asked.confidence is None:
+            return self._picked(state, asked)
         asked, doubtful = self._trusted(state.beliefs, asked)
         decision, state = self._picked(state, asked)
         return decision if doubtful is None else decision.doubted(doubtful), state
@@ -750,7 +752,7 @@ class GPPolicy(Policy):
     ) -> tuple[Best, Tensor | None]:
         """Return the action that is best under ``look``, see :meth:`Search.best`."""
         return Search(
-            self.actions.domain,
+            beliefs.actions,
             self.explore.samples,
             self._ranks,
             self.climbs,
@@ -760,7 +762,7 @@ class GPPolicy(Policy):
             self._ahead(asked),
             beside,
             self._fresh(beliefs, asked) if beliefs.by_default else None,
-            self.limits(asked.t),
+            self.limits,
         ).best()
 
     def _fresh(self, beliefs: Beliefs, asked: Asked) -> Tensor | None:
@@ -784,7 +786,7 @@ class GPPolicy(Policy):
         arrived, waiting = state.measured()
         multiplier = self._next(state, t, arrived)
         deviation = state.deviation
-        if self._epoch(t) == t:
+        if self.restart is not None and self._epoch(t) == t:
             waiting = None
             if self.forget:
                 beliefs, deviation = beliefs.forget_all(), None
@@ -792,7 +794,7 @@ class GPPolicy(Policy):
         if self._margin is not None and deviation is not None:
             margin = self._margin * deviation
         return state._replace(
-            beliefs=beliefs.aged(t),
+            beliefs=beliefs.aged(t) if beliefs.fades else beliefs,
             multiplier=multiplier,
             margin=margin,
             deviation=None,
@@ -806,7 +808,9 @@ class GPPolicy(Policy):
         """Return the multiplier of round ``t``, moved by the costs that arrived."""
         if state.moved is not None:
             return state.moved
-        if state.estimate is None or self._epoch(t) == t:
+        if state.estimate is None:
+            return self._start
+        if self.restart is not None and self._epoch(t) == t:
             return self._start
         before = state.multiplier
         shown = (before, state.estimate, *arrived)
@@ -1501,7 +1505,7 @@ class Search:
         beside: costs that are known, ``(T, m, N)``, or on a box as a function of
             ``x (T, n, d)``; ``None``: none are.
         fresh: the trials ``(T,)`` that begin in the middle; ``None``: none does.
-        limits: the thresholds in the user's units, ``(T, m)``.
+        limits: the thresholds of a round in the user's units, ``(T, m)``.
     """
 
     actions: Actions
@@ -1514,7 +1518,7 @@ class Search:
     ahead: list[Ahead]
     beside: Any
     fresh: Tensor | None
-    limits: Tensor
+    limits: Callable[[int], Tensor]
 
     def best(self) -> tuple[Best, Tensor | None]:
         """Return the best action, and the trials where none is feasible.
@@ -1652,7 +1656,8 @@ class Search:
         """Return the log probability ``(T, n)`` that points keep all limits."""
         shown = self.asked.shown
         moments = self.beliefs.anywhere(x if shown is None else shown.whole(x))
-        return log_chance(self.beliefs.units(), *moments, self.limits)
+        limits = self.limits(self.asked.t)
+        return log_chance(self.beliefs.units(), *moments, limits)
 
     def _doubtful(self, best: Best, confidence: Tensor) -> Tensor:
         """Return the trials whose best point is not sure enough to keep the limits."""

@@ -84,6 +84,8 @@ class Beliefs(Value):
     """Whether every function has the beliefs of :meth:`cbandit.GP.default`."""
     rescaled: bool
     """Whether any function's outcomes are standardised."""
+    fades: bool
+    """Whether what was learned fades."""
     groups: tuple[Group, ...]
     _closed: int  # feedback of earlier rounds no longer counts
 
@@ -139,6 +141,7 @@ class Beliefs(Value):
             trials=prior.trials,
             by_default=all(gp.unit is not None for gp in beliefs),
             rescaled=any(gp.standardize for gp in beliefs),
+            fades=any(gp.fade is not None for gp in beliefs),
             groups=tuple(groups),
             _closed=0,
         )
