@@ -46,6 +46,7 @@ NAMES = (
     "contention",
     "peers",
     "wild_readings",
+    "outcomes_share",
 )
 F64 = torch.float64
 

@@ -373,11 +373,13 @@ class Sampler(BaseSampler):
             raise CBanditError(
                 f"{kind} must be built without trials=, feedback= and forget=True"
             )
-        if policy._now.state.own is not None or policy.senses.budgets:
+        state = policy._now.state
+        stateless = state.own is None and state.rounds is None
+        if not stateless or policy.senses.budgets:
             raise CBanditError(
                 f"{kind} keeps a state that a study's trials do not hold: take CKB, "
                 "RPOL, CONFIG, GPUCB, GPTS or a policy of your own with score and move"
-                ", without a cb.Budget and without dual='resolved'"
+                ", without a cb.Budget, share= and dual='resolved'"
             )
         return policy
 

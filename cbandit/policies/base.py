@@ -57,6 +57,7 @@ from cbandit.policies.checks import (
     decided,
     named_points,
     per_ask,
+    probability,
     round_actions,
     round_mask,
     told_in,
@@ -725,11 +726,7 @@ class Policy(metaclass=ABCMeta):
                 "have beliefs about their costs"
             )
         least = self._per_trial("confidence", confidence)
-        if not bool(((least > 0) & (least < 1)).all()):
-            raise CBanditError(
-                f"confidence must lie between 0 and 1; got {confidence!r}"
-            )
-        return least
+        return probability("confidence", least, confidence)
 
     def _answer(self, state: Any, asked: Asked) -> object:
         """Return the decision of a round that is a design's or has a budget, a pair.

@@ -18,22 +18,28 @@ ALIKE = 1e-9  # log probabilities that differ by less are as good
 
 
 def log_chance(
-    units: Units | None, mean: Tensor, std: Tensor, limits: Tensor
+    units: Units | None,
+    mean: Tensor,
+    std: Tensor,
+    limits: Tensor,
+    played: bool = False,
 ) -> Tensor:
     """Return the log probability ``(T, n)`` that all limits are kept.
 
     A cost without an outcome, or with one alone, keeps its limit with probability one
-    half where outcomes are standardised: nothing is known of its scale.
+    half where outcomes are standardised: nothing is known of its scale. Where it was
+    ``played``, that one outcome says whether it does.
 
     Args:
         units: the units of the functions; ``None``: the user's.
         mean: ``(T, 1 + m, n)``, in units.
         std: the standard deviations, likewise.
-        limits: the thresholds ``(T, m)``, in the user's units.
+        limits: the thresholds ``(T, m)`` or ``(T, m, n)``, in the user's units.
+        played: whether these points are the ones whose outcomes are known.
     """
     room, spread, vague = _room(units, mean, std, limits)
     chances = log_chances(room, spread)
-    if vague is not None:
+    if vague is not None and not played:
         chances = chances.masked_fill(vague, math.log(0.5))
     return chances.sum(-2)
 
@@ -117,7 +123,8 @@ def _room(
     They are ``(T, m, n)`` each, in the user's units.
     """
     mean, std = told(units, mean, std)
-    room, spread = limits.to(mean).unsqueeze(-1) - mean[:, 1:], std[:, 1:]
+    limits = limits if limits.dim() == 3 else limits.unsqueeze(-1)
+    room, spread = limits.to(mean) - mean[:, 1:], std[:, 1:]
     if units is None:
         return room, spread.expand_as(room), None
     known = units.known[:, 1:].unsqueeze(-1)

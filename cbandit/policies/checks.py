@@ -368,6 +368,13 @@ def decided(
     return Decision(index, infeasible, drawn, x, answer.keys, score, estimate)
 
 
+def probability(name: str, values: Tensor, given: object) -> Tensor:
+    """Return probabilities; raise an error unless they lie between 0 and 1."""
+    if not bool(((values > 0) & (values < 1)).all()):
+        raise CBanditError(f"{name} must lie between 0 and 1; got {given!r}")
+    return values
+
+
 def per_ask(context: Any, n: int, trials: int) -> list[Any]:
     """Return the contexts of ``n`` choices.
 

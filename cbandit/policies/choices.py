@@ -209,13 +209,16 @@ class News(NamedTuple):
         cancelled: whether the rest will never come.
         charged: costs of a choice that was cancelled or has failed, which count towards
             budgets alone.
+        came: what has been told by now, ``(T, 1 + m)`` bool on the host; nothing in
+            trials in which the action has failed.
     """
 
     choice: Choice
     rewards: Sequence[Told]
     costs: Sequence[Told]
-    cancelled: bool = False
-    charged: Sequence[Told] = ()
+    cancelled: bool
+    charged: Sequence[Told]
+    came: Tensor
 
     def by_functions(self) -> list[tuple[Told, list[int]]]:
         """Return each item told with its functions: 0 is the reward, costs follow."""
@@ -584,7 +587,11 @@ class Ledger:
                 charged = tuple(told for told in charged if told.serial > heard)
             cancelled = entry.cancelled > heard
             if rewards or costs or cancelled or charged:
-                out.append(News(entry.choice, rewards, costs, cancelled, charged))
+                came = entry.came
+                if entry.failed is not None:
+                    came = came & ~entry.failed.unsqueeze(-1)
+                news = News(entry.choice, rewards, costs, cancelled, charged, came)
+                out.append(news)
         return out
 
     def reminder(self, name: str) -> str:

@@ -51,6 +51,7 @@ from cbandit.policies.checks import (
     functions_of,
     multiplier_of,
     named_points,
+    probability,
     score_of,
 )
 from cbandit.policies.choices import (
@@ -66,6 +67,7 @@ from cbandit.policies.failures import Barred, remaining
 from cbandit.policies.late import Arrivals, Knowledge, absorbed_apart, absorbed_loose
 from cbandit.policies.outliers import Readings, bounded_data
 from cbandit.policies.retired import Retired, category_of, offered
+from cbandit.policies.share import Rounds, waiting_round
 from cbandit.policies.sliding import Windowed, allowance
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.engines.choice import ENGINES
@@ -103,6 +105,11 @@ GP_POLICY = {
         variance and keep their mean, so that several in a row are several places.
         ``None``: the latter for GPUCB, CKB, RPOL and CONFIG with UCB and without
         ``Delayed``, the former elsewhere.""",
+    "share": """of all rounds so far at least this share is to be within all limits, a
+        number or ``(*trials,)``, as far as today's beliefs can tell: a control moves
+        the confidence that rounds ask for (see ``ask(confidence=)``, which goes before
+        it), up while too few were within, down while there is room. Rounds whose costs
+        never came do not count. ``None``: no such share.""",
     **POLICY,
 }
 
@@ -139,6 +146,8 @@ class GPState(NamedTuple):
         readings: the range to expect of the next reading; ``None``: no bounds.
         account: what was spent of budgets, and what is promised; ``None``: there are
             none.
+        rounds: how many were within all limits; ``None``: no share of them is asked
+            for.
     """
 
     beliefs: Any
@@ -153,6 +162,7 @@ class GPState(NamedTuple):
     waiting: Waiting | None = None
     readings: Readings | None = None
     account: Account | None = None
+    rounds: Rounds | None = None
 
     def measured(self) -> tuple[tuple[Tensor, ...], Waiting | None]:
         """Return the told costs in units, and those that have no unit yet."""
@@ -315,6 +325,7 @@ class GPPolicy(Policy):
         engine: str = "auto",
         feedback: Delayed | Sliding | None = None,
         pending: str | None = None,
+        share: ArrayLike | None = None,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
@@ -379,10 +390,9 @@ class GPPolicy(Policy):
         if self.standardized:
             readings = Readings.none((self.size, fresh.functions), self.device)
         account = None if self._budgets is None else self._budgets.opened()
-        arrivals = Arrivals(late)
-        self.begin(
-            GPState(fresh, self._start, arrivals, readings=readings, account=account)
-        )
+        rounds = None if share is None else self._rounds(share)
+        state = GPState(fresh, self._start, Arrivals(late), readings=readings)
+        self.begin(state._replace(account=account, rounds=rounds))
 
     def __init_subclass__(cls, **arguments: object) -> None:
         """Note whether a new class defines :meth:`acquire`."""
@@ -455,6 +465,17 @@ class GPPolicy(Policy):
                 f"and pending={pending!r}"
             )
         return pending
+
+    def _rounds(self, share: ArrayLike) -> Rounds:
+        """Return the count of rounds, of which a share is to be within limits."""
+        if not self.takes_confidence:
+            raise CBanditError(
+                f"{type(self).__name__} takes no share= ({share!r}): cb.CKB, cb.RPOL, "
+                "cb.baselines.CONFIG and rules on cb.GPPolicy do, where they have "
+                "beliefs about their costs"
+            )
+        goal = self._per_trial("share", share)
+        return Rounds.none(probability("share", goal, share))
 
     def _budgeted(self, functions: int) -> Budgets | None:
         """Return the budgets among the thresholds; ``None``: there are none."""
@@ -618,11 +639,23 @@ class GPPolicy(Policy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the action of greatest score."""
         state = self._opened(state, asked)
+        if asked.confidence is None and state.rounds is not None:
+            asked = asked._replace(confidence=state.rounds.least)
         if asked.confidence is None:
             return self._picked(state, asked)
         asked, doubtful = self._trusted(state.beliefs, asked)
         decision, state = self._picked(state, asked)
         return decision if doubtful is None else decision.doubted(doubtful), state
+
+    def _asking(self, rounds: Rounds, beliefs: Beliefs, asked: Asked) -> Rounds:
+        """Return the rounds so far with the confidence to ask for in this one."""
+        waiting, first = [], -math.inf
+        for entry in asked.waiting:
+            x, limits = self._place(entry.choice).x, self.limits(entry.choice.t)
+            waiting.append(waiting_round(entry, x, limits))
+        if isinstance(self.feedback, Sliding):
+            first = asked.t - self.feedback.window
+        return rounds.asking(beliefs, waiting, first)
 
     def _trusted(self, beliefs: Beliefs, asked: Asked) -> tuple[Asked, Tensor | None]:
         """Leave a round what keeps its limits with the confidence asked for, if any.
@@ -785,16 +818,23 @@ class GPPolicy(Policy):
         beliefs, t = state.beliefs, asked.t
         arrived, waiting = state.measured()
         multiplier = self._next(state, t, arrived)
-        deviation = state.deviation
+        deviation, rounds = state.deviation, state.rounds
         if self.restart is not None and self._epoch(t) == t:
             waiting = None
             if self.forget:
+                if rounds is not None:
+                    rounds = rounds.settled(beliefs, t)
                 beliefs, deviation = beliefs.forget_all(), None
         margin = None
         if self._margin is not None and deviation is not None:
             margin = self._margin * deviation
+        if beliefs.fades:
+            beliefs = beliefs.aged(t)
+        if rounds is not None:
+            rounds = self._asking(rounds, beliefs, asked)
         return state._replace(
-            beliefs=beliefs.aged(t) if beliefs.fades else beliefs,
+            beliefs=beliefs,
+            rounds=rounds,
             multiplier=multiplier,
             margin=margin,
             deviation=None,
@@ -987,6 +1027,10 @@ class GPPolicy(Policy):
         if self._budgets is not None and state.account is not None:
             account = state.account.after(news, self._budgets.columns, self.m)
             state = state._replace(account=account)
+        if state.rounds is not None:
+            rounds, place = state.rounds, self._place(news.choice)
+            rounds = rounds.after(news, place, self.limits(place.t))
+            state = state._replace(rounds=rounds)
         if self.sees_costs:
             news = news._replace(costs=())  # they are known already
         if not (news.rewards or news.costs):
@@ -1346,6 +1390,8 @@ class GPPolicy(Policy):
         """
         asked.streams.go(position)
         if costs:
+            if not self._by_design(asked):
+                asked = self._sure(state, asked)
             asked, _ = self._trusted(state.beliefs, asked)
         else:
             asked = asked._replace(confidence=None)

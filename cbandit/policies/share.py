@@ -1,0 +1,143 @@
+"""Keep a stated share of all rounds within their limits: the keyword ``share=``.
+
+Each round asks for a probability that all limits are kept, as ``ask(confidence=)``
+does. An integral control moves it on the probit scale:
+
+    shortfall  = share * rounds - (expected number of rounds within all limits)
+    confidence = Phi(Phi^-1(share) + GAIN * (shortfall + RESERVE))
+
+The number within is the sum of today's posterior probabilities at what was played:
+outcomes carry noise, and a played action is often known better later. So the latest
+rounds are judged anew before each choice, and older ones keep their last probability.
+Choices whose costs have not come count by today's belief too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit._core import devices
+from cbandit.policies.chances import log_chance
+from cbandit.policies.choices import Entry, News, Place
+from cbandit.posterior.beliefs import Beliefs
+
+GAIN = 1.0  # deviations that the confidence moves for each round short of the share
+RESERVE = 1.0  # rounds kept beyond the share
+FARTHEST = 4.0  # deviations; what is surer than that is hardly ever found
+JUDGED = 256  # rounds that are judged anew, at most
+
+
+class Round(NamedTuple):
+    """A round whose costs were told, in some trials.
+
+    Args:
+        t: the round.
+        x: what was played, ``(T, d)``.
+        limits: the thresholds, ``(T, m)``.
+        where: the trials in which it counts, ``(T,)`` bool.
+    """
+
+    t: int
+    x: Tensor
+    limits: Tensor
+    where: Tensor
+
+
+class Rounds(NamedTuple):
+    """How many rounds were told, and how many are believed within all limits.
+
+    Args:
+        share: of the rounds that are to be within all limits, ``(T,)``.
+        told: the rounds whose probability stays as it is, ``(T,)``.
+        within: the sum of these probabilities, ``(T,)``.
+        open: the rounds that are judged anew.
+        least: the confidence that the latest round asked for, ``(T,)``.
+    """
+
+    share: Tensor
+    told: Tensor
+    within: Tensor
+    open: tuple[Round, ...] = ()
+    least: Tensor | None = None
+
+    @classmethod
+    def none(cls, share: Tensor) -> Rounds:
+        """Return the count before the first round, for a share ``(T,)``."""
+        nothing = torch.zeros_like(share)
+        return cls(share, nothing, nothing)
+
+    def after(self, news: News, place: Place, limits: Tensor) -> Rounds:
+        """Return the count with a round whose costs have all come by these news."""
+        now = torch.zeros(len(limits), dtype=torch.bool)
+        for told in news.costs:
+            now |= True if told.where is None else told.where
+        now &= news.came[:, 1:].all(-1)
+        if not bool(now.any()):
+            return self
+        played = Round(place.t, place.x, limits, devices.put(now, limits.device))
+        rounds = sorted([*self.open, played], key=lambda each: each.t)
+        return self._replace(open=tuple(rounds))
+
+    def asking(
+        self,
+        beliefs: Beliefs,
+        waiting: Sequence[Round],
+        first: float,
+    ) -> Rounds:
+        """Return the count with the confidence ``(T,)`` to ask for in this round.
+
+        Args:
+            beliefs: about the reward and the costs.
+            waiting: choices whose costs have not come, in the trials ``where``.
+            first: rounds before this one are judged for the last time.
+        """
+        settled = self.settled(beliefs, first)
+        share, count, within = settled.share, settled.told, settled.within
+        for rounds, told in ((settled.open, True), (waiting, False)):
+            if rounds:
+                more, kept = _sums(beliefs, rounds, told)
+                count, within = count + more, within + kept
+        short = share * count - within + RESERVE
+        deviates = torch.special.ndtri(share) + GAIN * short
+        least = torch.special.ndtr(deviates.clamp(-FARTHEST, FARTHEST))
+        return settled._replace(least=least)
+
+    def settled(self, beliefs: Beliefs, first: float) -> Rounds:
+        """Return the count in which rounds before ``first`` keep today's chance.
+
+        So do the oldest of more rounds than are judged anew.
+        """
+        last = len(self.open) - JUDGED
+        old = [each for i, each in enumerate(self.open) if i < last or each.t < first]
+        if not old:
+            return self
+        count, within = _sums(beliefs, old, True)
+        return self._replace(
+            told=self.told + count,
+            within=self.within + within,
+            open=self.open[len(old) :],
+        )
+
+
+def _sums(
+    beliefs: Beliefs, rounds: Sequence[Round], told: bool
+) -> tuple[Tensor, Tensor]:
+    """Return how many rounds count, and how many of them are expected to be within.
+
+    Both are ``(T,)``. ``told`` says whether their costs have come.
+    """
+    x = torch.stack([each.x for each in rounds], 1)
+    limits = torch.stack([each.limits for each in rounds], -1)
+    where = torch.stack([each.where for each in rounds], -1)
+    chance = log_chance(beliefs.units(), *beliefs.anywhere(x), limits, told).exp()
+    return where.double().sum(-1), (chance.double() * where).sum(-1)
+
+
+def waiting_round(entry: Entry, x: Tensor, limits: Tensor) -> Round:
+    """Return an outstanding choice, in the trials where a cost has not come."""
+    missing = ~entry.came[:, 1:].all(-1)
+    return Round(entry.choice.t, x, limits, devices.put(missing, limits.device))
