@@ -235,6 +235,24 @@ class TestData:
         assert problem.optimum(1).tolist() == [1.0, 1.0]
 
     @needs_light
+    @needs_stocks
+    @pytest.mark.parametrize("world", [zhou_light, zhou_finance])
+    def test_readings_of_normalised(self, world):
+        train = (data.light()[0] if world is zhou_light else data.stocks()).numpy()
+        spread = train.std(0)
+        expected = {
+            "each": np.corrcoef(train, rowvar=False),
+            "common": np.cov(train, rowvar=False, ddof=0) / spread.max() ** 2,
+            "largest": train.T @ train / len(train) / train.max() ** 2,
+        }
+        for normalise, covariance in expected.items():
+            got = world(normalise=normalise).actions.covariance.numpy()
+            np.testing.assert_allclose(got, covariance, rtol=0, atol=1e-12)
+            assert got.max() < 1 + 1e-12
+        with pytest.raises(ValueError, match="normalise must be 'each', 'common'"):
+            world(normalise="other")
+
+    @needs_light
     def test_a_reward_is_a_test_reading(self):
         problem, streams = zhou_light(), Streams(0)
         test = data.light()[1]

@@ -152,7 +152,9 @@ def test_rpol_censored(m, width, engine):
     if width != "constant":
         explore = cb.UCB(cb.RKHS(norm=norm, subgaussian=r, delta=delta, form=form))
         feedback = cb.Delayed(window)
-        weight = norm + r * math.sqrt(2 * math.log(horizon))
+        # half of delta for all noises of T rounds and m + 1 functions, half for bands
+        noises = 2 * math.log(2 * (m + 1) * horizon / (delta / 2))
+        weight = norm + r * math.sqrt(noises)
     given = {"thresholds": np.tile(tau, (TRIALS, 1)), "engine": engine}
     policy = rpol(m, explore=explore, feedback=feedback, horizon=horizon, **given)
     rng = np.random.default_rng(5)
@@ -178,7 +180,7 @@ def test_rpol_censored(m, width, engine):
             beta = BETA
             if width != "constant":
                 both = r + weight
-                beta = ref.theory(norm, both, gain, delta, 2 * (m + 1), form)
+                beta = ref.theory(norm, both, gain, delta / 2, 2 * (m + 1), form)
             v = beta + weight * sum(std[k] for k in tried[i][-window:])
             score = mean + v * std
             for j in range(m):

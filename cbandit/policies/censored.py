@@ -7,13 +7,16 @@ round ``t`` if its feedback came within ``min(window, t - 1 - s)`` rounds. Each 
    paper), and all rounds are in the kernel matrix: ``sigma_t`` shrinks at the choice;
 2. ``f_t = mean + v_t sigma_t`` and ``g_t = mean - v_t sigma_t`` with
    ``v_t = B_r sum_s sigma_t(x_s) + beta_t`` over the last ``window`` choices,
-   ``B_r = B + R sqrt(2 ln T)``,
-   ``beta_t = B + (R + B_r) sqrt(2 (gamma_t + 1 + ln(2 (m + 1) / delta)))``;
+   ``B_r = B + R sqrt(2 ln(4 (m + 1) T / delta))``,
+   ``beta_t = B + (R + B_r) sqrt(2 (gamma_t + 1 + ln(4 (m + 1) / delta)))``;
 3. the policy's score and move: RPOL's ``Q`` gains the costs that come at ``t``, however
    late (:mod:`cbandit.policies.rpol`);
 4. what comes after more than ``window`` rounds leaves its stand-in, and is counted.
 
 The any-lam form has ``(R + B_r) / sqrt(lam)`` in the place of ``R + B_r``, and no 1.
+The paper has ``B + R sqrt(2 ln T)``, whose proof lacks a union over rounds and
+functions (Appendix C.1 claims a share of ``2 / T``; two Gaussian noises exceed it in a
+third of the runs). Here half of ``delta`` is for the noises, the other half for bands.
 
 H. Guo, Q. Zhu and X. Liu, Rectified pessimistic-optimistic learning for stochastic
 continuum-armed bandit with constraints, 2023.
@@ -77,8 +80,8 @@ class Awaited:
         return knowledge[0].stop_waiting(t - self._window), knowledge[1]
 
     def chances(self, functions: int) -> int:
-        """Return how many bounds must hold at once: two a function."""
-        return 2 * functions
+        """Return by what to divide ``delta``: two bands a function have half of it."""
+        return 4 * functions
 
     def width(
         self, t: int, widths: BoundWidths, knowledge: Knowledge, chances: int
@@ -86,7 +89,7 @@ class Awaited:
         """Return ``v_t``, ``(T, F)``, of round ``t``."""
         (beliefs, held), theory = knowledge, widths.rkhs_parts()
         beta = widths.around(beliefs, t, chances)
-        b_r = self._b_r(widths, beta)
+        b_r = self._b_r(widths, beta, chances)
         if theory:
             beta = beta.clone()
         for part, at in theory:
@@ -99,7 +102,7 @@ class Awaited:
         sigma: Tensor = beliefs.deviations(torch.stack(list(held.recent), 1))
         return beta + b_r * sigma.sum(-1)
 
-    def _b_r(self, widths: BoundWidths, beta: Tensor) -> Tensor:
+    def _b_r(self, widths: BoundWidths, beta: Tensor, chances: int) -> Tensor:
         """Return ``B_r``, ``(T, F)``: the user's, or the theory's."""
         if self._weight is not None:
             count = beta.shape[-1]
@@ -109,9 +112,9 @@ class Awaited:
         for part, at in widths.rkhs_parts():
             if self._horizon is None:
                 raise CBanditError(
-                    "Delayed's weight is B + R sqrt(2 ln T) by the theory: give "
-                    "the policy horizon=, or Delayed(window, weight=)"
+                    "Delayed's weight is B + R sqrt(2 ln(4 (m + 1) T / delta)) by the "
+                    "theory: give the policy horizon=, or Delayed(window, weight=)"
                 )
-            root = math.sqrt(2 * math.log(max(self._horizon, 2)))
+            root = math.sqrt(2 * math.log(chances * self._horizon / part.rkhs.delta))
             b_r[:, at] = part.norm + part.subgaussian * root
         return b_r

@@ -76,7 +76,8 @@ class CKB(GPPolicy):
             standardised, else of the units that are told. With a cap below the limit's
             price the policy does not keep the limit.
         slack: added to every estimate in the dual step; with ``0 < slack <= slater /
-            2`` the cumulative violation is not only bounded but zero. A callable as
+            2`` the cumulative violation is bounded, and zero from that ``T`` on at
+            which ``slack T`` is more than its bound without slack. A callable as
             ``step``.
         clip: ``(B, G)``, bounds of reward and costs.
         horizon: ``T``; asking beyond it is an error.

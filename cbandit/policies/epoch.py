@@ -231,6 +231,8 @@ class EpochPenalty(GPPolicy):
             ``kappa`` fixed (a baseline: no fixed one gives both sublinear rates).
         inner: ``"ucb"``, or ``"ts"``: GP-TS in place of GP-UCB.
         reuse: keep past rounds across epochs, targets recomputed and standardised.
+            RKHS widths are then in units of the standardised targets, whose scale and
+            dependence on past multipliers the theorems do not cover: no guarantee.
         kappa: the multipliers at first; 1, or 0 with ``psi="linear"``.
         common: see below.
 

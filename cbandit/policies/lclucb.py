@@ -49,7 +49,10 @@ class LCLUCB(Stagewise):
             contain the safe action too.
         reward: the belief about the reward, a :class:`~cbandit.Linear`.
         costs: the belief about the cost, or a list of them.
-        safe: the safe action; its reward and cost where they are known.
+        safe: the safe action; its reward and cost where they are known. Where the cost
+            is not, ``V_c(x0)`` may stay above the threshold in many dimensions for
+            long; the paper passes over that. ``x0`` counts as safe nevertheless, and
+            what is played beside it must still be safe by ``V_c``.
         delta: in at most this share of runs is a constraint ever violated (and in at
             most as many optimism lost).
         alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; the theorem's unless given.

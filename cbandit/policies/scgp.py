@@ -49,7 +49,9 @@ class SCGPUCB(GPPolicy):
         explore: :class:`~cbandit.UCB` in the paper; RKHS widths have the theorem's
             ``ln(2 / delta)``.
         schedule: 1 or 2, of ``eps_t`` and ``V_t``.
-        slater: ``delta``, a number or ``(*trials,)``.
+        slater: ``delta``, a number or ``(*trials,)``. The theorems suppose at most 1: a
+            larger one may be given, and may be had by scaling the costs, but they say
+            nothing of it.
         clip: ``B``, which the schedules need. Of ``(B, G)``, ``G`` is not used: costs
             are seen, not estimated.
         common: see below. ``ask(observed_costs=g_t)`` needs this round's costs on every

@@ -178,6 +178,24 @@ def zhou_synthetic(
     return Table(f, g, variance, None, Finite(grid), numbers, known=known)
 
 
+def _each(train: Tensor) -> Tensor:
+    """Return samples ``(S, N)``, every column centred and over its own deviation."""
+    return (train - train.mean(0)) / train.std(0, correction=0)
+
+
+def _common(train: Tensor) -> Tensor:
+    """Return samples ``(S, N)``, centred, all over the largest column's deviation."""
+    return (train - train.mean(0)) / train.std(0, correction=0).max()
+
+
+def _largest(train: Tensor) -> Tensor:
+    """Return samples ``(S, N)`` over the largest of all."""
+    return train / train.abs().max()
+
+
+NORMALISED = {"each": _each, "common": _common, "largest": _largest}
+
+
 def _bound(f: Tensor, bound: str) -> Tensor:
     """Return the bound ``B`` of functions ``(*trials, N)``."""
     return (f if bound == "max" else f.abs()).amax(-1)
@@ -208,15 +226,17 @@ def _from_samples(
     seed: int,
     purpose: str,
     seeds: int,
+    normalise: str,
     gaussian: bool = False,
 ) -> Table:
     """Return a table of arms with sampled rewards ``(S, N)``; ``g = -f + height``.
 
     The arms' prior covariance is that of the normalised training columns.
     """
+    checks.one_of("normalise", normalise, *NORMALISED)
     numbers = trial_range(trials)
     batch = () if numbers is None else (len(numbers),)
-    z = (train - train.mean(0)) / train.std(0, correction=0)
+    z = NORMALISED[normalise](train)
     covariance = z.mT @ z / z.shape[0]
     f = rewards.mean(0)
     g = height - f
@@ -244,7 +264,11 @@ def _from_samples(
 
 
 def zhou_light(
-    trials: Trials = None, seed: int = 0, noise: str = "resampled", seeds: int = 1
+    trials: Trials = None,
+    seed: int = 0,
+    noise: str = "resampled",
+    seeds: int = 1,
+    normalise: str = "each",
 ) -> Table:
     """41 light sensors: find the brightest, and read at least half of its light.
 
@@ -261,16 +285,32 @@ def zhou_light(
         noise: ``"resampled"`` from the test samples, or ``"gaussian"`` with each
             sensor's variance.
         seeds: how many known safe actions are drawn.
+        normalise: what "normalised" means for the training samples, of which the paper
+            says no more: ``"each"`` centres every sensor and divides it by its own
+            deviation, so that all variances are equal before data; ``"common"`` centres
+            every sensor and divides all by the largest of their deviations;
+            ``"largest"`` divides all by the largest reading and centres nothing.
     """
     checks.one_of("noise", noise, "resampled", "gaussian")
     train, test = data.light()
     rewards, gaussian = test / test.mean(0).max(), noise == "gaussian"
     return _from_samples(
-        train, rewards, 0.5, None, trials, seed, "zhou-light", seeds, gaussian
+        train,
+        rewards,
+        0.5,
+        None,
+        trials,
+        seed,
+        "zhou-light",
+        seeds,
+        normalise,
+        gaussian,
     )
 
 
-def zhou_finance(trials: Trials = None, seed: int = 0, seeds: int = 1) -> Table:
+def zhou_finance(
+    trials: Trials = None, seed: int = 0, seeds: int = 1, normalise: str = "each"
+) -> Table:
     """29 stocks: find the dearest, with a price of at least 100, under heavy tails.
 
     ``f`` is the mean price, the noise a random day's deviation; ``g = -f + 100``. As
@@ -281,6 +321,7 @@ def zhou_finance(trials: Trials = None, seed: int = 0, seeds: int = 1) -> Table:
         trials: ``None``, their number, or a ``range`` of their numbers.
         seed: of the safe seeds; the functions are the same in every trial.
         seeds: how many known safe actions are drawn.
+        normalise: as in :func:`zhou_light`.
     """
     prices = data.stocks()
     scale = prices.mean(0).max()
@@ -288,5 +329,5 @@ def zhou_finance(trials: Trials = None, seed: int = 0, seeds: int = 1) -> Table:
     radius = (rewards - rewards.mean(0)).abs().max()
     height = 100.0 / float(scale)
     return _from_samples(
-        prices, rewards, height, radius, trials, seed, "zhou-finance", seeds
+        prices, rewards, height, radius, trials, seed, "zhou-finance", seeds, normalise
     )

@@ -63,8 +63,9 @@ def _linear(problem: Any, task: Task, build: Callable[..., Policy]) -> Policy:
 def _opb(
     problem: Table, task: Task, belief: Counts | GP | None = None, **options: object
 ) -> Policy:
-    """Build OPB with ``R = 1``, ``delta = 0.1``; the first arm is known to be safe."""
-    belief = belief or Counts(subgaussian=1.0, means=(0.0, 1.0))
+    """Build OPB with ``delta = 0.1``; the first arm is known to be safe."""
+    r = task.settings.parameters.get("R", 1.0)
+    belief = belief or Counts(subgaussian=r, means=(0.0, 1.0))
     safe = Safe(index=0, reward=problem.f[..., 0], cost=problem.g[..., 0])
     horizon = task.settings.horizon
     return _policy(problem, task, OPB, belief, safe, horizon=horizon, **options)
@@ -81,6 +82,9 @@ def _opb_gp(problem: Table, task: Task) -> Policy:
 def _tau(default: float, *others: float) -> Parameter:
     return Parameter(default, (default, *others), "the cost's threshold")
 
+
+# the paper's text has 1, and 1/2 holds for whatever lies between 0 and 1
+RADIUS = Parameter(1.0, (), "OPB's R; 1/2 holds for yes or no", 1e-6)
 
 LINEAR = {
     "LC-LUCB": partial(_linear, build=LCLUCB),
@@ -126,6 +130,7 @@ EXPERIMENTS = (
         parameters={
             "arms": Parameter(10, (10, 5, 20), "how many"),
             "tau": _tau(0.5, 0.2, 0.8),
+            "R": RADIUS,
         },
         figures=Figures(spread="std", width=0.5, evolution="policy_regret"),
     ),
@@ -136,7 +141,7 @@ EXPERIMENTS = (
         trials=10,
         problem=pacchiano_opb_four,
         policies={"OPB": _opb},
-        parameters={"tau": _tau(0.8, 0.6, 0.5, 0.2)},
+        parameters={"tau": _tau(0.8, 0.6, 0.5, 0.2), "R": RADIUS},
         figures=Figures(spread="std", width=0.5, evolution="policy_regret"),
     ),
     Experiment(

@@ -89,6 +89,14 @@ POLICIES: dict[str, Factory] = {
 BETA = Parameter("theory", (), "exploration width: the theory's, or a number", 0)
 
 
+NORMALISE = Parameter(
+    "each",
+    ("each", "common", "largest"),
+    "centred, each arm over its deviation or all over the largest of them; or not "
+    "centred, over the largest sample",
+)
+
+
 def _seeds(default: int) -> Parameter:
     meaning = "how many safe actions StageOpt and SGP-UCB are told of"
     return Parameter(default, (), meaning, 1)
@@ -127,6 +135,7 @@ EXPERIMENTS = (
                 "resampled", ("resampled", "gaussian"), "how it is drawn"
             ),
             "seeds": _seeds(5),
+            "normalise": NORMALISE,
         },
     ),
     Experiment(
@@ -145,6 +154,7 @@ EXPERIMENTS = (
                 "normal", ("normal", "uniform", "gaussian-grid"), "CKB-Rand's law"
             ),
             "seeds": _seeds(5),
+            "normalise": NORMALISE,
         },
     ),
 )
