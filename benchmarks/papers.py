@@ -7,7 +7,8 @@
 
 ``papers.toml`` holds the rows. ``{FILE[k=v].POLICY.METRIC}`` in them is a number of
 ``results/FILE.json``, of that entry whose parameters are these if the file holds
-several, as ``mean +- standard error``; ``/T`` behind it divides by the horizon. What is
+several, as ``mean +- standard error``; ``/T`` behind it divides by the horizon. The
+metric ``less.METRIC`` is the policy's less the first policy's, paired by trial. What is
 ours has no other digits but those between backquotes, so that no number can rot.
 """
 
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from cbandit.experiments.catalogue import find
-from cbandit.experiments.results import read_curves
+from cbandit.experiments.results import read_curves, read_rounds
 from cbandit.simulation.curves import Curve
 
 HERE = Path(__file__).resolve().parent
@@ -34,6 +35,7 @@ READMES = {
     HERE.parent / "README.md": ("short",),
 }
 PLACE = re.compile(r"\{([\w-]+)(?:\[([^\]]*)\])?\.([^.{}]+)\.([\w.]+)(/T)?\}")
+PAIRED = ("regret", "hard_violation", "rounds_in_violation")
 DROPPED = ("tables", "digest", "figures")  # of a summary: they are of its folder
 
 
@@ -160,9 +162,27 @@ def take(name: str, folders: list[str]) -> None:
         if find(summary["experiment"]).figures.early:
             for policy, curves in read_curves(folder).items():
                 summary["policies"][policy]["first_100"] = _early(curves)
+        for policy, differences in _paired(folder, list(summary["policies"])):
+            summary["policies"][policy]["less"] = differences
         kept.append({k: v for k, v in summary.items() if k not in DROPPED})
     text = json.dumps(kept if len(kept) > 1 else kept[0], indent=1)
     (RESULTS / f"{name}.json").write_text(text + "\n")
+
+
+def _paired(
+    folder: Path, policies: Sequence[str]
+) -> Iterator[tuple[str, dict[str, dict[str, float]]]]:
+    """Yield each later policy's metrics less those of the first, paired by trial."""
+    last = read_rounds(folder, last=True)
+    last = last.set_index(["policy", "trial"])[list(PAIRED)]
+    first = last.loc[policies[0]]
+    for policy in policies[1:]:
+        less = last.loc[policy] - first
+        means, errors = less.mean(), less.sem()
+        yield (
+            policy,
+            {m: {"mean": float(means[m]), "sem": float(errors[m])} for m in PAIRED},
+        )
 
 
 def _early(curves: Mapping[str, Curve], t: int = 100) -> dict[str, dict[str, float]]:
