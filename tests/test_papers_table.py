@@ -75,11 +75,11 @@ def test_every_figure_of_the_papers_has_a_row():
 
 
 def test_numbers_without_a_result_are_refused():
-    known = "{guo-classical.CONFIG.regret}"
+    known = "{guo-delayed.CONFIG.regret}"
     assert papers.stray(f"regret {known} in `T=500`") == ""
     assert papers.stray(f"regret {known}, next 12.5") == "12.5"
     with pytest.raises(KeyError):
-        papers.filled("{guo-classical.Nobody.regret}")
+        papers.filled("{guo-delayed.Nobody.regret}")
     with pytest.raises(SystemExit, match="0 entries, not one"):
         papers.filled("{guo-classical[beta=7].CONFIG.regret}")
 
