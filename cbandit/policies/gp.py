@@ -639,13 +639,19 @@ class GPPolicy(Policy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the action of greatest score."""
         state = self._opened(state, asked)
-        if asked.confidence is None and state.rounds is not None:
-            asked = asked._replace(confidence=state.rounds.least)
+        if state.rounds is not None:
+            asked = self._sure(state, asked)
         if asked.confidence is None:
             return self._picked(state, asked)
         asked, doubtful = self._trusted(state.beliefs, asked)
         decision, state = self._picked(state, asked)
         return decision if doubtful is None else decision.doubted(doubtful), state
+
+    def _sure(self, state: GPState, asked: Asked) -> Asked:
+        """Return a round with the confidence that the share of rounds asks for."""
+        if state.rounds is None or asked.confidence is not None:
+            return asked
+        return asked._replace(confidence=state.rounds.least)
 
     def _asking(self, rounds: Rounds, beliefs: Beliefs, asked: Asked) -> Rounds:
         """Return the rounds so far with the confidence to ask for in this one."""
