@@ -43,6 +43,7 @@ from cbandit.experiments.runner import carry_out
 from cbandit.experiments.settings import SEAL, Settings, versions
 from cbandit.experiments.study import expanded
 from cbandit.experiments.study_beliefs import belief
+from cbandit.experiments.tables import read_table
 from cbandit.explore import TS, estimates
 from cbandit.policies import gp as gp_policy
 from cbandit.policies import opb

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tomllib
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -218,7 +220,9 @@ class TestCommands:
         assert call(capsys, "init", "few.csv", *given)[0] == 0
         text = Path("study.toml").read_text()
         kept = tomllib.loads(text)["problem"]
-        assert kept["knobs"] == ["threads", "mem"]
+        # who names goal and limits calls the rest knobs
+        settled = "--limit" in given and len(given) == 4
+        assert kept["knobs"] == ["threads", "mem", *["heat"] * settled]
         goal = "latency" if "--minimise" in given else "throughput"
         assert kept.get("maximise", kept.get("minimise")) == goal
         guessed = not {"--maximise", "--minimise"} & {*given}
@@ -228,7 +232,10 @@ class TestCommands:
         assert set(kept.get("limits", {})) == limits
         median = few.heat.median()
         offered = f'# heat = "<= {median:.4g}"' in text
-        assert offered == bool(given)
+        assert offered == (bool(given) and not settled)
+        assert (
+            "heat: taken as a knob, since the outcomes are named" in text
+        ) == settled
         if not limits:  # taken out as it says
             assert "take out these marks:\n# [problem.limits]\n# latency =" in text
             text = text.replace("# [problem.limits]", "[problem.limits]")
@@ -300,6 +307,181 @@ class TestCommands:
         assert text.count("left out: 1, at line 9") == 1
         assert "Random: played, " in text
         assert "CKB: played, 2 of 2 policies, " in text
+
+
+@pytest.fixture
+def messy(tmp_path, monkeypatch):
+    """72 rows with every trap: which columns are knobs, and the measurements."""
+    monkeypatch.chdir(tmp_path)
+    rng, rows = np.random.default_rng(0), []
+    grid = itertools.product([1, 2, 4, 8], [0.5, 1.0, 2.0], ["lz4", "zstd", "no"])
+    for k, (threads, memory, codec) in enumerate([*grid] * 2):
+        latency = 5 + 8 / threads + 2 / memory + rng.normal(0, 0.3)
+        size = 100 + 40 * memory + 10 * threads + rng.normal(0, 3)
+        speed = 3 * threads + len(codec) + rng.normal(0, 0.5)
+        row = {
+            "run_id": f"r{rng.integers(40):04x}" if k % 9 == 0 else f"r{k:04x}",
+            "started": f"2026-03-{1 + k % 28:02d} 10:{k % 60:02d}",
+            "stamp": 1_770_000_000 + 60 * (k // 2),
+            "host": "node-1",
+            "row": k,
+            "commit": f"{rng.integers(1 << 32):08x}",
+            "note": f"try {k} of {codec}",
+            "threads": threads,
+            "memory": f"{memory:g} GB",
+            "memory_mb": int(1024 * memory),
+            "codec": codec,
+            "level": {"lz4": "fast", "zstd": "good", "no": "none at all"}[codec],
+            "slots": threads * memory,
+            "timeout": f"{0.1 * threads:.1f} ms" if k % 2 else f"{100 * threads} us",
+            "throughput": f"{speed:.3f}",
+            "latency": f"{latency:.2f} ms",
+            "size": f"{size:.1f}",
+            "size_text": f"{size:.0f} MB",
+            "latency_s": f"{latency / 1000:.5f}",
+            "empty": "",
+        }
+        rows.append({name: str(cell).replace(".", ",") for name, cell in row.items()})
+    rows[5]["latency"] = "-"
+    pd.DataFrame(rows).to_csv("messy.csv", sep=";", index=False)
+    return pd.DataFrame(rows)
+
+
+class TestMessy:
+    NAMED = ("--maximise", "throughput", "--limit", "latency <= 11")
+    LIMITS = ("--limit", "size <= 500")
+    LEFT: ClassVar = {
+        "run_id": "names the rows",
+        "started": "dates or times",
+        "stamp": "dates or times",
+        "host": "the same in every row",
+        "row": "another value in every row",
+        "commit": "another value in every row",
+        "note": "another value in every row",
+        "memory_mb": "follows from memory",
+        "level": "follows from codec",
+        "slots": "follows from threads * memory",
+        "timeout": "follows from threads",
+        "size_text": "a copy of size",
+        "latency_s": "a copy of latency",
+    }
+
+    def test_no_trap_becomes_a_knob_and_each_is_named(self, capsys, messy):
+        code, said, err = call(capsys, "init", "messy.csv", *self.NAMED, *self.LIMITS)
+        assert (code, err) == (0, "")
+        text = Path("study.toml").read_text()
+        problem = tomllib.loads(text)["problem"]
+        assert problem["knobs"] == ["threads", "memory", "codec"]
+        for name, why in self.LEFT.items():
+            line = f"{name}: left out, {why}"
+            assert f"{line}\n" in said
+            assert f"# {line}\n" in text
+        for line in (
+            "columns are separated by ';'",
+            "columns without a value are left out: empty",
+            "memory: numbers in GB, the unit is taken off, commas are decimal",
+            "timeout: numbers in us, the unit is taken off (us, ms are mixed)",
+            "latency: numbers in ms, the unit is taken off, commas are decimal",
+            "1 cells without a number are missing values",
+            "every row meets the limit size <= 500",
+        ):
+            assert line in said
+            assert line in text
+
+    def test_three_commands_give_a_right_comparison(self, capsys, messy):
+        assert call(capsys, "init", "messy.csv", *self.NAMED, *self.LIMITS)[0] == 0
+        few = ["--trials", 6, "--horizon", 10, "--policies", "Random"]
+        code, said, err = call(capsys, "run", "study.toml", *few)
+        assert (code, err) == (0, "")
+        assert "latency: numbers in ms" in said
+        rows = pd.read_parquet("results/study/rounds.parquet")
+        numbers = messy.latency.str.extract(r"([\d,]+) ms")[0].str.replace(",", ".")
+        true = messy.assign(latency=numbers.astype(float)).dropna()
+        true["speed"] = true.throughput.str.replace(",", ".").astype(float)
+        true["memory"] = true.memory.str[:-3].str.replace(",", ".").astype(float)
+        true["threads"] = true.threads.astype(int)
+        mean = true.groupby(["threads", "memory", "codec"])[["latency", "speed"]].mean()
+        for _, row in rows.iterrows():
+            latency, speed = mean.loc[row.threads, row.memory, row.codec]
+            assert row.true_latency == pytest.approx(latency)
+            assert row.true_reward == pytest.approx(speed)
+        best = mean[mean.latency <= 11].speed.max()
+        last = rows[rows.t == 10].set_index("trial").regret
+        by_hand = 10 * best - rows.groupby("trial").true_reward.sum()
+        assert last.to_numpy() == pytest.approx(by_hand.to_numpy())
+
+    def test_named_outcomes_make_the_others_knobs(self, capsys, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        rng = np.random.default_rng(0)
+        frame = pd.DataFrame(rng.uniform(size=(60, 3)), columns=["gain", "rate", "t"])
+        frame["speed"] = frame.gain - frame.rate**2
+        frame["price"] = 0.05 * frame.t  # a plain function of a knob, and no copy
+        frame.to_csv("data.csv", index=False)
+        named = ["--maximise", "speed", "--limit", "price <= 0.03"]
+        code, said, _ = call(capsys, "init", "data.csv", *named)
+        assert code == 0
+        problem = tomllib.loads(Path("study.toml").read_text())["problem"]
+        assert problem["knobs"] == ["gain", "rate", "t"]
+        assert "gain: taken as a knob, since the outcomes are named; if it was" in said
+
+    def test_a_limit_that_no_row_meets_is_said(self, capsys, messy):
+        own = ["--maximise", "throughput", "--limit", "latency <= 1"]
+        _, said, _ = call(capsys, "init", "messy.csv", *own)
+        assert "no row meets the limit latency <= 1: its values are 6." in said
+        Path("study.toml").unlink()
+        own = ["--maximise", "throughput", "--limit", "latency <= 7"]
+        _, said, _ = call(capsys, "init", "messy.csv", *own, "--limit", "size <= 130")
+        assert "no row meets all limits together" in said
+
+    def test_thousands_are_no_decimals(self, tmp_path):
+        from inside import read_table
+
+        path = tmp_path / "t.csv"
+        path.write_text('a,b,c,d\n"1,200",1x,2 kB,2x\n"12,000",2y,3 MB,4x\n')
+        frame, remarks = read_table(path)
+        assert frame.a.tolist() == [1200, 12000]
+        assert frame.b.tolist() == ["1x", "2y"]  # no units that can be mixed
+        assert frame.c.tolist() == [2, 3000]
+        assert frame.d.tolist() == [2, 4]
+        assert remarks[0] == "a: commas are for thousands"
+        path.write_bytes("größe\t m\n1\t2\n".encode("cp1252"))
+        frame, remarks = read_table(path)
+        assert list(frame) == ["größe", "m"]
+        assert remarks == ("columns are separated by tabs",)
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (["--maximise", "troughput"], "did you mean throughput?"),
+            (["--maximise", "codec"], "codec holds texts: it cannot be a measurement"),
+            (["--limit", "latency = 3"], "--limit takes 'COLUMN <= NUMBER' or >="),
+            (["--limit", "latency <= 3 ms"], "--limit takes 'COLUMN <= NUMBER' or >="),
+            (
+                ["--maximise", "latency", "--limit", "latency <= 3"],
+                "give the table a copy of it with another name",
+            ),
+            (["--maximise", "size", "--minimise", "latency"], "give one of them"),
+            (["--context", "day"], "there is no column day; there are run_id"),
+            (["a,b\n"], "has a head and no rows"),
+            (["a,a\n1,2\n"], "has several columns 'a': rename them"),
+            (["a\n1\n2\n"], "fields are to be separated by commas, semicolons"),
+            ([""], "cannot be read as CSV: No columns to parse from file"),
+            (
+                ["a,b\n1,2\n1,2\n"],
+                "no column left that could be a knob; a: the same in every",
+            ),
+        ],
+    )
+    def test_mistakes_are_one_line_that_says_what_to_do(
+        self, capsys, messy, options, words
+    ):
+        if not options[0].startswith("--"):
+            Path("messy.csv").write_text(options[0])
+            options = ["--maximise", "b"] if "b" in options[0] else []
+        line = complaint(capsys, "init", "messy.csv", *options)
+        assert words in line
+        assert line.count("\n") == 1
+        assert not Path("study.toml").exists()
 
 
 OWN = """

@@ -67,16 +67,18 @@ def init(
     A column counts as measured if it holds numbers, more than 20 different ones and
     more than a quarter as many as rows, and as a knob otherwise; --maximise (or
     --minimise) and --limit say it better. Texts and row numbers with another value in
-    every row are left out. Without --limit the other measured columns are kept below
-    their medians, and where there are none the file asks for a limit. In tables of few
-    rows, fractions that hardly repeat may be measured too; the file marks guesses.
-    Check it.
+    every row are left out, and so are identifiers, dates, constants, texts that hardly
+    repeat, copies of outcomes and what follows from other columns; each is named. With
+    --limit beside --maximise all other columns are knobs. Without --limit the other
+    measured columns are kept below their medians, and where there are none the file
+    asks for a limit. In tables of few rows, fractions that hardly repeat may be
+    measured too; the file marks guesses. Check it.
 
     Example: cbandit init data.csv --maximise throughput --limit 'latency <= 20'
     """
     from cbandit._core.files import atomic
-    from cbandit.experiments.init import study_text
-    from cbandit.experiments.study_problem import read_table
+    from cbandit.experiments.init import sketch
+    from cbandit.experiments.tables import read_table
 
     if maximise is not None and minimise is not None:
         raise CBanditError("--maximise and --minimise: give one of them")
@@ -84,7 +86,7 @@ def init(
     goal = next(((k, v) for k, v in goals if v is not None), None)
     if out.exists():
         raise CBanditError(f"{out} is there already; it is kept: choose another --out")
-    text = study_text(
+    made = sketch(
         read_table(table),
         str(table),
         str(out),
@@ -94,8 +96,11 @@ def init(
         context or (),
     )
     with atomic(out) as file:
-        file.write(text.encode())
-    todo = "check it" if "\n[problem.limits]" in text else "fill in [problem.limits]"
+        file.write(made.text.encode())
+    for remark in made.remarks:
+        print(remark)
+    ready = "\n[problem.limits]" in made.text
+    todo = "check it" if ready else "fill in [problem.limits]"
     print(f"{out}: {todo}, then: cbandit run {out}")
 
 

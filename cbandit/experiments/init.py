@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from cbandit._core.hints import near
 from cbandit.errors import CBanditError
+from cbandit.experiments.doubts import doubts
 from cbandit.experiments.settings import toml_key, toml_value
-from cbandit.problems.measured import FEW, apart
+from cbandit.experiments.tables import ReadTable
 
 if TYPE_CHECKING:
     import pandas
@@ -80,7 +84,6 @@ class Column:
         numeric: whether it holds numbers.
         distinct: how many different values it has.
         middle: the median of its numbers.
-        numbers_rows: whether it may number the rows: it has no value twice.
         whole: whether its numbers are whole.
     """
 
@@ -89,23 +92,35 @@ class Column:
     numeric: bool
     distinct: int
     middle: float = 0.0
-    numbers_rows: bool = False
     whole: bool = True
 
 
-def study_text(
-    frame: pandas.DataFrame,
+@dataclass(frozen=True)
+class Sketch:
+    """A study file to be, and what is to be said of it on the screen.
+
+    Args:
+        text: of the file.
+        remarks: what was left out, converted or guessed, each in words.
+    """
+
+    text: str
+    remarks: tuple[str, ...]
+
+
+def sketch(
+    read: ReadTable,
     table: str,
     file: str,
     name: str,
     goal: tuple[str, str] | None = None,
     limits: Sequence[str] = (),
     contexts: Sequence[str] = (),
-) -> str:
-    """Return the text of a study file.
+) -> Sketch:
+    """Return a study file for a table.
 
     Args:
-        frame: the table's rows.
+        read: the table.
         table: the table's path, as the file is to name it.
         file: the path that the text will be written to.
         name: the study's name.
@@ -116,50 +131,76 @@ def study_text(
             asks for limits, and cannot run before.
         contexts: the columns that are shown before a choice, and not chosen.
 
-    In a table of few rows, a column of fractions that hardly repeat may be a
-    measurement. It counts as one if no goal or limit is given and no other column is
-    clearly measured; the file then marks it as a guess. Otherwise it is no knob, and
-    the file offers a limit on it in a comment.
+    Columns that set nothing (see :func:`doubts`) are left out. Where a goal and limits
+    are given, all others are knobs. Where not, a column of fractions that hardly repeat
+    may be a measurement in a table of few rows. It counts as one if no goal or limit is
+    given and no other column is clearly measured; the file then marks it as a guess.
+    Otherwise it is no knob, and the file offers a limit on it in a comment.
     """
+    frame = read.frame
+    _check_head(frame, table)
     columns = {str(k): _column(str(k), values) for k, values in frame.items()}
     for context in contexts:
         _there(context, columns)
     every, columns = columns, {k: c for k, c in columns.items() if k not in contexts}
-    read = dict(_limit(words, columns) for words in limits)
+    wanted = dict(_limit(words, columns) for words in limits)
     if goal is not None:
         _known(goal[1], columns)
+        if goal[1] in wanted:
+            raise CBanditError(
+                f"{goal[1]} is what to {goal[0]}, and has a limit: give the table a "
+                "copy of it with another name, and limit that"
+            )
     rows = len(frame)
-    counts = [] if rows <= FEW else [c.name for c in columns.values() if c.numbers_rows]
-    measured = [
-        c.name
-        for c in columns.values()
-        if _looks_measured(c, rows) and c.name not in counts
-    ]
-    stated = [*([goal[1]] if goal else []), *read]
-    known = {*stated, *measured, *counts}
+    stated = [*([goal[1]] if goal else []), *wanted]
+    settled = goal is not None and bool(wanted)
+    looks = [c.name for c in columns.values() if _looks_measured(c, rows)]
+    odd = doubts(frame[list(columns)], stated or looks)
+    measured = [] if settled else [m for m in looks if m not in odd]
+    known = {*stated, *measured, *odd}
     others = [c for c in columns.values() if c.name not in known]
-    needed = goal is None and all(column in read for column in measured)
-    maybe = _maybe_measured(others, rows, needed)
+    needed = goal is None and all(column in wanted for column in measured)
+    maybe = [] if settled else _maybe_measured(others, rows, needed)
     if needed and not stated:
         measured, maybe = maybe, []
     if goal is None:
-        free = [column for column in [*measured, *maybe] if column not in read]
+        free = [column for column in [*measured, *maybe] if column not in wanted]
         if not free:
             raise CBanditError(
                 f"{table} has no column of numbers, beside others as knobs, that could "
                 "be a measurement: say which by --maximise or --minimise"
             )
         goal = ("maximise", free[0])
-    guessed = not read
+    guessed = not wanted
     if guessed:
-        read = {m: _below(columns[m]) for m in measured if m != goal[1]}
-    outcomes = {goal[1], *read}
-    maybe = [column for column in maybe if column not in outcomes]
-    left = [] if not stated else [m for m in measured if m not in outcomes]
-    left += [c for c in counts if c not in outcomes]
-    knobs = [c for c in columns if c not in outcomes and c not in [*left, *maybe]]
+        wanted = {m: _below(columns[m]) for m in measured if m != goal[1]}
+    outcomes = {goal[1], *wanted}
+    # what was taken for a measurement may be copied by another column
+    odd |= doubts(frame[[k for k in columns if k not in odd]], [*outcomes])
+    maybe = [column for column in maybe if column not in {*outcomes, *odd}]
+    left = [m for m in measured if m not in outcomes] if stated else []
+    reasons = {k: why for k, why in odd.items() if k not in outcomes}
+    reasons |= dict.fromkeys(left, "looks measured, and has no limit")
+    knobs = [c for c in columns if c not in {*outcomes, *reasons, *maybe}]
     if not knobs:
-        raise CBanditError(f"{table} has no column left that could be a knob")
+        raise CBanditError(
+            f"{table} has no column left that could be a knob"
+            + "".join(f"; {k}: {why}" for k, why in reasons.items())
+        )
+    remarks = [*read.remarks, *(f"{k}: left out, {why}" for k, why in reasons.items())]
+    doubtful = [
+        k
+        for k in knobs
+        if settled
+        and (_looks_measured(columns[k], rows) or _hardly_repeats(columns[k], rows))
+    ]
+    remarks += [
+        f"{k}: taken as a knob, since the outcomes are named; if it was measured, take "
+        "it out of knobs"
+        for k in doubtful
+    ]
+    kept = _kept(frame, wanted)
+    remarks += kept
     other = "minimise" if goal[0] == "maximise" else "maximise"
     mark = f"a guess, from few rows; or {other}" if needed else f"or {other}"
     lines = [
@@ -169,18 +210,16 @@ def study_text(
     ]
     if contexts:
         lines.append(f"contexts = {toml_value(list(contexts))}  # shown, not chosen")
-    lines += [
-        f"# {column}: left out" + ", another value in every row" * (column in counts)
-        for column in left
-    ]
+    lines += [f"# {remark}" for remark in remarks if remark not in kept]
     if not contexts:
         lines.append(
             "# noise = 0.01  # variance of one measurement; left out: from repeats"
         )
     offered = {column: _below(columns[column]) for column in maybe}
-    if read:
+    if wanted:
         lines += ["", "[problem.limits]"]
-        lines += _set(read, "  # a guess: its median" if guessed else "")
+        lines += _set(wanted, "  # a guess: its median" if guessed else "")
+        lines += [f"# {words}" for words in kept]
         if offered:
             lines += ["# Limits at medians, on what may be measured too; else a knob:"]
     else:
@@ -201,7 +240,38 @@ def study_text(
     lines += [f"#   {c.name:<{width}}  {c.words}" for c in every.values()]
     head = HEAD.format(table=table, rows=rows, file=file, name=name)
     policies = POLICIES + ("" if contexts else ACQUISITION)
-    return head + "\n".join(lines) + "\n" + policies
+    return Sketch(head + "\n".join(lines) + "\n" + policies, tuple(remarks))
+
+
+def _check_head(frame: pandas.DataFrame, table: str) -> None:
+    """Raise unless a table has rows and several columns."""
+    if not len(frame):
+        raise CBanditError(f"{table} has a head and no rows: there is nothing to learn")
+    if len(frame.columns) < 2:
+        raise CBanditError(
+            f"{table} has one column alone, {frame.columns[0]!r}: fields are to be "
+            "separated by commas, semicolons, tabs or |"
+        )
+
+
+def _kept(frame: pandas.DataFrame, limits: Mapping[str, str]) -> list[str]:
+    """Say which limits no row or every row meets, and whether some row meets all."""
+    out, every = [], np.ones(len(frame), bool)
+    for column, words in limits.items():
+        sign, number = words.split()
+        values = frame[column].to_numpy("float64")
+        met = values <= float(number) if sign == "<=" else values >= float(number)
+        told = met[~np.isnan(values)]
+        every &= met
+        if not told.any() or told.all():
+            low, high = np.nanmin(values), np.nanmax(values)
+            who = "every row meets" if told.all() else "no row meets"
+            out.append(
+                f"{who} the limit {column} {words}: its values are {low:g} to {high:g}"
+            )
+    if len(limits) > 1 and not every.any() and not out:
+        out.append("no row meets all limits together")
+    return out
 
 
 def _column(name: str, values: pandas.Series[Any]) -> Column:
@@ -217,19 +287,22 @@ def _column(name: str, values: pandas.Series[Any]) -> Column:
     if not numeric or known.empty:
         shown = ", ".join(map(str, sorted(map(str, known.unique()))[:4]))
         dots = ", ..." if distinct > 4 else ""
-        rows = distinct > 0 and apart(values)
         words = f"{distinct} texts: {shown}{dots}{gaps}"
-        return Column(name, words, False, distinct, numbers_rows=rows)
+        return Column(name, words, False, distinct)
     whole = bool((known == known.round()).all())
     kind = "whole numbers" if whole else "numbers"
     words = f"{kind}, {known.min():g} to {known.max():g}, {distinct} distinct{gaps}"
-    ranks = whole and distinct == len(values) == known.max() - known.min() + 1
     middle = float(known.median())
-    return Column(name, words, True, distinct, middle, bool(ranks), whole)
+    return Column(name, words, True, distinct, middle, whole)
 
 
 def _looks_measured(column: Column, rows: int) -> bool:
     return column.numeric and column.distinct > max(MOST, rows // 4)
+
+
+def _hardly_repeats(column: Column, rows: int) -> bool:
+    """Return whether a column holds fractions that hardly repeat."""
+    return column.numeric and not column.whole and 4 * column.distinct > 3 * rows
 
 
 def _maybe_measured(columns: list[Column], rows: int, needed: bool) -> list[str]:
@@ -239,7 +312,7 @@ def _maybe_measured(columns: list[Column], rows: int, needed: bool) -> list[str]
     later half of the columns of numbers. At least one column is left as a knob.
     """
     numbers = [c for c in columns if c.numeric]
-    maybe = [c for c in numbers if not c.whole and 4 * c.distinct > 3 * rows]
+    maybe = [c for c in numbers if _hardly_repeats(c, rows)]
     if needed and not 0 < len(maybe) < len(columns):
         maybe = numbers[len(numbers) // 2 :] if numbers[1:] else numbers
     return [c.name for c in maybe] if len(maybe) < len(columns) else []
@@ -255,7 +328,11 @@ def _set(limits: dict[str, str], more: str) -> list[str]:
 
 def _there(name: str, columns: dict[str, Column]) -> None:
     if name not in columns:
-        raise CBanditError(f"there is no column {name}; there are {', '.join(columns)}")
+        meant = near(name, columns)
+        hint = f"; did you mean {meant}?" if meant else ""
+        raise CBanditError(
+            f"there is no column {name}; there are {', '.join(columns)}{hint}"
+        )
 
 
 def _known(name: str, columns: dict[str, Column]) -> None:

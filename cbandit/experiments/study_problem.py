@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -20,9 +20,7 @@ from cbandit._core import checks
 from cbandit._core.randomness import trial_range
 from cbandit.errors import CBanditError
 from cbandit.experiments.named import Arguments, Home, located, of_botorch
-
-if TYPE_CHECKING:
-    import pandas
+from cbandit.experiments.tables import read_table
 
 KINDS = ("table", "botorch", "object")
 SHOWN = 12  # rows that are named
@@ -119,7 +117,7 @@ class StatedProblem:
                 "column, such as latency = '<= 20'"
                 + (f"; not one of the knobs {', '.join(knobs)}" if knobs else "")
             )
-        frame = read_table(Path(self.path))
+        frame, converted = read_table(Path(self.path))
         kind = problems.Contexts if "contexts" in table else problems.Table
         read: Callable[..., Any] = kind.from_frame
         Arguments(read).check(self.where, "a table", table)
@@ -128,7 +126,8 @@ class StatedProblem:
             problem = read(frame, **table)
         # the command line says it once, see remarks
         texts = [str(warning.message) for warning in caught]
-        problem.remarks = tuple(t for t in texts if " have missing cells " not in t)
+        said = (t for t in texts if " have missing cells " not in t)
+        problem.remarks = (*converted, *said)
         return problem
 
     def _from_botorch(self, words: str, where: str, table: dict[str, Any]) -> Any:
@@ -141,23 +140,6 @@ class StatedProblem:
         function = self.home.call(self.where, words, kind, table)
         with located(self.where):
             return problems.from_botorch(function, **options)
-
-
-def read_table(path: Path) -> pandas.DataFrame:
-    """Read a CSV file as a pandas frame."""
-    import pandas
-
-    try:
-        # as it is: pandas would inflate data.csv.gz, however large it becomes
-        frame = pandas.read_csv(path, compression=None)
-    except (OSError, ValueError) as error:
-        raise CBanditError(
-            f"{path} cannot be read as CSV: {error} (a compressed table is to be "
-            "unpacked first)"
-        ) from None
-    # rows are named as an editor numbers them, the head being line 1
-    frame.index = pandas.RangeIndex(2, 2 + len(frame), name="line")
-    return frame
 
 
 def remarks(problem: object) -> tuple[str, ...]:

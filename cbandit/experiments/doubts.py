@@ -1,0 +1,146 @@
+"""Columns of a table that set nothing, though they might be taken for knobs."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cbandit.problems.measured import FEW, apart
+
+if TYPE_CHECKING:
+    import pandas
+
+# the last word of a name that numbers, or names, the rows
+IDENTIFIER = re.compile(r"(.*[\W_])?(id|uuid|guid|hash|sha|index|idx)", re.IGNORECASE)
+TIME = re.compile(r".*(time|date|stamp|epoch|created|day).*", re.IGNORECASE)
+DATE = re.compile(
+    r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}( .*)?"
+    r"|\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?|\d{4}/\d{1,2}/\d{1,2}( .*)?"
+)
+EPOCHS = ((1e9, 2.5e9), (1e12, 2.5e12))  # seconds and milliseconds since 1970
+RARE = 0.5  # a text's column with more values than this share of the rows
+COPY = 1e-3  # unexplained share of the variance at which a column is a copy
+EXACT = 1e-12  # the same for one that is computed from others
+UNITS = (1.0, 1e3, 1e6, 1e9, 1024.0, 1024.0**2, 1024.0**3, 60.0, 3600.0, 100.0)
+LEAST = 8  # rows from which one column is said to follow from others
+LEVELS = 3  # rows for each value, at least, before one column follows from another
+
+
+def doubts(frame: pandas.DataFrame, outcomes: Sequence[str]) -> dict[str, str]:
+    """Return why columns are left out, by name.
+
+    Args:
+        frame: the rows.
+        outcomes: columns that were measured; nothing is said of these.
+    """
+    out: dict[str, str] = {}
+    rows = len(frame)
+    others = [name for name in frame if name not in outcomes]
+    for name in others:
+        reason = _by_itself(name, frame[name], rows)
+        if reason:
+            out[name] = reason
+    left = [name for name in others if name not in out]
+    copies = {name: c for name in left if (c := _copied(frame, name, outcomes))}
+    # where all would go the outcome is a plain function of its knobs
+    if len(copies) < len(left):
+        out |= {name: f"a copy of {outcome}" for name, outcome in copies.items()}
+    knobs: list[str] = []
+    for name in others:
+        if name not in out:
+            reason = _follows(frame, name, knobs)
+            if reason:
+                out[name] = reason
+            else:
+                knobs.append(name)
+    return out
+
+
+def _by_itself(name: str, column: pandas.Series[Any], rows: int) -> str:
+    """Return why a column is no knob, from its values alone; empty if it may be."""
+    known = column.dropna()
+    distinct = int(known.nunique())
+    if distinct <= 1:
+        return "the same in every row"
+    number = getattr(column.dtype, "kind", "O") in "iuf"
+    if not number and all(DATE.fullmatch(text.strip()) for text in known.astype(str)):
+        return "dates or times"
+    if number and TIME.fullmatch(name):
+        for low, high in EPOCHS:
+            if bool(known.between(low, high).all()):
+                return "dates or times"
+    if IDENTIFIER.fullmatch(name) and distinct > RARE * rows:
+        return "names the rows"
+    if rows <= FEW:
+        return ""
+    if not number and apart(column):
+        return "another value in every row"
+    ranks = number and apart(column) and distinct == known.max() - known.min() + 1
+    if ranks:
+        return "another value in every row"
+    if not number and distinct > RARE * rows:
+        return f"texts that hardly repeat: {distinct} in {rows} rows"
+    return ""
+
+
+def _numbers(frame: pandas.DataFrame, names: Sequence[str]) -> np.ndarray | None:
+    """Return some columns of numbers without missing cells, ``(n, k)``."""
+    part = frame[list(names)]
+    if any(getattr(part[name].dtype, "kind", "O") not in "iuf" for name in names):
+        return None
+    return part.dropna().to_numpy("float64")
+
+
+def _unexplained(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the share of the variance of ``y`` that a line in ``x`` leaves."""
+    x, y = x - x.mean(), y - y.mean()
+    size = float((x * x).sum() * (y * y).sum())
+    return 1.0 if size == 0 else 1.0 - float((x * y).sum()) ** 2 / size
+
+
+def _copied(frame: pandas.DataFrame, name: str, outcomes: Sequence[str]) -> str:
+    """Return the outcome that a column copies, rounded or in another unit, if any.
+
+    An outcome may be a plain function of a knob, a price of a size. A copy is the same
+    number but for its unit, and has many values.
+    """
+    for outcome in outcomes:
+        both = _numbers(frame, (name, outcome))
+        if both is None or len(both) < LEAST or 4 * frame[name].nunique() < len(frame):
+            continue
+        x, y = both.T
+        ratio = abs(float((x * y).sum() / (x * x).sum()))
+        same = any(abs(max(ratio, 1 / ratio) / unit - 1) < 0.01 for unit in UNITS)
+        if same and _unexplained(x, y) < COPY:
+            return outcome
+    return ""
+
+
+def _follows(frame: pandas.DataFrame, name: str, knobs: Sequence[str]) -> str:
+    """Say from which knobs a column follows; empty if from none."""
+    if len(frame) < LEAST:
+        return ""
+    for knob in knobs:
+        both = _numbers(frame, (knob, name))
+        if both is not None and len(both) >= LEAST:
+            if _unexplained(both[:, 0], both[:, 1]) < EXACT:
+                return f"follows from {knob}"
+        pairs = frame[[knob, name]].dropna().drop_duplicates()
+        levels = pairs[knob].nunique()
+        if len(pairs) == levels and len(frame) >= LEVELS * levels:
+            return f"follows from {knob}"
+    for a, b in itertools.combinations(knobs, 2):
+        three = _numbers(frame, (a, b, name))
+        if three is None or len(three) < LEAST:
+            continue
+        x, y, z = three.T
+        with np.errstate(divide="ignore", invalid="ignore"):
+            made = {"*": x * y, "+": x + y, "-": x - y, "/": x / y}
+        for sign, value in made.items():
+            if np.isfinite(value).all() and _unexplained(value, z) < EXACT:
+                return f"follows from {a} {sign} {b}"
+    return ""

@@ -1,0 +1,162 @@
+"""Read a CSV file as people write them: separators, decimal commas, units in cells."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cbandit.errors import CBanditError
+
+if TYPE_CHECKING:
+    import pandas
+
+SEPARATORS = ",;\t|"
+LOOKED = 50  # lines from which the separator is told
+MISSING = {"", "-", "--", "?"}  # in a column of numbers
+NUMBER = re.compile(
+    r"([-+]?[\d.,]*\d(?:[eE][-+]?\d+)?)\s*([^\W\d_]+(?:/[^\W\d_]+)?|%)?"
+)
+THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
+# units that one column may mix, each in the first one of its line
+FAMILIES: tuple[dict[str, float], ...] = (
+    {"s": 1, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60, "h": 3600},
+    {"B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12},
+    {"KiB": 1, "MiB": 1 << 10, "GiB": 1 << 20, "TiB": 1 << 30},
+    {"Hz": 1, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9},
+)
+
+
+class ReadTable(NamedTuple):
+    """A table as it was read.
+
+    Args:
+        frame: its rows, labelled as an editor numbers them, the head being line 1.
+        remarks: what was recognised or converted, each in words.
+    """
+
+    frame: pandas.DataFrame
+    remarks: tuple[str, ...]
+
+
+def read_table(path: Path) -> ReadTable:
+    """Read a CSV file; columns of numbers with units or decimal commas are numbers."""
+    import pandas
+
+    try:
+        raw = path.read_bytes()
+        encoding = "utf-8-sig" if _is_utf8(raw) else "cp1252"
+        text = raw.decode(encoding)
+        separator = _separator(text)
+        names = next(csv.reader(text.splitlines()[:1], delimiter=separator), [])
+        twice = [name for name, count in Counter(names).items() if name and count > 1]
+        if twice:
+            raise CBanditError(f"{path} has several columns {twice[0]!r}: rename them")
+        # as it is: pandas would inflate data.csv.gz, however large it becomes
+        frame = pandas.read_csv(
+            path,
+            sep=separator,
+            encoding=encoding,
+            compression=None,
+            skipinitialspace=True,
+        )
+    except CBanditError:
+        raise
+    except (OSError, ValueError) as error:
+        raise CBanditError(
+            f"{path} cannot be read as CSV: {error} (a compressed table is to be "
+            "unpacked first)"
+        ) from None
+    remarks = []
+    if separator != ",":
+        shown = "tabs" if separator == "\t" else repr(separator)
+        remarks.append(f"columns are separated by {shown}")
+    frame.columns = [str(name).strip() for name in frame.columns]
+    empty = [name for name in frame if frame[name].isna().all()]
+    if empty and len(frame):
+        remarks.append(f"columns without a value are left out: {', '.join(empty)}")
+        frame = frame.drop(columns=empty)
+    frame.index = pandas.RangeIndex(2, 2 + len(frame), name="line")
+    for name in frame.columns.unique():
+        column = frame[name]
+        if column.ndim == 1 and not pandas.api.types.is_numeric_dtype(column):
+            numbers = _as_numbers(column.dropna().astype(str), separator)
+            if numbers is not None:
+                values, words = numbers
+                frame[name] = pandas.Series(values, dtype="float64").reindex(
+                    frame.index
+                )
+                remarks.append(f"{name}: {words}")
+    return ReadTable(frame, tuple(remarks))
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _separator(text: str) -> str:
+    """Return the separator that gives the most lines as many fields as the head."""
+    lines = [line for line in text.splitlines() if line.strip()][:LOOKED]
+
+    def score(separator: str) -> tuple[int, int]:
+        rows = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
+        width = len(rows[0]) if rows else 1
+        return (sum(len(row) == width for row in rows) if width > 1 else 0, width)
+
+    return max(SEPARATORS, key=score)  # the first of equals: a comma
+
+
+def _as_numbers(
+    column: pandas.Series[Any], separator: str
+) -> tuple[dict[Any, float], str] | None:
+    """Return a column of texts as numbers, by row, and how; ``None`` if it has none."""
+    texts = {row: text.strip() for row, text in column.items()}
+    told = {row: text for row, text in texts.items() if text not in MISSING}
+    matches = {row: NUMBER.fullmatch(text) for row, text in told.items()}
+    if not told or not all(matches.values()):
+        return None
+    parts = {row: match.groups() for row, match in matches.items() if match}
+    units = Counter(unit for _, unit in parts.values() if unit)
+    factors = _factors(units) if len(units) != 1 else dict.fromkeys(units, 1.0)
+    if factors is None or (len(units) > 0 and None in {u for _, u in parts.values()}):
+        return None
+    commas = [number for number, _ in parts.values() if "," in number]
+    grouped = separator == "," and all(map(THOUSANDS.fullmatch, commas))
+    values = {}
+    for row, (number, unit) in parts.items():
+        if commas:
+            number = number.replace(*((",", "") if grouped else (".", "")))
+        try:
+            value = float(number.replace(",", "."))
+        except ValueError:
+            return None
+        values[row] = value * factors.get(unit, 1.0)
+    words = []
+    if units:
+        first = next(unit for _, unit in parts.values() if unit)
+        mixed = f" ({', '.join(units)} are mixed)" if len(units) > 1 else ""
+        words.append(f"numbers in {first}, the unit is taken off{mixed}")
+    if commas:
+        words.append(f"commas are {'for thousands' if grouped else 'decimal'}")
+    gone = len(texts) - len(told)
+    if gone:
+        words.append(f"{gone} cells without a number are missing values")
+    return values, ", ".join(words) or "numbers"
+
+
+def _factors(units: Iterable[str]) -> dict[str, float] | None:
+    """Return by what units of one family are multiplied to be in the first of them."""
+    names = list(units)
+    if not names:
+        return {}
+    for family in FAMILIES:
+        if all(name in family for name in names):
+            return {name: family[name] / family[names[0]] for name in names}
+    return None
