@@ -378,8 +378,7 @@ def test_with_nothing_set_a_short_bent_stream_keeps_the_limit():
     actions = cb.Space(model=cb.Category("a", "b", "c"), request=cb.Context(8))
     gp, rows = cb.GP.linear(actions), torch.arange(trials)
     policy = cb.CKB(
-        actions, reward=gp, costs=gp, explore=cb.UCB(1.0), thresholds=1.0,
-        trials=trials, price_window=200,
+        actions, reward=gp, costs=gp, thresholds=1.0, trials=trials, price_window=200,
     )  # fmt: skip
     weights = torch.randn(2, trials, 3, 8, generator=generator).double() * 0.14
     level, spent = torch.tensor([[0.3, 0.6, 0.9], [0.1, 0.5, 1.2]]).double(), 0.0
