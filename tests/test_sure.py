@@ -105,10 +105,12 @@ def test_it_is_the_best_of_those_that_do(engine):
     assert int(policy.ask().index) != int(choice.index)
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_where_nothing_does_it_is_the_likeliest(name):
+@pytest.mark.parametrize(
+    ("name", "rule"), [*((name, "RPOL") for name in SETS), ("box", "CONFIG")]
+)
+def test_where_nothing_does_it_is_the_likeliest(name, rule):
     actions = SETS[name]
-    policy = RULES["RPOL"](actions, belief(), thresholds=-5.0)
+    policy = RULES[rule](actions, belief(), thresholds=-5.0)
     x, cost = told(policy)
     choice = policy.ask(confidence=0.9)
     assert bool(choice.infeasible)

@@ -1788,9 +1788,11 @@ class Search:
                 return torch.cat([score(values[:, 0], g).unsqueeze(1), *limits], 1)
 
             close, box, barred = self.beliefs.tolerance(), asked.actions, asked.barred
-            return best_feasible_point(
+            best, infeasible = best_feasible_point(
                 box, goal, streams, around, self.climbs, barred, tolerance=close
             )
+            # searches differ in their limits; what is estimated at the best follows
+            return replace(best, estimate=best.estimate[:, :1]), infeasible
 
         infeasible = None
         if look.score == scores.Feasible.kind:
