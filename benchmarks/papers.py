@@ -178,10 +178,12 @@ def _paired(
     first = last.loc[policies[0]]
     for policy in policies[1:]:
         less = last.loc[policy] - first
-        means, errors = less.mean(), less.sem()
         yield (
             policy,
-            {m: {"mean": float(means[m]), "sem": float(errors[m])} for m in PAIRED},
+            {
+                m: {"mean": float(less[m].mean()), "sem": float(less[m].sem())}
+                for m in PAIRED
+            },
         )
 
 

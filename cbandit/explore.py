@@ -172,7 +172,9 @@ class Rand:
     ) -> None:
         self.widths = Widths(beta, cost_beta)
         text = "a callable (generator, shape) -> draws"
-        checks.one_of("draw", draw, "normal", "uniform", "gaussian-grid", other=text)
+        checks.one_of(
+            "draw", draw, "normal", "uniform", "gaussian-grid", other=text, called=True
+        )
         points = checks.whole("points", points, 2)
         low, high = checks.number("low", low), checks.number("high", high)
         if not (low < high and high >= 1):

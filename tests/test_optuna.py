@@ -359,6 +359,28 @@ class TestConstraints:
             assert trial.constraints == pytest.approx(want)
         assert 6 <= study.best_trial.params["threads"] <= 9
 
+    @pytest.mark.filterwarnings("ignore:trial 0 has no user attribute")
+    def test_what_was_not_measured_is_not_within_its_limit(self):
+        study = study_of()
+
+        def silent(trial):
+            return 1e6 + trial.suggest_int("threads", 1, 16)  # and no latency
+
+        study.optimize(silent, n_trials=1)
+        study.optimize(objective, n_trials=6)
+        assert study.best_trial.number > 0
+        assert study.trials[0].constraints["latency"] > 0
+
+    def test_a_policy_with_a_design_is_refused(self):
+        def policy(space, **given):
+            return cb.RPOL(
+                space, reward=gp(space), costs={"latency": gp(space)}, design=4, **given
+            )
+
+        study = study_of(policy)
+        with pytest.raises(cb.CBanditError, match="built without design="):
+            study.optimize(objective, n_trials=3)
+
     @pytest.mark.parametrize("how", ["function", "set"])
     def test_optunas_own(self, how):
         """They are costs with a limit of 0."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -353,3 +355,40 @@ def test_settings_of_admmbo_that_cannot_be():
         cb.baselines.BoTorchPolicy(
             points, reward=gp, make_acquisition=lambda m, p: None, name=3
         )
+
+
+SPACE = cb.Space(m=cb.Category("a", "b"), k=cb.Int(0, 3), z=cb.Float(0, 1))
+ROW = {"m": "a", "k": 1, "z": 0.5}
+SHOWN = cb.Space(m=cb.Category("a", "b"), now=cb.Context(2))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda p, gp: p.posterior(params=[ROW | {"k": True}]), "k must be of Int"),
+        (lambda p, gp: p.posterior(params=[ROW | {"z": True}]), "z must be of Float"),
+        (lambda p, gp: p.posterior(params=[ROW | {"z": 10**400}]), "z must be of"),
+        (lambda p, gp: p.add([], "x"), "name must be of a category"),
+        (lambda p, gp: p.retire({}, "a"), "name must be of a category"),
+        (lambda p, gp: p.add("m", torch.zeros(2)), "Category takes strings"),
+        (lambda p, gp: p.add("m", math.nan), "NaN equals no value"),
+        (lambda p, gp: cb.Context(10**40), "shown must be at most"),
+        (lambda p, gp: cb.GP.linear(SHOWN, features=2**63), "features must be at most"),
+        (lambda p, gp: cb.GP(gp.kernel, mean=True), "mean must be a number"),
+        (lambda p, gp: cb.UCB(1.0, cost_beta=lambda t: 1.0), "cost_beta must be a num"),
+        (lambda p, gp: _rpol(gp, pending=float), "pending must be 'ignore'"),
+        (lambda p, gp: _rpol(gp, restart=float), "restart must be"),
+        (lambda p, gp: _rpol(gp, design=10**18), "design must be at most"),
+        (lambda p, gp: _rpol(gp, explore=cb.UCB(1.0, margin=[])), "margin must be a n"),
+    ],
+)
+def test_what_is_refused_is_named(call, words):
+    belief = cb.GP.default(SPACE)
+    policy = cb.GPUCB(SPACE, reward=belief)
+    with pytest.raises(cb.CBanditError, match=words):
+        call(policy, belief)
+    assert policy.ask().t == 1
+
+
+def _rpol(belief, **given):
+    return cb.RPOL(SPACE, reward=belief, costs=belief, **given)

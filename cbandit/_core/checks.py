@@ -157,9 +157,13 @@ def share(name: str, value: object) -> float:
 
 
 def whole(
-    name: str, value: Any, minimum: int | None = 1, expected: str | None = None
+    name: str,
+    value: Any,
+    minimum: int | None = 1,
+    expected: str | None = None,
+    maximum: int | None = None,
 ) -> int:
-    """Return ``value``, an integer of any library, as an int, at least ``minimum``."""
+    """Return ``value``, an integer of any library, as an int within bounds."""
     try:
         out = None if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
@@ -167,6 +171,8 @@ def whole(
     if out is None or (minimum is not None and out < minimum):
         wanted = expected or f"an int of at least {minimum}"
         raise CBanditError(f"{name} must be {wanted}; got {value!r}")
+    if maximum is not None and out > maximum:
+        raise CBanditError(f"{name} must be at most {maximum}; got {value!r}")
     return out
 
 
@@ -186,10 +192,15 @@ def about(name: str) -> Iterator[None]:
         raise CBanditError(f"{name}: {error}") from None
 
 
-def one_of(name: str, value: object, *options: str, other: str = "") -> Any:
-    """Return ``value`` if it is one of the words, or callable if ``other`` is given."""
+def one_of(
+    name: str, value: object, *options: str, other: str = "", called: bool = False
+) -> Any:
+    """Return ``value`` if it is one of the words, or a callable where ``called``.
+
+    Errors say that it may be ``other`` too.
+    """
     known = isinstance(value, str) and value in options
-    if not known and not (other and callable(value)):
+    if not known and not (called and callable(value)):
         words = [*map(repr, options), *([other] if other else [])]
         wanted = f"{', '.join(words[:-1])} or {words[-1]}"
         raise CBanditError(f"{name} must be {wanted}; got {value!r}")

@@ -7,6 +7,7 @@ positions in categories. The names translate points to dicts and back.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ from cbandit._core.hints import hinted, near
 from cbandit.errors import CBanditError
 
 MOST = 10**6  # values of one parameter
+WIDEST = 10**6  # numbers of one context
 SHOWN = 4  # numbers of a context in words
 NEAR = 1e-6  # share of a parameter's size by which a number may miss a value
 
@@ -159,6 +161,8 @@ class Category:
                     "Category takes strings, numbers, booleans and None; got "
                     f"{option!r}"
                 )
+        if any(option != option for option in options):
+            raise CBanditError(f"Category: NaN equals no value; got {options}")
         if len(set(map(_told_apart, options))) < len(options):
             raise CBanditError(f"Category: its values must differ; got {options}")
         self.options = options
@@ -221,7 +225,7 @@ class Context:
         self.width = (
             1
             if isinstance(shown, Parameter)
-            else checks.whole("Context: shown", shown, 1, expected)
+            else checks.whole("Context: shown", shown, 1, expected, WIDEST)
         )
 
     @property
@@ -444,11 +448,16 @@ def _split(columns: dict[str, Any], axes: int) -> Any:
 
 def plain(value: object) -> object:
     """Return numpy's and torch's scalars as Python's."""
-    return value.item() if isinstance(value, np.generic | Tensor) else value
+    if isinstance(value, np.generic | Tensor) and math.prod(value.shape) == 1:
+        return value.item()
+    return value
 
 
 def _number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and math.isfinite(value)
+    """Return whether a value is a finite number, and no truth value."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def _nearest(values: Tensor, value: object, step: float) -> float | None:

@@ -115,9 +115,8 @@ class GP:
             raise CBanditError(
                 f"mean must be a number, (*trials,) or 'learned'; got {mean!r}"
             )
-        self.mean: Tensor = checks.finite(
-            "mean", checks.tensor("mean", 0.0 if self.learn_mean else mean)
-        )
+        level = 0.0 if self.learn_mean else checks.no_flag("mean", mean)
+        self.mean: Tensor = checks.finite("mean", checks.tensor("mean", level))
         self.standardize = checks.flag("standardize", standardize)
         if standardize and bool((self.mean != 0).any()):
             raise CBanditError(
@@ -193,7 +192,7 @@ class GP:
         waves = None
         if features is not None:
             expected = "None or an even number, at least 2"
-            count = checks.whole("features", features, 2, expected)
+            count = checks.whole("features", features, 2, expected, 100_000)
             if count % 2:
                 raise CBanditError(f"features must be {expected}; got {count}")
             waves = _waves(space, count // 2)

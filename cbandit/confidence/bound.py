@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from cbandit._core import checks, devices
 from cbandit.confidence.widths import RKHS, Constant
+from cbandit.errors import CBanditError
 
 WidthFunction = Callable[[int, Tensor], Any]
 """A user's function of the round and the gain."""
@@ -195,10 +197,26 @@ def _for_any_noise(beta: Width) -> Width:
 def _checked(name: str, beta: object, signed: bool = False) -> Width:
     if callable(beta) and not isinstance(beta, type):
         function: Width = beta
+        if _is_function(function) and not _takes(beta, 1, None):
+            raise CBanditError(
+                f"{name} must be a number, a schedule such as cb.RKHS or a function of "
+                f"the round and the gain, (t, gain) -> width; got {worded(beta)}"
+            )
         return function
     if signed:
         return checks.finite(name, checks.tensor(name, beta))
     return checks.nonnegative(name, beta)
+
+
+def _takes(function: Callable[..., Any], *values: object) -> bool:
+    """Return whether a function can be called with these values, as far as it says."""
+    try:
+        inspect.signature(function).bind(*values)
+    except TypeError:
+        return False
+    except ValueError:  # it does not say
+        return True
+    return True
 
 
 def _is_function(beta: Width) -> bool:

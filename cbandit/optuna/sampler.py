@@ -6,6 +6,7 @@ import copy
 import hashlib
 import inspect
 import math
+import sys
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -34,6 +35,7 @@ from cbandit.policies.words import Senses
 ROUND = "cbandit:round"  # a trial's system attribute: one, so that it is all there
 KINDS = ("CKB", "RPOL", "CONFIG", "GPUCB", "GPTS")  # whose state a study's trials hold
 CONSTRAINT, FIXED = "constraints", "fixed_params"  # Optuna's own
+UNKNOWN = sys.float_info.max  # excess of what was not measured; storages take no inf
 
 
 class Sampler(BaseSampler):
@@ -156,7 +158,10 @@ class Sampler(BaseSampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """Store the trial's constraints where Optuna looks for them."""
+        """Store the trial's constraints where Optuna looks for them.
+
+        A limited attribute that was not measured counts as exceeding its limit.
+        """
         if state not in (TrialState.COMPLETE, TrialState.PRUNED):
             return
         excesses: dict[str, float] = {}
@@ -165,8 +170,9 @@ class Sampler(BaseSampler):
             told = self._told(trial, names)
             costs = zip(signs, told, self._senses.limits, strict=True)
             for name, (sign, cost, limit) in zip(names, costs, strict=True):
-                if cost is not None:
-                    excesses[name] = sign * cost - limit
+                # without constraints a trial would pass for feasible
+                unknown = cost is None or math.isnan(cost)
+                excesses[name] = UNKNOWN if unknown else sign * cost - limit
         elif self._constraints_func is not None:
             constraints = enumerate(self._constraints_func(trial))
             excesses = {str(j): float(value) for j, value in constraints}
@@ -372,6 +378,11 @@ class Sampler(BaseSampler):
         if policy.trials is not None or policy.feedback is not None or policy.forget:
             raise CBanditError(
                 f"{kind} must be built without trials=, feedback= and forget=True"
+            )
+        if policy.design:
+            raise CBanditError(
+                f"{kind} must be built without design=: enqueue the first trials, "
+                "study.enqueue_trial({...})"
             )
         state = policy._now.state
         stateless = state.own is None and state.rounds is None

@@ -338,7 +338,9 @@ class Policy(metaclass=ABCMeta):
             self._per_trial(name, budget.total)
             horizon = min(budget.rounds, horizon or budget.rounds)
         self.horizon = horizon
-        self.design = checks.whole("design", design, 0, "a whole number, 0 for none")
+        self.design = checks.whole(
+            "design", design, 0, "a whole number, 0 for none", 1_000_000
+        )
         if design and self.no_design:
             raise CBanditError(
                 f"{type(self).__name__} takes no design= ({design}): {self.no_design}"

@@ -360,7 +360,7 @@ class GPPolicy(Policy):
         self._functions, self._drift = len(beliefs), getattr(feedback, "drift", None)
         #: how many deviations of the last choice's are added to costs, ``(T, m)``
         self._margin: Tensor | None = None
-        if bool(explore.margin.any()):
+        if explore.margin.dim() or bool(explore.margin):
             if not self.m or len(beliefs) != 1 + self.m:
                 raise CBanditError(
                     "margin of explore= goes with beliefs about all costs; "

@@ -47,7 +47,7 @@ def category_of(actions: Actions, call: str, name: str) -> Category:
     names = actions.names
     if names is None or isinstance(actions, Finite):
         raise CBanditError(f"{call} needs a cb.Space with a cb.Category; got {actions}")
-    parameter = names.parameters.get(name)
+    parameter = names.parameters.get(name) if isinstance(name, str) else None
     if isinstance(parameter, Context):
         parameter = parameter.parameter
     if not isinstance(parameter, Category):
