@@ -193,6 +193,7 @@ class Moments:
         self._root = eye.expand(*shape, -1, -1).clone()
         self._values = torch.zeros(*shape, width, **double)  # eigenvalues, if it fades
         self._rotated = torch.zeros(*shape, functions, width, **double)  # b' W
+        self._fitted = torch.zeros(*shape, functions, functions, **double)  # b' W W' b
         self._log_det = torch.zeros(shape, **double)
         self._clock = torch.zeros(shape, **double)  # the round that a block is of
         self._counted = 0  # the round that squares and counts are of
@@ -232,6 +233,7 @@ class Moments:
         self.functions = len(functions)
         self._weighted = self._weighted[:, :, functions].contiguous()
         self._rotated = self._rotated[:, :, functions].contiguous()
+        self._fitted = self._fitted[:, :, functions][..., functions].contiguous()
         self._squares = self._squares[:, functions][..., functions].contiguous()
         self._changed(None)
 
@@ -431,7 +433,10 @@ class Moments:
         self._root[place] = root.to(self._root.dtype)
 
     def _rotate(self, place: tuple[Tensor, Tensor]) -> None:
-        self._rotated[place] = self._weighted[place] @ self._root[place].double()
+        rotated = self._weighted[place] @ self._root[place].double()
+        self._rotated[place] = rotated
+        if self.fade is None:
+            self._fitted[place] = rotated @ rotated.mT
 
     # -- inputs without bounds -------------------------------------------------------
 
@@ -507,6 +512,9 @@ class Moments:
             rows: Tensor = (h.unsqueeze(-2) @ matrix).squeeze(-2)
             return rows
         count = block.shape[-1]
+        if count == 1:  # as of every choice that is told
+            place = self._trial, block[..., 0].expand(self.trials)
+            return h.expand(self.trials, -1, -1) @ matrix[place]
         h = h.expand(self.trials, count, -1).flatten(0, 1)
         flat = (block + self.blocks * self._trial.unsqueeze(-1)).flatten()
         matrices = matrix.flatten(0, 1)
@@ -583,10 +591,9 @@ class Moments:
             recent = self._brought_up(kept).with_row(row, contexts)
         self._recent = recent if self._keeps(contexts.shape[1]) else None
         self._told.clear()
-        var = recent.var
         if ahead is not None:
-            var = self._foreseen(recent, ahead)
-        return recent.mean.double(), var.double()
+            return recent.mean, self._foreseen(recent, ahead)
+        return recent.mean, recent.var
 
     def _rows(self, contexts: Tensor, h: Tensor) -> Recent:
         """Return the moments of rows with features ``(T, n, D)``."""
@@ -606,7 +613,7 @@ class Moments:
         mean = means[:, blocks] @ half.mT  # T x c x F x n
         reached = half if e is None else half * e[:, blocks].unsqueeze(-2)
         var = torch.linalg.vecdot(half, reached)
-        return mean.permute(0, 2, 3, 1), var.mT
+        return mean.permute(0, 2, 3, 1).double(), var.mT.double()
 
     def _brought_up(self, recent: Recent) -> Recent:
         """Return rows with today's moments: what changed, or faded, is computed."""
@@ -641,7 +648,7 @@ class Moments:
         inner = _within(to, to, reached @ other.mT).double()
         flat = cross.transpose(1, 2).flatten(2).double()
         z = explained(inner, flat, ahead.precision).square().sum(-2)
-        return recent.var.double().index_add(
+        return recent.var.index_add(
             -1, blocks, z.unflatten(-1, (-1, size)).mT, alpha=-1
         )
 
@@ -701,15 +708,14 @@ class Moments:
 
         The latter is what the best weights leave unexplained, and their own size.
         """
-        right = self._rotated
-        left = right
+        fitted = self._fitted
         if self.fade is not None:
             age = self._age(self._clock).unsqueeze(-1)
             e = (1 + self._values * age).reciprocal_()
-            left = right * (e * age.square()).unsqueeze(-2)
-        fitted = (left @ right.mT).sum(1)
+            left = self._rotated * (e * age.square()).unsqueeze(-2)
+            fitted = left @ self._rotated.mT
         count, squares = self._tally()
-        return count, squares - fitted
+        return count, squares - fitted.sum(1)
 
     def bytes(self) -> int:
         """Return the bytes that sums, roots and recent rows take."""
