@@ -14,6 +14,7 @@ import before_after
 import case as cases
 import cbandit as cb
 import contention
+import contexts
 import defaults
 import feedback
 import guarantees
@@ -47,6 +48,7 @@ NAMES = (
     "peers",
     "wild_readings",
     "outcomes_share",
+    "contexts",
 )
 F64 = torch.float64
 
@@ -389,6 +391,20 @@ class TestLinear:
         for more, same in (({}, True), ({"alpha": 3}, False)):
             went, _ = linear.play(world, linear.policy_of(world, **more), 200)
             assert (linear.by_hand(world, went)[0] <= 1e-9) == same
+
+
+class TestContexts:
+    def test_what_is_timed_is_checked(self):
+        rows = contexts.measure(contexts.Sizes(rounds=24, many=8, many_rounds=12))
+        assert failed(rows) == []
+        assert sum(len(row["checks"]) for row in rows) == 2
+        assert [row["what"] for row in rows if row["ours"]] == [
+            "CKB",
+            "CKB, fade=0.997",
+            "RPOL",
+            "CKB, float64",
+            "CKB, float32",
+        ]
 
 
 class TestOneRound:
