@@ -263,6 +263,8 @@ class Policy(metaclass=ABCMeta):
     sees_costs = False  # whether ask takes observed_costs
     #: whether it takes sets with contexts
     contextual = False
+    #: how to do without, where it does not
+    no_contexts = "Or build it on the choices alone, a cb.Space without the cb.Context"
     no_design = ""  # why its first rounds are not a design's, where they are not
     no_noise = ""  # why tell takes no noise, where it does not
     piecemeal = False  # whether costs may come one by one; else they wait for all
@@ -327,8 +329,8 @@ class Policy(metaclass=ABCMeta):
         if isinstance(actions, Contextual) and not self.contextual:
             raise CBanditError(
                 f"{type(self).__name__} takes no set with contexts; cb.CKB, cb.RPOL, "
-                "cb.GPUCB, cb.GPTS, cb.SCGPUCB and cb.baselines.CONFIG do. Or build it "
-                "on the choices alone, a cb.Space without the cb.Context"
+                "cb.GPUCB, cb.GPTS, cb.SCGPUCB and cb.baselines.CONFIG do. "
+                f"{self.no_contexts}"
             )
         self.actions: Any = actions.to(self.device, self.dtype)
         if horizon is not None:

@@ -35,7 +35,7 @@ from cbandit.beliefs.linear import Linear
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.dual import Scheduled
 from cbandit.policies.safe.action import Safe
-from cbandit.policies.safe.linear import Bounds, Plane
+from cbandit.policies.safe.linear import ROWS, Bounds, Plane
 from cbandit.policies.safe.stagewise import Stage, Stagewise
 from cbandit.recommend import Recommendation
 
@@ -73,6 +73,7 @@ class LCLUCB(Stagewise):
     """
 
     name = "LC-LUCB"
+    no_contexts = ROWS
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.dual import Scheduled
 from cbandit.policies.safe.action import Safe, numbered
 from cbandit.policies.safe.estimate import must_hold
-from cbandit.policies.safe.linear import Plane
+from cbandit.policies.safe.linear import ROWS, Plane
 from cbandit.policies.safe.mixtures import best_mixture, played, within_limits
 from cbandit.policies.safe.stagewise import Stage, Stagewise
 from cbandit.search.conic import needed
@@ -65,6 +65,7 @@ class OPLB(Stagewise):
     """
 
     name = "OPLB"
+    no_contexts = ROWS
 
     def __init__(
         self,

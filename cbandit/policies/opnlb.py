@@ -81,7 +81,11 @@ class OPNLB(Stagewise):
     ) -> None:
         self.settings = stated(self, locals())
         if not isinstance(actions, Finite):
-            raise CBanditError(f"OPNLB chooses from a Finite set; got {actions!r}")
+            raise CBanditError(
+                f"OPNLB chooses from a Finite set; got {actions!r}. Its arms may be "
+                "pairs of choice and context: give ask(among=numbers) those of the "
+                "round, the safe arm among them"
+            )
         if isinstance(safe, Safe) and (safe.reward is None or safe.cost is None):
             raise CBanditError(
                 "safe needs reward= and cost= for OPNLB: its functions are those that "

@@ -36,6 +36,12 @@ from cbandit.recommend import Recommendation, quantile, recommend
 CHUNK = 2**14  # actions looked at together
 LEAST = 1e-10  # of a squared length; a smaller ridge is lost in rounding
 
+#: how contexts go with linear models
+ROWS = (
+    "Or build it on one cb.Finite set of vectors, features of choice and context, and "
+    "give each round's to ask(actions=cb.Finite(rows)), the safe one among them"
+)
+
 
 class Plane:
     """A model of linear functions of an action's coordinates, in ``T`` trials.

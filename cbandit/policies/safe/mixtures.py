@@ -59,12 +59,31 @@ def best_mixture(
 
     best, reached = None, -math.inf
     starts = [x0, *_promising(points, w, root, tau, x0)]
-    met: list[Array] = []
+    met = _Places(dim)
     for theta in [*vertices, *(towards(x)[0] for x in starts)]:
         pi, after = _climbed(safe, theta, towards, met)
         if _gained(after, reached):
             best, reached = pi, after
     return best
+
+
+class _Places:
+    """Points that ascents have visited, ``(n, dim)``."""
+
+    def __init__(self, dim: int) -> None:
+        self._points, self._count = np.empty((64, dim)), 0
+
+    def holds(self, x: Array) -> bool:
+        """Return whether a point is one of them, to the solver's tolerance."""
+        away = np.abs(self._points[: self._count] - x).max(-1, initial=0.0)
+        return bool((away <= SAME).any())
+
+    def add(self, x: Array) -> None:
+        """Add a point."""
+        if self._count == len(self._points):
+            self._points = np.concatenate([self._points, np.empty_like(self._points)])
+        self._points[self._count] = x
+        self._count += 1
 
 
 def _gained(value: float, before: float) -> bool:
@@ -76,7 +95,7 @@ def _climbed(
     safe: SafePolicies,
     theta: Array,
     towards: Callable[[Array], tuple[Array, float]],
-    met: list[Array],
+    met: _Places,
 ) -> tuple[Array | None, float]:
     """Return the distribution where an ascent from ``theta`` ends, and its ``V_r``.
 
@@ -93,13 +112,13 @@ def _climbed(
     last = np.zeros(safe.points.shape[1])
     while (pi := safe.best(theta)) is not None:
         x = safe.points.T @ pi
-        if any(np.abs(x - y).max() <= SAME for y in met):
+        if met.holds(x):
             break
         after = towards(x)[1]
         if _gained(after, reached):
             way = x - last if best is not None else np.zeros_like(x)
             best, reached, last = pi, after, x
-            met.append(x)
+            met.add(x)
             size = max(float(np.linalg.norm(way)), 1e-300)
             far = min(leap, LEAP * float(np.linalg.norm(x)) / size)
             theta, leap = towards(x + far * way)[0], max(1.0, 2 * leap)
