@@ -19,7 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -91,89 +94,105 @@ def resolve_row(f: Tensor, c: Tensor, target: Tensor, unit: Tensor) -> Price:
 # -- one cost --------------------------------------------------------------------------
 
 
-@dataclass
-class _Plans:
-    """The best plans at some prices: average reward and spend, last row's choices.
+# On the host, by numpy: the numbers are few, and calls of torch cost more than they do.
 
-    All are ``(T, k)``; a price may be infinite.
+Numbers = npt.NDArray[Any]
+
+
+class _Plans(NamedTuple):
+    """The best plan at some price: average reward and spend, last row's choice.
+
+    All are ``(T,)``; a price may be infinite.
     """
 
-    price: Tensor
-    reward: Tensor
-    spend: Tensor
-    last: Tensor
+    price: Numbers
+    reward: Numbers
+    spend: Numbers
+    last: Numbers
 
-    def at(self, k: int) -> _Plans:
-        """Return the ``k``-th plan of each trial, ``(T,)`` each."""
-        return _Plans(*(part[:, k] for part in vars(self).values()))
-
-    def where(self, chosen: Tensor, other: _Plans) -> _Plans:
+    def where(self, chosen: Numbers, other: _Plans) -> _Plans:
         """Return these plans in the trials ``chosen``, ``other`` elsewhere."""
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return _Plans(*(torch.where(chosen, a, b) for a, b in pairs))
+        pairs = zip(self, other, strict=True)
+        return _Plans(*(np.where(chosen, a, b) for a, b in pairs))
 
 
-def _planned(f: Tensor, c: Tensor, price: Tensor) -> _Plans:
-    """Return the best plans at finite prices ``(T, k)``."""
-    over, cost = f.unsqueeze(1), c.unsqueeze(1)
-    score = torch.addcmul(over, price[..., None, None], cost, value=-1)
-    return _averaged(f, c, price, score.argmax(-1))
+class _Window:
+    """Rewards and costs of the rows, ``(T, n, K)`` each."""
 
+    def __init__(self, f: Numbers, c: Numbers) -> None:
+        self.f, self.c = f, c
+        self._flat = np.ascontiguousarray(f).ravel(), np.ascontiguousarray(c).ravel()
+        self._rows = f.shape[-1] * np.arange(f[..., 0].size).reshape(f.shape[:-1])
 
-def _averaged(f: Tensor, c: Tensor, price: Tensor, at: Tensor) -> _Plans:
-    """Return the plans that play the choices ``at (T, k, n)``."""
-    rows = at.movedim(1, -1)  # T x n x k
-    reward, spend = f.gather(-1, rows).mean(1), c.gather(-1, rows).mean(1)
-    return _Plans(price, reward, spend, at[..., -1])
+    def planned(self, price: Numbers) -> _Plans:
+        """Return the best plan at finite prices ``(T,)``."""
+        score = self.f - price[:, None, None] * self.c
+        return self.averaged(price, score.argmax(-1))
+
+    def averaged(self, price: Numbers, at: Numbers) -> _Plans:
+        """Return the plan that plays the choices ``at (T, n)``."""
+        place = self._rows + at
+        reward, spend = (values[place].mean(-1) for values in self._flat)
+        return _Plans(price, reward, spend, at[:, -1])
+
+    def cheapest(self) -> _Plans:
+        """Return the cheapest plan; of choices that cost the same, the better one."""
+        cost = np.where(np.isneginf(self.f), np.inf, self.c)
+        least = cost.min(-1, keepdims=True)
+        at = np.where(cost <= least, self.f, -np.inf).argmax(-1)
+        return self.averaged(np.full(len(at), np.inf), at)
 
 
 def _one_price(f: Tensor, c: Tensor, target: Tensor, begin: Tensor | None) -> Price:
     """Return the price of one cost, ``c (T, n, K)``, ``target (T,)``."""
-    # the cheapest plan; of choices that cost the same, the better one
-    cost = c.masked_fill(f.isneginf(), torch.inf)
-    least = cost.amin(-1, keepdim=True)
-    at = f.where(cost <= least, -torch.inf).argmax(-1)
-    endless = torch.full_like(target, torch.inf).unsqueeze(1)
-    high = _averaged(f, c, endless, at.unsqueeze(1)).at(0)
-    low = _planned(f, c, torch.zeros_like(endless)).at(0)
-    scale = torch.maximum(high.spend.abs(), low.spend.abs()).maximum(target.abs())
-    infeasible = high.spend > target + FEASIBLE * scale
-    target = target.maximum(high.spend)
-    free = low.spend <= target  # nothing has to be paid for
+    window = _Window(f.cpu().numpy(), c.cpu().numpy())
+    tau, device = target.cpu().numpy(), f.device
+    high, low = window.cheapest(), window.planned(np.zeros(len(tau)))
+    scale = np.maximum(np.maximum(abs(high.spend), abs(low.spend)), abs(tau))
+    infeasible = high.spend > tau + FEASIBLE * scale
+    tau = np.maximum(tau, high.spend)
+    free = low.spend <= tau  # nothing has to be paid for
     # those of the last search, which mostly lie next to the price
-    for price in () if begin is None else begin[..., 0].unbind(1):
-        low, high = _between(
-            low, high, target, _planned(f, c, price.unsqueeze(1)).at(0)
-        )
-    active = ~free
-    price = torch.zeros_like(target)
-    while bool(active.any()):
-        gap = torch.where(active, low.spend - high.spend, 1.0)
-        price = torch.where(active, (low.reward - high.reward) / gap, price)
-        new = _planned(f, c, price.unsqueeze(1)).at(0)
+    for near in () if begin is None else begin[..., 0].cpu().numpy().T:
+        low, high = _between(low, high, tau, window.planned(near))
+    active, price = ~free, np.zeros(len(tau))
+    while active.any():
+        gap = np.where(active, low.spend - high.spend, 1.0)
+        price = np.where(active, (low.reward - high.reward) / gap, price)
+        new = window.planned(price)
         chord = low.reward - price * low.spend
-        size = low.reward.abs() + high.reward.abs() + price.abs() * scale
+        size = abs(low.reward) + abs(high.reward) + abs(price) * scale
         inside = (new.spend < low.spend) & (new.spend > high.spend)
         inside |= (new.spend == low.spend) & (new.reward > low.reward)
         inside |= (new.spend == high.spend) & (new.reward > high.reward)
         better = new.reward - price * new.spend > chord + ROUNDING * size
         active = active & inside & better
-        over = new.spend > target
+        over = new.spend > tau
         low, high = new.where(active & over, low), new.where(active & ~over, high)
-    share = torch.where(free, 0.0, (low.spend - target) / (low.spend - high.spend))
-    same = low.last == high.last
-    share = torch.where(same | free, 0.0, share)
-    index = torch.stack([low.last, high.last], -1)
-    pi = distribution(index, torch.stack([1 - share, share], -1))
-    # an infinite price says nothing about where to begin
-    above = torch.where(high.price.isinf(), 2 * price, high.price)
-    near = torch.stack([low.price, above], -1).unsqueeze(-1)
-    shares = Distribution(pi.index, pi.probability, infeasible)
-    return Price(price.unsqueeze(-1), shares, near)
+    sure = free | (low.last == high.last)
+    gap = np.where(sure, 1.0, low.spend - high.spend)
+    share = np.where(sure, 0.0, (low.spend - tau) / gap)
+    index, shares, near = (
+        torch.from_numpy(np.stack(pair, -1))
+        for pair in (
+            (low.last, high.last),
+            (1 - share, share),
+            # an infinite price says nothing about where to begin
+            (low.price, np.where(np.isinf(high.price), 2 * price, high.price)),
+        )
+    )
+    pi = distribution(index, shares)
+    number, probability = pi.index.to(device), pi.probability.to(device)
+    doubtful = torch.from_numpy(infeasible).to(device)
+    return Price(
+        torch.from_numpy(price).unsqueeze(-1).to(device),
+        Distribution(number, probability, doubtful),
+        near.unsqueeze(-1).to(device),
+    )
 
 
 def _between(
-    low: _Plans, high: _Plans, target: Tensor, new: _Plans
+    low: _Plans, high: _Plans, target: Numbers, new: _Plans
 ) -> tuple[_Plans, _Plans]:
     """Return the nearest plans above and below the target, of three of them."""
     over = new.spend > target
