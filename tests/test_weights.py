@@ -318,6 +318,33 @@ def test_numbers_without_bounds_are_standardised_by_what_was_seen():
         assert torch.allclose(one, other, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("fade", [None, 0.999])
+@pytest.mark.parametrize("rounds", [3, 40])
+def test_numbers_far_from_zero_are_as_good_as_near_it(fade, rounds):
+    """Seconds since 1970 in half seconds, told one by one and all at once."""
+    space = cb.Space(model=cb.Category("a", "b"), now=cb.Context(1))
+    generator = torch.Generator().manual_seed(3)
+    models = torch.randint(2, (rounds,), generator=generator).double()
+    y = torch.randn(rounds, generator=generator, dtype=F64) + models
+    means = []
+    for origin in (0.0, 1.7e9):
+        now = origin + 0.5 * torch.arange(1, rounds + 1, dtype=F64)
+        x = torch.stack([now, models], -1)  # numbers come first
+        gp = cb.GP.linear(space, fade=fade)
+        single = cb.GPUCB(space, reward=gp)
+        for row, value in zip(x, y, strict=True):
+            single.observe(x=row.unsqueeze(0), reward=value.reshape(1))
+        policies = [single]
+        if rounds > 8:  # fewer are told one by one
+            policies.append(cb.GPUCB(space, reward=gp))
+            policies[1].observe(x=x, reward=y)
+        for policy in policies:
+            post = policy.posterior(x=x[-3:]).reward
+            means.append(torch.stack([post.mean, post.std]))
+    for other in means[1:]:
+        assert torch.allclose(other, means[0], rtol=0, atol=1e-6)
+
+
 # -- policies --------------------------------------------------------------------------
 
 

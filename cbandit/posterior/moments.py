@@ -37,7 +37,8 @@ from cbandit.posterior.observations import (
 )
 
 FRESH = 256  # changes of a block, after which it is factored anew
-FRAMED = 4  # inputs from which on their mean and spread count, then twice as many
+FRAMED = 4  # inputs from which on their mean and spread count, then twice as many;
+# before that the first one is their origin
 ALIKE = 1e-12  # a spread below this share of the mean is its rounding
 FEW = 4  # points a block, up to which blocks are multiplied side by side
 HELD = 1 << 23  # numbers up to which rows of points are kept where sums fade
@@ -441,12 +442,15 @@ class Moments:
     # -- inputs without bounds -------------------------------------------------------
 
     def _watch(self, update: Update) -> None:
-        """Count one more input in; standardise anew when there are twice as many."""
+        """Count one more input in; standardise anew when there are twice as many.
+
+        The first one is the origin: sums of what lies far from 0 would cancel later.
+        """
         self._inputs = self._inputs.counted(
             self.covariance.raw(update.x.double()), update.wanted
         )
         due = [
-            want and n >= FRAMED and n & (n - 1) == 0
+            want and (n == 1 or (n >= FRAMED and n & (n - 1) == 0))
             for n, want in zip(self._inputs.seen, update.wanted, strict=True)
         ]
         if any(due):
@@ -458,11 +462,11 @@ class Moments:
         real = devices.put(list(map(list, wanted)), x.device).mT  # T x n
         count = real.long().cumsum(-1)
         total = count[:, -1].tolist()
-        last = [1 << max(n, 1).bit_length() - 1 for n in total]
+        last = [1 << n.bit_length() - 1 if n >= FRAMED else 1 for n in total]
         first = real & (count <= devices.put(last, x.device).unsqueeze(-1))
         frame = _statistics(raw, first, last).frame()
         self._inputs = _statistics(raw, real, total)
-        self._standardise(frame, [n >= FRAMED for n in last])
+        self._standardise(frame, [n > 0 for n in total])
 
     def _standardise(self, new: Frame, due: list[bool]) -> None:
         """Go over to another frame in the trials that are ``due``."""
