@@ -367,7 +367,8 @@ class TestConstraints:
             return 1e6 + trial.suggest_int("threads", 1, 16)  # and no latency
 
         study.optimize(silent, n_trials=1)
-        study.optimize(objective, n_trials=6)
+        study.enqueue_trial({"threads": 5})
+        study.optimize(objective, n_trials=2)
         assert study.best_trial.number > 0
         assert study.trials[0].constraints["latency"] > 0
 
