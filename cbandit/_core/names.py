@@ -51,7 +51,7 @@ CLASSES = {
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Engine Form Group History
-        Inputs Joint Known Kronecker Log Lots Merged Moments Observation _Opened
+        Inputs Joint Known Kronecker Link Log Lots Merged Moments Observation _Opened
         Outcomes Part _Pending Plan Prior Recent Recomputed Ridge Root Scale Slots Spot
         Stacked Stored Swept System TableKernel Tally Term Units Update Weights
     """,

@@ -249,6 +249,7 @@ class ADMMBO(GPPolicy):
         common: see below. Coordinates are needed.
     """
 
+    takes_outcomes = False
     name = "ADMMBO"
     contextual = False
     grows = False

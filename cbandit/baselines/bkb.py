@@ -375,6 +375,7 @@ class BKB(GPPolicy):
         common: see below.
     """
 
+    takes_outcomes = False
     name = "BKB"
     contextual = False
     grows = False

@@ -64,6 +64,7 @@ class SafeOpt(GPPolicy):
     is done in chunks.
     """
 
+    takes_outcomes = False
     name = "SafeOpt"
     contextual = False
     takes_no, no_design = SURE, SAFE_START

@@ -58,6 +58,7 @@ class SGPUCB(GPPolicy):
     infeasible and the action of least ``max_j`` upper bound is played.
     """
 
+    takes_outcomes = False
     name = "SGP-UCB"
     contextual = False
     grows = False

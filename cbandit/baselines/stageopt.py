@@ -74,6 +74,7 @@ class StageOpt(GPPolicy):
     infeasible and the action of least ``max_j`` upper bound is played.
     """
 
+    takes_outcomes = False
     name = "StageOpt"
     contextual = False
     takes_no, no_design = SURE, SAFE_START

@@ -37,6 +37,7 @@ NOISE = -2.5, 1.5
 # refit_every="auto": the first fit; then after this part of what is there, two at least
 FIRST, MORE, OFTEN, SELDOM = 5, 2, 5, 2
 MANY = 100  # observations from which on hyperparameters move little
+OUTCOMES = ("binary", "count")
 WAVES_SEED = 1
 MOST_SHOWN = 8  # numbers of a context, above which the default belief is linear
 
@@ -84,6 +85,24 @@ class GP:
             last: their share grows like ``u / k``.
         noise_prior: a gpytorch prior of the noise that is learned, as a share of the
             outcomes' variance; ``None``: none.
+        outcome: ``"binary"``: what is told is True or False, 0 or 1, or a pair
+            ``(successes, tries)``; ``"count"``: a whole number, or a pair ``(number,
+            exposure)``. The kernel is then that of a latent function ``f``, and the
+            belief is about the probability ``Phi(f)`` or the rate ``exp(f)`` of one
+            unit of exposure. Limits, ``mean`` (left at 0: one half, or a rate of 1),
+            posteriors and recommendations are probabilities or rates; estimates are
+            ``Phi(m + beta sigma)``. Each observation enters once, as the normal
+            reading of ``f`` that gives the mean and the variance of the exact
+            posterior at its action. Every refit goes over all of them until they agree
+            (expectation propagation): before it the posterior depends a little on the
+            order of what was told, afterwards it does not. ``refit_every=None`` fits
+            nothing by itself, and ``policy.refit()`` goes over them. Hyperparameters
+            are at a stationary point of that method's marginal likelihood.
+            ``standardize`` and ``noise`` do not go with it. The papers' guarantees are
+            for Gaussian processes observed with sub-Gaussian noise: of regret and
+            violation on such outcomes no theorem is claimed. What holds for any
+            estimates stays: a dual step that is bounded by its cap, RPOL's floor, and
+            that budgets of rounds and limits are counted in expectation.
 
     Example:
         >>> import cbandit as cb, gpytorch, torch
@@ -100,15 +119,23 @@ class GP:
         standardize: bool = False,
         refit_every: int | str | None = None,
         noise_prior: Prior | None = None,
+        outcome: str | None = None,
     ) -> None:
+        if outcome is not None:
+            checks.one_of("outcome", outcome, *OUTCOMES, other="None")
+            _check_outcome(outcome, noise, mean, standardize, noise_prior)
+        #: ``"binary"``, ``"count"``, or ``None``: outcomes are Gaussian
+        self.outcome = outcome
+        self.sense = 1.0  # -1 where a policy has turned the sign of such a function
         if kernel is not None and not isinstance(kernel, gpk.Kernel):
             raise CBanditError(
                 f"kernel must be a gpytorch kernel; got {checks.kind(kernel)}"
             )
         self.kernel = None if kernel is None else copy.deepcopy(kernel).double()
-        self.learn_noise = noise is None
+        self.learn_noise = noise is None and outcome is None
+        usual = 1e-2 if outcome is None else 1.0
         self.noise: Tensor = checks.nonnegative(
-            "noise", 1e-2 if noise is None else noise
+            "noise", usual if noise is None else noise
         )
         self.learn_mean = isinstance(mean, str)
         if self.learn_mean and mean != "learned":
@@ -210,7 +237,7 @@ class GP:
 
     @classmethod
     @hinted
-    def default(cls, actions: Actions) -> GP:
+    def default(cls, actions: Actions, outcome: str | None = None) -> GP:
         """Return a belief for use when nothing is known of the function.
 
         It has an RBF kernel with a lengthscale per coordinate under a prior that grows
@@ -230,20 +257,32 @@ class GP:
         their logarithms. Contexts have kernels like parameters; the numbers of a
         ``Context(k)`` should be of about size 1. Where one has more than 8 it is
         :meth:`GP.linear`.
+
+        With ``outcome="binary"`` or ``"count"`` the same kernel, of variance 1, is that
+        of the latent function, whose mean is learned. Until the first fit the expected
+        probability is one half, the expected rate 1.
         """
         checked_actions(actions)
-        prior = LogNormalPrior(*NOISE)
+        gaussian = outcome is None
+        prior = LogNormalPrior(*NOISE) if gaussian else None
+        settings: Any = None, "learned", gaussian, "auto", prior, outcome
         if actions.covariance is not None:
-            out = cls(None, None, "learned", True, "auto", prior)
+            out = cls(None, *settings)
         else:
             actions = actions.domain
             if _widest(actions) > MOST_SHOWN:
+                if outcome is not None:
+                    raise CBanditError(
+                        f"a context of more than {MOST_SHOWN} numbers has the belief "
+                        f"cb.GP.linear, which takes no outcome={outcome!r}: give "
+                        "cb.GP(kernel, outcome=...) a kernel"
+                    )
                 return cls.linear(actions)
             kernel = _default_kernel(actions).double()
             for part in kernel.modules():
                 if isinstance(part, gpk.Kernel) and part.has_lengthscale:
                     part.lengthscale = _usual_length(actions.dim)
-            out = cls(kernel, None, "learned", True, "auto", prior)
+            out = cls(kernel, *settings)
             out.unit = Unit.around(actions)
         return out
 
@@ -272,7 +311,10 @@ class GP:
     def turned(self) -> GP:
         """Return a copy about minus the function."""
         out = self.copy()
-        out.mean = -out.mean
+        if self.outcome is None:
+            out.mean = -out.mean
+        else:
+            out.sense = -out.sense
         return out
 
     def shares(self, other: GP) -> bool:
@@ -282,6 +324,8 @@ class GP:
         """
         for gp in (self, other):
             if gp.learn_noise or gp.learn_mean or gp.refit_every is not None:
+                return False
+            if gp.outcome is not None:  # each outcome has a weight of its own
                 return False
         same = (
             self.standardize == other.standardize
@@ -322,7 +366,35 @@ class GP:
         if isinstance(self.kernel, FeatureKernel):
             fade = "" if self.fade is None else f", fade={self.fade.tolist()}"
             return f"GP.linear(noise={noise}{fade})"
+        if self.outcome is not None:
+            return f"GP({kernel}, outcome={self.outcome!r})"
         return f"GP({kernel}, noise={noise})"
+
+
+def _check_outcome(
+    outcome: str, noise: object, mean: Any, standardize: object, prior: object
+) -> None:
+    """Raise for arguments that say nothing of binary or counted outcomes."""
+    for name, odd in (
+        ("noise", noise is not None),
+        ("standardize", standardize is not False),
+        ("noise_prior", prior is not None),
+    ):
+        if odd:
+            raise CBanditError(
+                f"{name} does not go with outcome={outcome!r}, whose spread follows "
+                "from the probability or the rate: leave it out"
+            )
+    if isinstance(mean, str):
+        return
+    value = checks.finite("mean", checks.tensor("mean", mean))
+    inside = (value > 0) & (value < 1) if outcome == "binary" else value > 0
+    if not bool((inside | (value == 0)).all()):
+        what = "a probability, between 0 and 1" if outcome == "binary" else "a rate"
+        raise CBanditError(
+            f"mean must be {what}, or 'learned', with outcome={outcome!r}; got "
+            f"{value.tolist()}"
+        )
 
 
 def checked_refits(refit_every: object) -> int | str:

@@ -78,6 +78,7 @@ from cbandit.policies.choices import (
 )
 from cbandit.policies.failures import Barred, Failed
 from cbandit.policies.history import History, best_tried
+from cbandit.policies.tallies import tallied
 from cbandit.policies.words import UNSAID, Senses
 from cbandit.recommend import Recommendation
 
@@ -267,6 +268,8 @@ class Policy(metaclass=ABCMeta):
     no_contexts = "Or build it on the choices alone, a cb.Space without the cb.Context"
     no_design = ""  # why its first rounds are not a design's, where they are not
     no_noise = ""  # why tell takes no noise, where it does not
+    #: which functions, 0 the reward, are "binary" or "count"
+    _outcomes: Mapping[int, str] = {}
     piecemeal = False  # whether costs may come one by one; else they wait for all
     spends = False  # whether thresholds may be budgets
     patient = False  # whether it counts on choices that wait for their feedback
@@ -830,12 +833,16 @@ class Policy(metaclass=ABCMeta):
         noise: ArrayLike | None = None,
         where: ArrayLike | None = None,
         failed: bool = False,
+        exposure: ArrayLike | None = None,
     ) -> None:
         """Say what came of a choice: reward and cost together, or apart and later.
 
         Args:
             choice: what ``ask`` returned, or its ``id``.
-            reward: ``(*trials,)``.
+            reward: ``(*trials,)``. Where its belief has ``outcome="binary"``: True or
+                False, 1 or 0, or a pair ``(successes, tries)``; with ``"count"`` a
+                whole number or a pair ``(number, exposure)``. A cost likewise, told by
+                name or as an entry of a list. Histories show the share or the rate.
             cost: ``(*trials, m)``, or ``(*trials,)`` where ``m`` is 1: all ``m`` at
                 once. Or some of them by name, ``{"latency": 3.1}``, the others later.
                 If one will never come, tell the rest, and then :meth:`cancel`. Costs
@@ -851,6 +858,8 @@ class Policy(metaclass=ABCMeta):
                 another time, :meth:`cancel` instead. Beside a :class:`~cbandit.Budget`
                 what the choice may have cost stays spent, unless ``cost`` says what it
                 did cost: this is charged, and not learned from.
+            exposure: over what the counts of this feedback were taken, such as hours or
+                thousands of requests, ``(*trials,)``; 1 unless given.
         """
         mask = None if where is None else told_in(where, self.batch_shape)
         known = self.sees_costs and reward is None and cost is not None
@@ -862,7 +871,7 @@ class Policy(metaclass=ABCMeta):
         if mask is not None and not bool(mask.any()):
             return  # nobody plays there
         if failed is False or not checks.flag("failed", failed):
-            self._ledger.put(self._told(entry, reward, cost, noise, mask))
+            self._ledger.put(self._told(entry, reward, cost, noise, mask, exposure))
             return
         told = (reward, noise) if self.senses.budgets else (reward, cost, noise)
         if any(each is not None for each in told):
@@ -891,6 +900,7 @@ class Policy(metaclass=ABCMeta):
         cost: Any,
         noise: ArrayLike | None,
         mask: Tensor | None,
+        exposure: ArrayLike | None,
     ) -> Entry:
         """Return an entry with the feedback told for its choice.
 
@@ -901,6 +911,7 @@ class Policy(metaclass=ABCMeta):
             noise: this observation's variance.
             mask: the trials in which this has come, ``(T,)`` on the host; ``None``:
                 all.
+            exposure: of counts.
         """
         if noise is not None:
             if self.no_noise:
@@ -927,19 +938,24 @@ class Policy(metaclass=ABCMeta):
             functions.extend(
                 self._costs if columns is None else [1 + j for j in columns]
             )
+        if exposure is not None:
+            counts = [f for f in functions if self._outcomes.get(f) == "count"]
+            self._check_exposure(exposure, counts)
         came, closed = entry.told(functions, mask, self._labels, not some)
         t, serial, held = self._now.t, self._ledger.number(), entry.held
         rewards, costs = entry.rewards, entry.costs
         if reward is not None:
-            values = self._values("reward", reward, (0,), mask)
-            rewards = (*rewards, Told(values, mask, noise, t, serial, None, time()))
+            values, tries = self._tallied("reward", reward, (0,), mask, exposure)
+            told = Told(values, mask, noise, t, serial, None, time(), tries)
+            rewards = (*rewards, told)
         if cost is not None:
             if columns is None:
-                values = self._values("cost", cost, self._costs, mask)
+                of = "cost", cost, self._costs, mask, exposure
+                values, tries = self._tallied(*of)
             else:
-                values = self._named_values(cost, columns, mask)
+                values, tries = self._named_values(cost, columns, mask, exposure)
             which = columns if some else None
-            told = Told(values, mask, noise, t, serial, which, time())
+            told = Told(values, mask, noise, t, serial, which, time(), tries)
             if self.piecemeal or not some:
                 costs = (*costs, told)
             elif noise is not None:
@@ -974,7 +990,7 @@ class Policy(metaclass=ABCMeta):
         if columns is None:
             values = self._values("cost", cost, self._costs, mask)
         else:
-            values = self._named_values(cost, columns, mask)
+            values, _ = self._named_values(cost, columns, mask, None)
         t, serial = self._now.t, self._ledger.number()
         item = Told(values, mask, None, t, serial, columns, time())
         return entry._replace(charged=(*entry.charged, item))
@@ -990,15 +1006,62 @@ class Policy(metaclass=ABCMeta):
             values = self.senses.turned(values, functions)
         return self._accepted(name, values, functions, mask)
 
+    def _tallied(
+        self,
+        name: str,
+        value: Any,
+        functions: Sequence[int],
+        mask: Tensor | None,
+        exposure: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return told values of functions, ``(T, f)``, and what they are shares of.
+
+        Those are tries or exposure, ``(T, f)``; ``None`` where no function is binary or
+        counted.
+        """
+        if not self._outcomes:
+            return self._values(name, value, functions, mask), None
+        outcomes = [self._outcomes.get(f) for f in functions]
+        if not any(outcomes):
+            return self._values(name, value, functions, mask), None
+
+        def read(label: str, numbers: Tensor, count: int) -> Tensor:
+            batch, dtype = self.batch_shape, self.dtype
+            read = told_values(label, numbers, count, mask, batch, dtype)
+            if mask is None or label == name:
+                return read
+            return torch.where(devices.put(mask, read.device).unsqueeze(-1), read, 1.0)
+
+        events, tries = tallied(name, value, outcomes, exposure, read)
+        values = devices.put(events / tries, self.device)
+        values = self.senses.turned(values, functions)
+        return values, devices.put(tries, self.device)
+
+    def _check_exposure(self, exposure: ArrayLike, counts: Sequence[int]) -> None:
+        """Raise unless there are counts that an exposure can belong to."""
+        if not counts:
+            raise CBanditError(
+                "exposure goes with a reward or cost whose belief has outcome='count'; "
+                f"none of these has; got exposure={exposure!r}"
+            )
+
     def _named_values(
-        self, cost: Mapping[str, Any], columns: Sequence[int], mask: Tensor | None
-    ) -> Tensor:
-        """Return costs that were told by name, ``(T, f)``."""
+        self,
+        cost: Mapping[str, Any],
+        columns: Sequence[int],
+        mask: Tensor | None,
+        exposure: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return costs that were told by name, as :meth:`_tallied` does."""
         names, parts = self.senses.names or (), []
         for j in columns:
             name = f"cost[{names[j]!r}]"
-            parts.append(self._values(name, cost[names[j]], (1 + j,), mask))
-        return torch.cat(parts, -1)
+            parts.append(self._tallied(name, cost[names[j]], (1 + j,), mask, exposure))
+        values = torch.cat([value for value, _ in parts], -1)
+        if all(tries is None for _, tries in parts):
+            return values, None
+        of = [torch.ones_like(v) if tries is None else tries for v, tries in parts]
+        return values, torch.cat(of, -1)
 
     @locked
     def cancel(
@@ -1059,11 +1122,13 @@ class Policy(metaclass=ABCMeta):
         reward: Any,
         cost: Any,
         params: Any,
+        exposure: Any,
     ) -> Data:
         """Return data from before the first round, checked, with signs turned."""
         x = named_points(self.actions, x, params)
-        checks.no_flag("reward", reward)
-        checks.no_flag("cost", cost)
+        if not self._outcomes:
+            checks.no_flag("reward", reward)
+            checks.no_flag("cost", cost)
         single = isinstance(params, Mapping)
         if (index is None) == (x is None):
             raise CBanditError("observe takes one of index=, x= and params=")
@@ -1096,22 +1161,79 @@ class Policy(metaclass=ABCMeta):
                 numbers = actions.index(points)
         if numbers is not None:
             places = actions.at(numbers.expand(self.size, -1))
+        if exposure is not None:
+            known = {0: reward, **dict.fromkeys(self._costs, cost)}
+            kinds = self._outcomes
+            counts = [f for f, v in known.items() if v is not None and f in kinds]
+            self._check_exposure(exposure, [f for f in counts if kinds[f] == "count"])
         parts: list[tuple[list[int], Tensor]] = []
+        of: list[Tensor | None] = []
         for name, value, functions in (
             ("reward", reward, [0]),
-            ("cost", self.senses.stacked(cost), [*self._costs]),
+            (
+                "cost",
+                cost if self._outcomes else self.senses.stacked(cost),
+                self._costs,
+            ),
         ):
             if value is None:
                 continue
             if not functions:
                 raise CBanditError(f"{self.name} has no costs; got cost=")
+            functions = [*functions]
+            if any(f in self._outcomes for f in functions):
+                told, tries = self._tallied_rows(
+                    name, value, functions, exposure, places.shape[1], single
+                )
+                parts.append((functions, self.senses.turned(told, functions)))
+                of.append(tries)
+                continue
+            of.append(None)
+            value = self.senses.stacked(value)
             told, count = checks.tensor(name, value), len(functions)
             if single and told.shape in ((), (count,) if name == "cost" else ()):
                 told = told.reshape(1, -1)
             told = checks.measured(name, told, self.dtype)
             told = checks.rows(name, told, batch, (count,), places.shape[1])
             parts.append((functions, self.senses.turned(told, functions)))
-        return Data(numbers, places, parts)
+        return Data(numbers, places, parts, of)
+
+    def _tallied_rows(
+        self,
+        name: str,
+        value: Any,
+        functions: Sequence[int],
+        exposure: Any,
+        rows: int,
+        single: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Return ``rows`` values told at once, and what they are shares of.
+
+        They are ``(1 or T, n, f)`` each.
+        """
+        outcomes = [self._outcomes.get(f) for f in functions]
+
+        def read(label: str, numbers: Any, count: int) -> Tensor:
+            numbers = checks.tensor(label, numbers)
+            if single and numbers.shape in ((), (count,) if count > 1 else ()):
+                numbers = numbers.reshape(1, -1)
+            numbers = checks.measured(label, numbers, self.dtype)
+            return checks.rows(label, numbers, self.batch_shape, (count,), rows)
+
+        if isinstance(value, Mapping):
+            columns = self.senses.columns(value) or []
+            if len(columns) < self.m:
+                self.senses.stacked(value)  # raises: all must be there
+            names = self.senses.names or ()
+            each = [
+                tallied(f"cost[{n!r}]", value[n], [kind], exposure, read)
+                for n, kind in zip(names, outcomes, strict=True)
+            ]
+            parts = torch.broadcast_tensors(*(part for pair in each for part in pair))
+            events, tries = torch.cat(parts[::2], -1), torch.cat(parts[1::2], -1)
+        else:
+            events, tries = tallied(name, value, outcomes, exposure, read)
+        return events / tries, tries
 
     # -- what happened ---------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from cbandit._core.distributed import Ranks
 from cbandit.policies.choices import Asked
 from cbandit.posterior.beliefs import Beliefs
-from cbandit.posterior.units import Units, told
+from cbandit.posterior.units import Units, normal
 from cbandit.recommend import log_chances
 
 ALIKE = 1e-9  # log probabilities that differ by less are as good
@@ -120,9 +120,9 @@ def _room(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return limits less means, deviations, and the costs of an unknown scale.
 
-    They are ``(T, m, n)`` each, in the user's units.
+    They are ``(T, m, n)`` each, in the user's units; latent where a cost has a link.
     """
-    mean, std = told(units, mean, std)
+    mean, std, limits = normal(units, mean, std, limits)
     limits = limits if limits.dim() == 3 else limits.unsqueeze(-1)
     room, spread = limits.to(mean) - mean[:, 1:], std[:, 1:]
     if units is None:

@@ -170,6 +170,8 @@ class Told(NamedTuple):
         serial: its number among all that was told.
         columns: which costs these are; ``None``: all of them, or the reward.
         time: when it was told, in seconds since 1970.
+        tries: of how many tries, or how much exposure, values are the share or the
+            rate, of the values' shape; ``None``: of 1.
     """
 
     values: Tensor
@@ -179,6 +181,7 @@ class Told(NamedTuple):
     serial: int = 0
     columns: Sequence[int] | None = None
     time: float = math.nan
+    tries: Tensor | None = None
 
     def mask(self) -> Tensor:
         """Return ``where`` on the device of the values; all true if it is ``None``."""
@@ -239,7 +242,7 @@ class News(NamedTuple):
         every = [True] * size
         for told, functions in self.by_functions():
             wanted = every if told.where is None else told.where.tolist()
-            out.append(Part(functions, told.values, wanted, told.noise))
+            out.append(Part(functions, told.values, wanted, told.noise, told.tries))
         return out
 
 
@@ -251,21 +254,27 @@ class Data:
         numbers: the actions' numbers ``(1 or T, n)``; ``None``: points of a box.
         places: the actions, ``(T, n, d)``.
         parts: functions, 0 the reward, and their values ``(1 or T, n, f)``.
+        tries: of each part, of how many tries or how much exposure they are, of the
+            same shape; ``None``: of 1.
     """
 
     numbers: Tensor | None
     places: Tensor
     parts: list[tuple[list[int], Tensor]]
+    tries: list[Tensor | None]
 
     def rows(self) -> list[tuple[Sequence[Hashable], Tensor, list[Part]]]:
         """Return one row an observation, in the form that beliefs absorb."""
         out: list[tuple[Sequence[Hashable], Tensor, list[Part]]] = []
         every = [True] * len(self.places)
         for i in range(self.places.shape[1]):
-            told: list[Part] = [
-                Part(functions, value[:, i].to(self.places.device), every)
-                for functions, value in self.parts
-            ]
+            told: list[Part] = []
+            for (functions, value), tries in zip(self.parts, self.tries, strict=True):
+                of = None
+                if tries is not None:
+                    of = tries[:, i].to(self.places.device).expand(len(every), -1)
+                row = value[:, i].to(self.places.device)
+                told.append(Part(functions, row, every, None, of))
             keys: list[Hashable] = (
                 [tuple(point) for point in self.places[:, i].tolist()]
                 if self.numbers is None

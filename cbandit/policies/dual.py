@@ -22,7 +22,7 @@ from cbandit.policies.choices import Asked
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Best
 from cbandit.posterior.observations import Ahead
-from cbandit.posterior.units import Units, level
+from cbandit.posterior.units import Units, level, linked
 from cbandit.scores import clip
 from cbandit_kernels import Look
 
@@ -131,7 +131,7 @@ class Dual:
                 "cap goes with dual='projected', for a queue has none; got "
                 f"{cap!r} (with step left out, the queue's step follows from it)"
             )
-        in_spreads = units is not None and bool(units.seen.isfinite().all())
+        in_spreads = units is not None and units.shared
         if slater is None and in_spreads:
             if kind == "projected":
                 cap = CAP if cap is None else cap
@@ -198,7 +198,10 @@ class Dual:
             return estimate
         moments = beliefs.anywhere(asked.point(best), ahead(asked))
         mean, std = (part[:, 1:, 0] for part in moments)
-        g = mean - self.beta * std - level(beliefs.units(), limits(asked.t))
+        units, g = beliefs.units(), mean - self.beta * std
+        if units is not None and units.binds:
+            g = linked(units, g.unsqueeze(-1), 1).squeeze(-1)
+        g = g - level(units, limits(asked.t))
         if look.bound is not None:
             g = clip(g, look.bound[:, 1:].to(g))
         return torch.cat([estimate[:, :1].to(g), g], -1)

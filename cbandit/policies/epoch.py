@@ -246,6 +246,7 @@ class EpochPenalty(GPPolicy):
         >>> policy.tell(policy.ask(), reward=0.1, cost=0.2)
     """
 
+    takes_outcomes = False
     name = "EpochPenalty"
     grows = False
     piecemeal = False  # targets mix the reward with all costs

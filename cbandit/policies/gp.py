@@ -71,9 +71,18 @@ from cbandit.policies.share import Rounds, waiting_round
 from cbandit.policies.sliding import Windowed, allowance
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.engines.choice import ENGINES
+from cbandit.posterior.links import BINARY
 from cbandit.posterior.look import Best, Block, Score, scan, scorer
 from cbandit.posterior.observations import Ahead
-from cbandit.posterior.units import Units, level, told
+from cbandit.posterior.units import (
+    Units,
+    deviations,
+    level,
+    linked,
+    normal,
+    normal_limits,
+    told,
+)
 from cbandit.recommend import Recommendation, nothing_told, recommend
 from cbandit.search.box import Climbs, Estimate, best_feasible_point, maximise_box
 from cbandit.search.finite import best_feasible
@@ -90,6 +99,15 @@ START = "; without start= there is no multiplier"
 NO_NOISE = (
     "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in when it is "
     "made, before its own variance is known"
+)
+NO_OUTCOME = (
+    "outcome= cannot go with feedback=cb.Delayed(...): a choice weighs in when it is "
+    "made, and how much a binary or counted outcome weighs is known when it has come. "
+    "Leave feedback= out: feedback that comes later counts from then on"
+)
+COUNTED_NOISE = (
+    "noise= cannot go with outcome='binary' or 'count', whose spread follows from the "
+    "probability or the rate; several tries at once are a pair (successes, tries)"
 )
 LEARNED_NOISE = (
     "noise= cannot go with a cb.GP.linear that learns the noise: state the belief's, "
@@ -308,6 +326,7 @@ class GPPolicy(Policy):
     splits = True  # whether ranks may share the set; else each keeps all of it
     _budgets: Budgets | None = None
     hears_costs = True  # whether move looks at the costs told
+    takes_outcomes = True  # whether beliefs may be of binary or counted outcomes
     common = GP_POLICY
 
     def __init__(
@@ -345,6 +364,7 @@ class GPPolicy(Policy):
         self._rescaled = torch.tensor(rescaled).to(self.device)
         if any(belief.conjugate for belief in beliefs):
             self.no_noise = LEARNED_NOISE
+        self._outcomes = self._outcomes_of(beliefs)
         if isinstance(feedback, Delayed):
             self.no_noise, self.patient = NO_NOISE, True
         if isinstance(restart, str):
@@ -398,6 +418,40 @@ class GPPolicy(Policy):
         """Note whether a new class defines :meth:`acquire`."""
         super().__init_subclass__(**arguments)
         cls.acquires = cls.acquire is not GPPolicy.acquire
+
+    def _outcomes_of(self, beliefs: Sequence[GP]) -> dict[int, str]:
+        """Return which functions are binary or counted, with their kinds; check it."""
+        kinds = {f: each.outcome for f, each in enumerate(beliefs) if each.outcome}
+        if not kinds:
+            return {}
+        name = type(self).__name__
+        if not self.takes_outcomes:
+            raise CBanditError(
+                f"{name} takes no belief with outcome={kinds[min(kinds)]!r}: its rule "
+                "is for Gaussian outcomes; cb.CKB, cb.RPOL, cb.GPUCB, cb.GPTS, "
+                "cb.baselines.CONFIG and rules on cb.GPPolicy take it"
+            )
+        if isinstance(self.feedback, Delayed):
+            raise CBanditError(NO_OUTCOME)
+        self.no_noise = COUNTED_NOISE
+        limits = Policy.limits(self, 1)
+        for f, kind in kinds.items():
+            limit = limits[:, f - 1] * self.senses.signs[f] if f else None
+            if limit is None:
+                continue
+            if f - 1 in self.senses.budgets:
+                raise CBanditError(
+                    f"a cb.Budget goes with Gaussian outcomes; {self._labels[f]} has "
+                    f"outcome={kind!r}: give a limit of one round"
+                )
+            inside = (limit > 0) & (limit < 1) if kind == BINARY else limit > 0
+            if not bool(inside.all()):
+                what = "a probability between 0 and 1" if kind == BINARY else "a rate"
+                raise CBanditError(
+                    f"the threshold of {self._labels[f]} must be {what}, as its belief "
+                    f"has outcome={kind!r}; got {limit.tolist()}"
+                )
+        return kinds
 
     def _usual(self, beliefs: Sequence[GP], feedback: object) -> Explore:
         """Return how to explore where the user does not say."""
@@ -557,6 +611,7 @@ class GPPolicy(Policy):
             samples=samples,
             apart=isinstance(self.feedback, Delayed) and beliefs[0].standardize,
             ranks=self._ranks,
+            limits=Policy.limits(self, 1),
         )
         # of a few choices in one context draws are exact
         if samples and not (domain.continuous and self.actions.finite):
@@ -695,7 +750,9 @@ class GPPolicy(Policy):
         deviation = None
         if self._margin is not None:
             at = asked.point(best), self._ahead(asked)
-            deviation = state.beliefs.anywhere(*at)[1][:, 1:, 0].double()
+            moments = state.beliefs.anywhere(*at)
+            spread = deviations(state.beliefs.units(), *moments)
+            deviation = spread[:, 1:, 0].double()
         return decision, state._replace(estimate=estimate, deviation=deviation)
 
     # -- what can be afforded ----------------------------------------------------------
@@ -936,7 +993,10 @@ class GPPolicy(Policy):
         if isinstance(score, scores.Formed):
             form, weight = score.kind, score.weight
         mask, bound = asked.mask, self._bound
-        return Look(coefficient, offset, bound, form, weight, mask, tolerance=close)
+        look = Look(coefficient, offset, bound, form, weight, mask, tolerance=close)
+        if self._outcomes:
+            return replace(look, link=partial(linked, units))
+        return look
 
     def _acquired(self, state: GPState, t: int) -> Acquired:
         """Return the round's acquisition of a policy that defines :meth:`acquire`."""
@@ -1088,6 +1148,7 @@ class GPPolicy(Policy):
         reward: Any = None,
         cost: Any = None,
         params: Any = None,
+        exposure: Any = None,
     ) -> None:
         """Learn from ``n`` rows of earlier data; multipliers and history stay.
 
@@ -1097,9 +1158,11 @@ class GPPolicy(Policy):
             params: or these by name, ``n`` dicts, or with trials lists of them.
             reward: ``(n,)`` or ``(*trials, n)``.
             cost: ``(n, m)`` or ``(*trials, n, m)``; ``(n,)``, ``(*trials, n)`` if m =
-                1.
+                1. Where a belief has ``outcome=``, see :meth:`tell`, pairs are of two
+                such arrays.
+            exposure: of counts, a number, ``(n,)`` or ``(*trials, n)``.
         """
-        data = self._data(index, x, reward, cost, params)
+        data = self._data(index, x, reward, cost, params, exposure)
         self._change(self._observed(self._settled().state, data))
 
     def _observed(self, state: GPState, data: Data) -> GPState:
@@ -1320,13 +1383,15 @@ class GPPolicy(Policy):
         known, count = torch.zeros_like(limits, dtype=torch.bool), beliefs.functions - 1
         known[:, :count] = data[:, 1:]
         limits = torch.where(data[:, 1:], limits[:, :count], torch.inf)
+        normals = normal_limits(units, limits)
         if actions.continuous:
             streams = Streams(self.seed, self.trials, "recommend")
             menu = self._offered(None)[0]
             barred = self._restricted(menu, None, shown)[1]
             x = _likely(beliefs, menu, limits, confidence, streams, barred, shown)
-            moments = _spread(units, *beliefs.anywhere(x.unsqueeze(1)))
-            best = recommend([(0, *moments)], limits, confidence)
+            mean, std = beliefs.anywhere(x.unsqueeze(1))
+            moments = _spread(units, mean, std, limits)
+            best = recommend([(0, *moments)], normals, confidence)
             best = replace(best, index=None)
         elif shown is not None:
             points = shown.space.candidates(shown.values)
@@ -1334,14 +1399,19 @@ class GPPolicy(Policy):
             left = self._restricted(on, mask, shown)[0]
             if left is not None and on is actions.domain:
                 left = left.gather(1, on.index(points).expand(len(left), -1))
-            moments = _spread(units, *beliefs.anywhere(points))
-            best = recommend(remaining([(0, *moments)], left), limits, confidence)
+            mean, std = beliefs.anywhere(points)
+            moments = _spread(units, mean, std, limits)
+            best = recommend(remaining([(0, *moments)], left), normals, confidence)
             choice = actions.menu.at(best.index).unsqueeze(1)
             x = shown.whole(choice).squeeze(1)
         else:
-            blocks = remaining(told_blocks(beliefs), self._left_over())
-            best = recommend(blocks, limits, confidence, self._ranks)
+            blocks = remaining(told_blocks(beliefs, limits), self._left_over())
+            best = recommend(blocks, normals, confidence, self._ranks)
             x = actions.at(best.index)
+        if self._outcomes:  # room of latent functions is none that users know
+            points = x if x.dim() > 1 else x.unsqueeze(0)
+            mean, _ = told(units, *beliefs.anywhere(points.unsqueeze(1)))
+            best = replace(best, margin=limits - mean[:, 1:, 0])
         best = best.known(known).withheld(~data[:, 0])
         if units is not None:  # of one outcome there is no spread, and so no chance
             once = (units.seen[:, 1:] <= 1).any(-1)
@@ -1670,6 +1740,8 @@ class Search:
             x = x if shown is None else shown.whole(x)
             mean, spread = moments(x)
             values = mean + scale * spread
+            if look.link is not None:
+                values = look.link(values)
             if offset is not None:
                 values += offset
             if bound is not None:
@@ -1857,18 +1929,25 @@ def stretches(
         yield block.start, block.mean, block.std if streams is None else block.draw
 
 
-def told_blocks(beliefs: Beliefs) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield ``(start, mean, std)`` over the set, ``(T, F, n)``, in the user's units."""
+def told_blocks(
+    beliefs: Beliefs, limits: Tensor
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield ``(start, mean, std)`` over the set, ``(T, F, n)``, in the user's units.
+
+    Costs with a link stay latent, as do their limits (:func:`normal_limits`).
+    """
     units = beliefs.units()
-    return ((b.start, *_spread(units, b.mean, b.std)) for b in beliefs.blocks())
+    return ((b.start, *_spread(units, b.mean, b.std, limits)) for b in beliefs.blocks())
 
 
-def _spread(units: Units | None, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-    """Return means and deviations in the user's units.
+def _spread(
+    units: Units | None, mean: Tensor, std: Tensor, limits: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return means and deviations in the user's units, of costs with a link latent.
 
     The deviation of a cost that never varied is 0: its belief has no unit yet.
     """
-    mean, std = told(units, mean, std)
+    mean, std, _ = normal(units, mean, std, limits)
     if units is None:
         return mean, std
     sure = ~units.known.unsqueeze(-1)
@@ -1887,11 +1966,12 @@ def _likely(
 ) -> Tensor:
     """Return the point of greatest mean reward among those likely feasible."""
     look, units = beliefs.solver(), beliefs.units()
+    bounds = normal_limits(units, limits)
 
     def estimate(x: Tensor) -> Tensor:
         x = x if shown is None else shown.whole(x)
-        mean, std = told(units, *look(x))
-        tau = limits.unsqueeze(-1)
+        mean, std, _ = normal(units, *look(x), limits)
+        tau = bounds.unsqueeze(-1)
         room = torch.where(tau.isinf(), 0.0, tau - mean[:, 1:]) / std[:, 1:]
         # a chance below confidence is one cost over its limit
         share = torch.where(tau.isinf(), 0.0, torch.special.log_ndtr(room))

@@ -61,7 +61,8 @@ def parts_of(news: News, size: int) -> tuple[list[Part], bool]:
 def _pieced(news: Sequence[Told]) -> Sequence[Told]:
     """Merge items that came to different trials at different times into one."""
     if len(news) < 2 or any(
-        t.where is None or t.noise is not None or t.columns is not None for t in news
+        t.where is None or (t.noise, t.columns, t.tries) != (None, None, None)
+        for t in news
     ):
         return news
     values, where = news[0].values, news[0].where
@@ -85,6 +86,7 @@ def absorbed_loose(knowledge: Knowledge, size: int) -> Knowledge:
             for row in rows:
                 first = loose[min(n for n in row if n is not None)][1]
                 alike = first.functions == part.functions and first.noise is part.noise
+                alike = alike and (first.tries is None) == (part.tries is None)
                 if alike and row[trial] is None:
                     break
             else:
@@ -99,7 +101,13 @@ def absorbed_loose(knowledge: Knowledge, size: int) -> Knowledge:
         keys = [places[k].keys[trial] for trial, k in enumerate(at)]
         values = _picked([loose[n][1].values for n in numbers], at)
         wanted = [n is not None for n in row]
-        part = Part(first.functions, values, wanted, first.noise)
+        tries = [loose[n][1].tries for n in numbers]
+        of = (
+            None
+            if first.tries is None
+            else _picked([n for n in tries if n is not None], at)
+        )
+        part = Part(first.functions, values, wanted, first.noise, of)
         x, t = _picked([place.x for place in places], at), max(p.t for p in places)
         beliefs = beliefs.absorb(keys, x, [part], t)
     return beliefs, held._replace(loose=())

@@ -159,6 +159,7 @@ class GPOPB(GPPolicy):
         common: see below.
     """
 
+    takes_outcomes = False
     name = "OPB"
     contextual = False
     grows = False

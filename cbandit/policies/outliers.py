@@ -12,6 +12,7 @@ wild reading would widen every estimate. Beliefs of a fixed scale take readings 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -134,7 +135,7 @@ def bounded_data(
             squares = squares + gap * (row - average)
             rows.append(row[:, functions])
         parts.append((functions, torch.stack(rows, 1) if rows else told))
-    return Data(data.numbers, data.places, parts)
+    return replace(data, parts=parts)
 
 
 def _bounded(

@@ -56,7 +56,8 @@ class RPOL(GPPolicy):
             looking for better feasible actions, at a greater violation.
         penalty: ``"observation"``: ``Q`` gains the rectified cost observed, as in the
             paper. ``"estimate"`` (ours): ``Q`` gains ``[g_t(x_t)]_+``, because
-            noise, once rectified, makes ``Q`` grow at feasible points too.
+            noise, once rectified, makes ``Q`` grow at feasible points too. Of binary
+            and counted costs it is always the estimate: a 1 exceeds every limit.
         restart: rounds between restarts of the multiplier, or ``None``.
         forget: whether restarts drop the data too. Feedback of earlier rounds that is
             told after a restart enters the new beliefs.
@@ -100,6 +101,11 @@ class RPOL(GPPolicy):
         kind = {Delayed: "Censored", Sliding: "SW"}.get(type(self.feedback), "")
         self.name = f"RPOL-{kind}{self.explore.name}"
         self.penalty = penalty
+        # costs whose estimate counts, (m,)
+        judged = [
+            penalty == "estimate" or 1 + j in self._outcomes for j in range(self.m)
+        ]
+        self._judged_costs, self._judges = torch.tensor(judged), any(judged)
 
     def score(self, t: int, q: Tensor) -> scores.Rectified:
         """Return ``f - sum_j Q_j [g_j]_+``."""
@@ -109,9 +115,11 @@ class RPOL(GPPolicy):
         self, t: int, q: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
     ) -> Tensor:
         """Add rectified costs, observed or estimated; ``sqrt(t)`` is the floor."""
-        costs = arrived if self.penalty == "observation" else [estimate[:, 1:]]
         gained = torch.zeros_like(q)
-        for cost in costs:
+        for cost in arrived:
             gained = gained + cost.clamp_min(0)
+        if self._judges:
+            judged = estimate[:, 1:].clamp_min(0)
+            gained = torch.where(self._judged_costs.to(q.device), judged, gained)
         floor = math.sqrt(t - self._epoch(t) + 1)
         return multipliers.rectified(q, gained, floor, checked=False)

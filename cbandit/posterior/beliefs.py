@@ -30,6 +30,7 @@ from cbandit.posterior.draws.features import Pathwise, Waves, check_features
 from cbandit.posterior.engines.choice import BEYOND, BLOCK, make_engine, plan
 from cbandit.posterior.engines.protocol import Engine, Fused, Path, Plan
 from cbandit.posterior.likelihood import Learning, merged
+from cbandit.posterior.links import Link
 from cbandit.posterior.look import Best, Block, among, scan
 from cbandit.posterior.observations import (
     BLANK,
@@ -42,6 +43,7 @@ from cbandit.posterior.observations import (
     joined,
 )
 from cbandit.posterior.refit import fit_hyperparameters
+from cbandit.posterior.sweeps import swept
 from cbandit.posterior.units import Outcomes, Scale, Units, told
 from cbandit.posterior.value import Value
 from cbandit_kernels import SCORES, Look, kernel_matrix_ref
@@ -52,6 +54,7 @@ ROUGH = 1.5  # spreads, the least deviation where little is known
 LEAST = 10  # readings before which too little is known of their spread
 MANY = 20  # readings before which a learned noise is not relied on
 PLACES = 5  # distinct actions, likewise
+FITS = 3  # rounds of fitting and sweeping, of binary and counted outcomes
 NEAR = 0.25  # spreads, the deviation below which an action is known by itself
 FINE = 0.25  # spreads, the least deviation there: a noise may be learned as nothing
 MODELLED = 4096  # observations up to which a linear belief is made a BoTorch model
@@ -71,6 +74,8 @@ class Beliefs(Value):
         samples: whether joint draws will be asked for.
         apart: whether every function has an engine to itself.
         ranks: the processes that share the set; each keeps and scans its own part.
+        limits: the costs' thresholds ``(T, m)``, from which units of binary and counted
+            ones follow.
     """
 
     actions: Actions
@@ -83,7 +88,7 @@ class Beliefs(Value):
     by_default: bool
     """Whether every function has the beliefs of :meth:`cbandit.GP.default`."""
     rescaled: bool
-    """Whether any function's outcomes are standardised."""
+    """Whether any function's outcomes are standardised, or have a link."""
     fades: bool
     """Whether what was learned fades."""
     groups: tuple[Group, ...]
@@ -100,6 +105,7 @@ class Beliefs(Value):
         samples: bool = False,
         apart: bool = False,
         ranks: Ranks = ALONE,
+        limits: Tensor | None = None,
     ) -> None:
         groups, waiting = [], list(range(len(beliefs)))
         while waiting:
@@ -117,12 +123,15 @@ class Beliefs(Value):
             covariance = Covariance.of(gp.kernel, actions, gp.unit).to(device)
             covariance.check_resolution(actions, dtype)
             noise = checks.per_trial("noise", gp.noise, batch_shape).to(device)
-            scale = Scale(
-                torch.stack(means, -1).to(device),
-                noise,
-                covariance.least_noise(actions),
-                gp.standardize,
-            )
+            center, link, limit = torch.stack(means, -1).to(device), None, None
+            if gp.outcome is not None:
+                link = Link(gp.outcome, gp.sense)
+                center = _latent(link, center, covariance.largest(actions))
+                if limits is not None and members[0]:
+                    limit = limits[:, members[0] - 1 : members[0]].to(device)
+            least = covariance.least_noise(actions)
+            of = gp.standardize, None, link, limit
+            scale = Scale(center, noise, least, *of)
             fade = None
             if gp.fade is not None:
                 fade = checks.per_trial("fade", gp.fade, batch_shape).to(device)
@@ -140,7 +149,7 @@ class Beliefs(Value):
             functions=len(beliefs),
             trials=prior.trials,
             by_default=all(gp.unit is not None for gp in beliefs),
-            rescaled=any(gp.standardize for gp in beliefs),
+            rescaled=any(gp.standardize or gp.outcome for gp in beliefs),
             fades=any(gp.fade is not None for gp in beliefs),
             groups=tuple(groups),
             _closed=0,
@@ -300,7 +309,8 @@ class Beliefs(Value):
                 means and standard deviations instead.
             ahead: outstanding choices; variances are as if their feedback had come.
         """
-        if len(self.groups) == 1 and look.beside is None and look.score in SCORES:
+        plain = look.beside is None and look.link is None
+        if len(self.groups) == 1 and plain and look.score in SCORES:
             find = self.groups[0].fused(ahead)
             if find is not None:
                 return self._fused(find, look, streams)
@@ -393,7 +403,14 @@ class Beliefs(Value):
         if not self.rescaled:
             return None
         parts = [group.scale.units() for group in self.groups]
-        return Units(*map(self._ordered, zip(*parts, strict=True)))
+        order = [f for group in self.groups for f in group.functions]
+        links = [link for part in parts for link in part.links]
+        center, size, known, seen = (
+            self._ordered(column)
+            for column in zip(*(part[:4] for part in parts), strict=True)
+        )
+        ordered = tuple(links[order.index(f)] for f in sorted(order))
+        return Units(center, size, known, seen, ordered)
 
     def blocks(
         self, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
@@ -572,9 +589,19 @@ class Beliefs(Value):
 def _row(
     group: Group, keys: Sequence[Hashable], x: Tensor, part: Part, t: int = 0
 ) -> Observation:
-    values = part.columns(group.functions)
+    values, link, outcome = part.columns(group.functions), group.scale.link, None
+    if link is not None:
+        tries = part.tries_of(group.functions[0]).to(values)
+        outcome = torch.stack([link.sense * values[:, 0], tries], -1)
     # data from before count as of now, where what was learned fades
-    return Observation(keys, x, values, part.wanted, part.noise, t or group.now)
+    t = t or group.now
+    return Observation(keys, x, values, part.wanted, part.noise, t, None, outcome)
+
+
+def _latent(link: Link, means: Tensor, variance: Tensor) -> Tensor:
+    """Return latent prior means ``(T, f)`` of probabilities or rates; 0 is unsaid."""
+    latent = link.center(link.sense * means, variance.expand(len(means)).unsqueeze(-1))
+    return torch.where(means == 0, 0.0, latent)
 
 
 def _told_apart(groups: list[Group], functions: Sequence[int]) -> list[Group]:
@@ -773,6 +800,8 @@ class Group(Value):
 
     def append(self, row: Observation) -> Self:
         """Condition on one more observation."""
+        if self.scale.link is not None:
+            row = self._stood_in(row, self.scale.link)
         log = self.log.enter(row)
         more: dict[str, Any] = {
             "unfitted": self.unfitted + 1,
@@ -785,6 +814,7 @@ class Group(Value):
         if self.scale.standardize:
             if more["_own_noise"]:  # its weight depends on the spread, which moves
                 return self._over(log, **more)
+        if self.scale.standardize or self.scale.link is not None:
             more["scale"] = self.scale.counted(row)
         other, engine = self._with(log=log, **more), self.engine
         with engine.history.writing(log.number):
@@ -796,12 +826,33 @@ class Group(Value):
     def observe(self, rows: list[Observation]) -> Self:
         """Condition on many observations."""
         if len(rows) > FEW:
-            unfitted = self.unfitted + len(rows)
-            return self._over(self.log.merged(rows), unfitted=unfitted)
+            log, unfitted = self.log.merged(rows), self.unfitted + len(rows)
+            if self.scale.link is None:
+                return self._over(log, unfitted=unfitted)
+            return self._agreed(log, unfitted=unfitted, _own_noise=True)
         group = self
         for row in rows:
             group = group.append(row)
         return group
+
+    def _stood_in(self, row: Observation, link: Link) -> Observation:
+        """Return a row whose outcome is replaced by what stands for it now."""
+        if row.outcome is None:
+            raise CBanditError("the observation holds no binary or counted outcome")
+        mean, var = self.engine.history.at(row.x.unsqueeze(1).double())
+        share, tries = row.outcome.unbind(-1)
+        center = (mean[:, 0] + self.scale.means).squeeze(-1)
+        var = var.squeeze(-1).maximum(self.scale.least)
+        reading = link.stand_in(share, tries, center, var)
+        values, noise = reading.target.unsqueeze(-1), reading.precision.reciprocal()
+        return row._replace(values=values, noise=noise)
+
+    def _agreed(self, log: Log, **more: object) -> Self:
+        """Return the group with another log, whose stand-ins agree with one another."""
+        if self.scale.link is not None and len(log):
+            link, covariance = self.scale.link, self.prior.covariance
+            log = swept(log, link, covariance, self.scale.means)
+        return self._over(log, **more)
 
     def fill(self, t: int, part: Part, mask: Tensor) -> Self:
         """Enter the values that round ``t`` waited for, in the trials of ``mask``.
@@ -933,7 +984,11 @@ class Group(Value):
 
     @property
     def fits(self) -> bool:
-        """Whether there is anything to fit."""
+        """Whether there is anything to fit, or stand-ins to bring to agreement."""
+        return self.scale.link is not None or self._learns
+
+    @property
+    def _learns(self) -> bool:
         gp, kernel = self.gp, self.prior.covariance.kernel
         return gp.learn_noise or gp.learn_mean or bool(list(kernel.parameters()))
 
@@ -943,9 +998,24 @@ class Group(Value):
         return wait is not None and self.unfitted >= wait
 
     def refit(self) -> Self:
-        """Fit the hyperparameters of a single function to the log."""
+        """Fit the hyperparameters of a single function to the log.
+
+        Stand-ins of binary and counted outcomes are brought to agreement before and
+        after. The slope of their evidence is then that of the stand-ins' likelihood, so
+        that where fits and sweeps in turn come to rest, the evidence is stationary.
+        """
         if not len(self.log):
             return self._with(unfitted=0)
+        if self.scale.link is None:
+            return self._fitted()
+        group = self._agreed(self.log, unfitted=0, fitted_to=len(self.log))
+        for _ in range(FITS if group._learns else 0):
+            group = group._fitted()
+            group = group._agreed(group.log)
+        return group
+
+    def _fitted(self) -> Self:
+        """Return the group with hyperparameters fitted to its log as it is."""
         prior, covariance = self.prior, self.prior.covariance
         kernel = copy.deepcopy(covariance.kernel)
         if prior.batch_shape and not kernel.batch_shape and list(kernel.parameters()):
@@ -953,6 +1023,9 @@ class Group(Value):
             kernel = one_a_trial(kernel, prior.trials)
         data = merged(self.log, *self.scale.targets_of(), self.scale.least)
         gp, data = self.gp, replace(data, x=covariance.inputs(data.x))
+        middle = self.scale.middle() - self.scale.means
+        if self.scale.link is not None and gp.learn_mean:
+            data = data.less(middle)  # outcomes as such have an average
         noise, means = fit_hyperparameters(
             kernel,
             self.noise.clone(),
@@ -962,6 +1035,8 @@ class Group(Value):
         covariance = Covariance(kernel, covariance.dim, covariance.unit)
         least = covariance.least_noise(prior.actions)
         constants = means.unsqueeze(-1) if gp.learn_mean else None
+        if constants is not None and self.scale.link is not None:
+            constants = constants + middle
         scale = self.scale.fitted(noise, least, constants)
         tolerance = covariance.tolerance(prior.actions, prior.dtype)
         fitted = self._with(
@@ -978,7 +1053,9 @@ class Group(Value):
 
     def fused(self, ahead: Sequence[Ahead] = ()) -> Fused | None:
         """Return the engine's pass that updates and scores at once, if it has one."""
-        if self.scale.standardize or (ahead and not self.held.opens):
+        scale = self.scale
+        apart = ahead and not self.held.opens
+        if scale.standardize or scale.link or apart:
             return None
         find = self.engine.fused
         return partial(find, ahead=self._coming(ahead)) if find and ahead else find
@@ -996,7 +1073,12 @@ class Group(Value):
         return self.scale.blocks(blocks, self.prior.dtype, self.learned_noise())
 
     def _coming(self, ahead: Sequence[Ahead]) -> Coming | None:
-        return Coming.of(ahead, self.functions, self.noise) if ahead else None
+        coming = Coming.of(ahead, self.functions, self.noise) if ahead else None
+        if coming is None or self.scale.link is None:
+            return coming
+        mean = self.engine.history.at(coming.places())[0][:, 0] + self.scale.means
+        precision = self.scale.link.information(mean)
+        return coming._replace(precision=precision * (coming.precision > 0))
 
     def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
         """Solve for means and deviations ``(T, f, n)`` at any points, in units."""
@@ -1049,7 +1131,9 @@ class Group(Value):
             noise: the reading's own variance, ``(T,)``; ``None``: the belief's.
             rough: whether some data are stand-ins for feedback to come.
         """
-        units = Units(*(v.unsqueeze(-1) for v in self.scale.units()))
+        links = self.scale.units().links
+        center, size, known, seen = (v.unsqueeze(-1) for v in self.scale.units()[:4])
+        units = Units(center, size, known, seen, links)
         if not self.scale.standardize:
             endless = units.seen.expand(-1, -1, x.shape[-2])
             return [-endless, endless]

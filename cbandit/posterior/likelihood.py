@@ -44,8 +44,8 @@ class Merged:
     own_precision: Tensor
     own_weighted: Tensor
 
-    def less(self, shift: float) -> Merged:
-        """Return the same with ``shift`` subtracted from all outcomes."""
+    def less(self, shift: float | Tensor) -> Merged:
+        """Return the same with ``shift``, ``(T, 1)`` or a number, off all outcomes."""
         return replace(
             self,
             total=self.total - shift * self.count,

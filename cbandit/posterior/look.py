@@ -112,6 +112,8 @@ class Best:
 def estimated(look: Look, mean: Tensor, spread: Tensor) -> Tensor:
     """Return estimates ``(T, F, n)``, offset and clipped as ``look`` says."""
     estimate = estimates(mean, spread, look.coefficient)
+    if look.link is not None:
+        estimate = look.link(estimate)
     if look.offset is not None:
         estimate += look.offset.to(estimate).unsqueeze(-1)
     if look.bound is None:

@@ -56,12 +56,15 @@ class Part(NamedTuple):
         values: ``(T, f)``.
         wanted: one flag a trial, whether it observed them.
         noise: their own variance ``(T,)``, or ``None`` for the belief's.
+        tries: of how many tries, or of how much exposure, values are the share or the
+            rate, ``(T, f)``; ``None``: of 1.
     """
 
     functions: list[int]
     values: Tensor
     wanted: Sequence[bool]
     noise: Tensor | None = None
+    tries: Tensor | None = None
 
     def columns(self, functions: list[int]) -> Tensor:
         """Return the values of some of the functions, ``(T, k)``."""
@@ -69,6 +72,12 @@ class Part(NamedTuple):
             return self.values
         at = [self.functions.index(f) for f in functions]
         return torch.stack([self.values[:, j] for j in at], -1)
+
+    def tries_of(self, function: int) -> Tensor:
+        """Return the tries or the exposure of one function, ``(T,)``."""
+        if self.tries is None:
+            return torch.ones_like(self.values[:, 0])
+        return self.tries[:, self.functions.index(function)]
 
 
 def joined(parts: Sequence[Part]) -> Sequence[Part]:
@@ -78,6 +87,8 @@ def joined(parts: Sequence[Part]) -> Sequence[Part]:
     wanted, noise = parts[0].wanted, parts[0].noise
     functions: list[int] = []
     values: list[Tensor] = []
+    tries: list[Tensor] = []
+    counted = False
     for part in parts:
         if part.wanted is not wanted and list(part.wanted) != list(wanted):
             return parts
@@ -87,7 +98,10 @@ def joined(parts: Sequence[Part]) -> Sequence[Part]:
             return parts
         functions += part.functions
         values.append(part.values)
-    return [Part(functions, torch.cat(values, -1), wanted, noise)]
+        counted = counted or part.tries is not None
+        tries.append(torch.ones_like(part.values) if part.tries is None else part.tries)
+    of = torch.cat(tries, -1) if counted else None
+    return [Part(functions, torch.cat(values, -1), wanted, noise, of)]
 
 
 class Observation(NamedTuple):
@@ -102,6 +116,9 @@ class Observation(NamedTuple):
         t: the round it belongs to; 0 for data from before.
         arrived: ``(T, f)``, the values that have come; ``None``: all. The others hold
             stand-ins, or count as average where outcomes are standardised.
+        outcome: of a binary or counted function what was told, its share or rate and of
+            how many tries or how much exposure, ``(T, 2)``; then ``values`` and
+            ``noise`` are the normal reading of the latent function that stands for it.
     """
 
     keys: Sequence[Hashable]
@@ -111,6 +128,7 @@ class Observation(NamedTuple):
     noise: Tensor | None = None
     t: int = 0
     arrived: Tensor | None = None
+    outcome: Tensor | None = None
 
     def columns(self, at: Tensor) -> Observation:
         """Return the same observation of some functions alone."""

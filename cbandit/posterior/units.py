@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit.errors import CBanditError
+from cbandit.posterior.links import Link
 from cbandit.posterior.look import Block
 from cbandit.posterior.observations import Log, Observation, Update
 from cbandit.posterior.value import Value
 
+ENDLESS = 1e3  # a latent value further from 0 than any
 ALIKE = 1e-12  # a spread below this share of the values' size is their rounding
 ASTRAY = 8.0  # spreads from the origin, beyond which float32 loses what differs
 LOST = 1e-6  # below this share of the peak of the squares, count again from the log
@@ -34,22 +37,42 @@ class Units(NamedTuple):
         size: the unit itself, 1 where there is none yet.
         known: whether there is a unit yet, which takes two outcomes that differ.
         seen: how many outcomes the unit rests on; infinite for the user's own.
+        links: of each function; ``None`` where it is Gaussian. A function with a link
+            is handed out as its latent one, see :func:`linked` and :func:`told`.
     """
 
     center: Tensor
     size: Tensor
     known: Tensor
     seen: Tensor
+    links: tuple[Link | None, ...]
 
     @classmethod
     def own(cls, like: Tensor) -> Units:
         """Return the user's own units, of functions as in ``like (T, f)``."""
         ones = torch.ones_like(like)
-        return cls(ones * 0, ones, ones > 0, ones * torch.inf)
+        links = (None,) * like.shape[1]
+        return cls(ones * 0, ones, ones > 0, ones * torch.inf, links)
 
     def of(self, function: int) -> Units:
         """Return the units of one function, ``(T, 1)`` each."""
-        return Units(*(column[:, function : function + 1] for column in self))
+        center, size, known, seen = (
+            column[:, function : function + 1] for column in self[:4]
+        )
+        return Units(center, size, known, seen, self.links[function : function + 1])
+
+    @property
+    def shared(self) -> bool:
+        """Whether every function is counted in its own spread, none in the user's."""
+        own = self.seen.isinf().any(0).tolist()
+        return all(
+            link or not plain for link, plain in zip(self.links, own, strict=True)
+        )
+
+    @property
+    def binds(self) -> bool:
+        """Whether any function has a link."""
+        return any(self.links)
 
     def ratio(self, costs: int) -> Tensor:
         """Return the reward's unit in units of each cost, NaN where one lacks.
@@ -143,7 +166,8 @@ class Outcomes(NamedTuple):
         spread = (self.squares / (self.seen - 1).clamp_min(1)).clamp_min(0).sqrt()
         known = (self.seen >= 2) & (spread > ALIKE * self.average.abs())
         size = torch.where(known, spread, 1.0)
-        return Units(self.average, size, known, self.seen.expand_as(size))
+        links = (None,) * size.shape[1]
+        return Units(self.average, size, known, self.seen.expand_as(size), links)
 
     def columns(self, at: Tensor) -> Outcomes:
         """Return the same of some functions alone."""
@@ -164,6 +188,10 @@ class Scale(Value):
         standardize: whether outcomes are rescaled by their own average and spread.
         constants: the prior means of rescaled outcomes, in spreads from the average,
             ``(T, f)``; ``None``: 0.
+        link: of a binary or counted function, alone in its engine, whose means are
+            latent; ``None``: outcomes are Gaussian.
+        limit: of such a cost, ``(T, 1)``, whose unit follows from it; ``None``: the
+            unit follows from the outcomes.
     """
 
     means: Tensor
@@ -175,6 +203,9 @@ class Scale(Value):
     spreads: Units  # of the outcomes, or the user's own
     shifted: bool  # whether there is anything to subtract
     usual: Tensor  # the belief's own precision, (T,)
+    link: Link | None
+    limit: Tensor | None
+    pool: Tensor  # events, and tries or exposure, of all outcomes that have a link
 
     def __init__(
         self,
@@ -183,8 +214,11 @@ class Scale(Value):
         least: Tensor,
         standardize: bool,
         constants: Tensor | None = None,
+        link: Link | None = None,
+        limit: Tensor | None = None,
     ) -> None:
         noise, none = noise.maximum(least), Outcomes.none(means)
+        pool = torch.zeros_like(none.average[:, :1].expand(-1, 2))
         super().__init__(
             means=means,
             noise=noise,
@@ -195,7 +229,12 @@ class Scale(Value):
             spreads=none.units() if standardize else Units.own(means),
             shifted=bool((means != 0).any()),
             usual=noise.reciprocal(),
+            link=link,
+            limit=limit,
+            pool=pool,
         )
+        if link is not None:
+            vars(self).update(vars(self._pooled(pool)))
 
     @property
     def columns(self) -> int:
@@ -204,12 +243,16 @@ class Scale(Value):
 
     def counted(self, row: Observation, sign: int = 1) -> Self:
         """Return the scale with a row counted in, or with ``sign=-1`` taken out."""
+        if self.link is not None:
+            return self._pooled(self.pool + sign * totals(row))
         if not self.standardize:
             return self
         return self._of(self.outcomes.counted(row, sign))
 
     def over(self, log: Log) -> Self:
         """Return the scale with all statistics counted afresh from a log."""
+        if self.link is not None:
+            return self._pooled(sum(map(totals, log), torch.zeros_like(self.pool)))
         if not self.standardize:
             return self
         return self._of(Outcomes.of(log, self.means))
@@ -225,6 +268,24 @@ class Scale(Value):
             outcomes=outcomes,
             spreads=outcomes.units() if self.standardize else Units.own(means),
         )
+
+    def _pooled(self, pool: Tensor) -> Self:
+        """Return the scale of a function with a link, given all of its outcomes."""
+        link, units = self.link, Units.own(self.means)
+        if link is None:
+            return self
+        level = link.pooled(pool[:, :1], pool[:, 1:])
+        if self.limit is not None:
+            inside = link.latent(self.limit).isfinite()
+            level = torch.where(inside, self.limit, level)
+        units = units._replace(size=link.unit(level), links=(link,))
+        return self._with(pool=pool, spreads=units)
+
+    def middle(self) -> Tensor:
+        """Return the latent value of the mean of all outcomes, ``(T, 1)``."""
+        if self.link is None:
+            return torch.zeros_like(self.means)
+        return self.link.latent(self.link.pooled(self.pool[:, :1], self.pool[:, 1:]))
 
     def _of(self, outcomes: Outcomes) -> Self:
         """Return the scale of other statistics."""
@@ -244,7 +305,8 @@ class Scale(Value):
             constants = before
         elif not self.standardize:
             means, constants = means + constants, before
-        return type(self)(means, noise, least, self.standardize, constants)
+        known = self.standardize, constants, self.link, self.limit
+        return type(self)(means, noise, least, *known)
 
     def engine_columns(self, at: Tensor) -> Tensor:
         """Return the engine's columns that belong to the functions ``at``."""
@@ -395,10 +457,98 @@ def level(units: Units | None, tau: Tensor) -> Tensor:
     return torch.where(units.known[:, 1:], inside, 0.0)
 
 
+def totals(row: Observation) -> Tensor:
+    """Return a row's events, and its tries or exposure, ``(T, 2)``; 0 if not wanted."""
+    if row.outcome is None:
+        raise CBanditError("the observation holds no binary or counted outcome")
+    share, tries = row.outcome.unbind(-1)
+    wanted = devices.put(row.wanted, tries.device)
+    return torch.stack([share * tries, tries], -1) * wanted.unsqueeze(-1)
+
+
 def told(units: Units | None, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
     """Return means and deviations ``(T, F, n)`` in the user's units."""
     if units is None:
         return mean, std
     size = units.size.to(mean).unsqueeze(-1)
     center = units.center.to(mean).unsqueeze(-1)
-    return torch.addcmul(center, mean, size), std * size
+    if not units.binds:
+        return torch.addcmul(center, mean, size), std * size
+    std = std.expand_as(mean)
+    means, stds = [], []
+    for f, link in enumerate(units.links):
+        row, width = mean[:, f], std[:, f]
+        if link is None:
+            row, width = (
+                torch.addcmul(center[:, f], row, size[:, f]),
+                width * size[:, f],
+            )
+        else:
+            row, width = link.moments(row, width)
+        means.append(row)
+        stds.append(width)
+    return torch.stack(means, 1), torch.stack(stds, 1)
+
+
+def deviations(units: Units | None, mean: Tensor, std: Tensor) -> Tensor:
+    """Return deviations ``(T, F, n)`` in units, those of links included."""
+    if units is None or not units.binds:
+        return std
+    size = units.size.to(mean).unsqueeze(-1)
+    return told(units, mean, std)[1] / size
+
+
+def linked(units: Units | None, values: Tensor, first: int = 0) -> Tensor:
+    """Return estimates in units: latent ones turned into probabilities and rates.
+
+    Args:
+        units: of all functions; ``None``: the user's, without any link.
+        values: estimates ``(T, f, n)`` of the functions from ``first`` on, latent where
+            there is a link.
+        first: the number of the first function.
+    """
+    if units is None or not units.binds:
+        return values
+    rows = list(values.unbind(1))
+    for f, link in enumerate(units.links[first : first + len(rows)]):
+        if link is not None:
+            size = units.size[:, first + f : first + f + 1].to(values)
+            rows[f] = link.value(rows[f]) / size
+    return torch.stack(rows, 1)
+
+
+def normal(
+    units: Units | None, mean: Tensor, std: Tensor, limits: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return means, deviations and limits by which chances to keep limits are normal.
+
+    They are in the user's units; of a cost with a link all three are latent.
+
+    Args:
+        units: of all functions.
+        mean: ``(T, 1 + m, n)``, in units.
+        std: likewise.
+        limits: the thresholds, ``(T, m)`` or ``(T, m, n)``.
+    """
+    means, stds = told(units, mean, std)
+    if units is None or not units.binds:
+        return means, stds, limits
+    of = [(None, *units.links[1:])[f] is not None for f in range(mean.shape[1])]
+    flags = torch.tensor(of, device=mean.device).unsqueeze(-1)
+    return (
+        torch.where(flags, mean, means),
+        torch.where(flags, std.expand_as(mean), stds),
+        normal_limits(units, limits),
+    )
+
+
+def normal_limits(units: Units | None, limits: Tensor) -> Tensor:
+    """Return thresholds ``(T, m)`` or ``(T, m, n)``, latent where a cost has a link."""
+    if units is None or not units.binds:
+        return limits
+    columns = list(limits.unbind(1))
+    for j, link in enumerate(units.links[1:]):
+        if link is not None:
+            # a limit that nothing reaches stays finite, as latent values are
+            columns[j] = link.latent(columns[j]).clamp(-ENDLESS, ENDLESS)
+    return torch.stack(columns, 1)

@@ -119,6 +119,8 @@ class Look:
             estimated ones in ``g``. Backends do not take them.
         tolerance: ``(T,)``; the first action whose score comes so close to the largest
             is chosen. ``None``: only equal scores are equals.
+        link: turns ``mean + coefficient * spread``, ``(T, F, n)``, into what the offset
+            is added to; ``None``: that itself is. Backends do not take it.
     """
 
     coefficient: Tensor
@@ -129,6 +131,7 @@ class Look:
     mask: Tensor | None = None
     beside: Tensor | None = None
     tolerance: Tensor | None = None
+    link: Callable[[Tensor], Tensor] | None = None
 
     def reach(self, value: Tensor) -> Tensor:
         """The least score that is as good as the largest, ``value (T,)``."""

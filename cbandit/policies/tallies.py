@@ -1,0 +1,101 @@
+"""What users tell of binary and counted outcomes, as shares and rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit.errors import CBanditError
+
+Read = Callable[[str, Any, int], Tensor]
+"""``(name, value, count)``: checks a user's value; returns it as ``(..., count)``."""
+
+OF = {"binary": "(successes, tries)", "count": "(number, exposure)"}
+
+
+def tallied(
+    name: str,
+    value: Any,
+    outcomes: Sequence[str | None],
+    exposure: Any,
+    read: Read,
+) -> tuple[Tensor, Tensor]:
+    """Return events, and of how many tries or how much exposure, ``(..., f)`` each.
+
+    Gaussian values come back as they are, of one try each.
+
+    Args:
+        name: what errors call the value.
+        value: of ``f`` functions; where it is of one, or a sequence of one entry a
+            function, an entry may be a pair.
+        outcomes: of each function ``"binary"``, ``"count"``, or ``None``.
+        exposure: of counts that are told as plain numbers; ``None``: 1.
+        read: see :data:`Read`.
+    """
+    count = len(outcomes)
+    paired = isinstance(value, tuple) and len(value) == 2 and count == 1
+    if paired and outcomes[0] is not None:
+        if exposure is not None:
+            raise CBanditError(
+                f"{name} is told as a pair or with exposure=, not both; got {value!r} "
+                f"and exposure={exposure!r}"
+            )
+        events = read(name, _numbers(name, value[0]), 1)
+        label = f"{name}'s {'tries' if outcomes[0] == 'binary' else 'exposure'}"
+        tries = _wide(read, label, value[1], events)
+        _check(name, events, tries, outcomes[0])
+        return events, tries
+    several = isinstance(value, list | tuple) and len(value) == count > 1
+    if several and any(isinstance(entry, tuple) for entry in value):
+        parts = [
+            tallied(f"{name}[{j}]", entry, [kind], exposure, read)
+            for j, (entry, kind) in enumerate(zip(value, outcomes, strict=True))
+        ]
+        return torch.cat([e for e, _ in parts], -1), torch.cat(
+            [n for _, n in parts], -1
+        )
+    events = read(name, _numbers(name, value), count)
+    tries = torch.ones_like(events)
+    for j, kind in enumerate(outcomes):
+        if kind == "count" and exposure is not None:
+            tries[..., j : j + 1] = _wide(read, "exposure", exposure, events[..., :1])
+        if kind is not None:
+            column = slice(j, j + 1)
+            label = name if count == 1 else f"{name}, column {j},"
+            _check(label, events[..., column], tries[..., column], kind)
+    return events, tries
+
+
+def _numbers(name: str, value: Any) -> Tensor:
+    """Return numbers or truth values as numbers."""
+    return checks.tensor(name, value)
+
+
+def _wide(read: Read, name: str, value: Any, like: Tensor) -> Tensor:
+    """Return tries or exposure as wide as events; one number is for all."""
+    if np.ndim(value) == 0 and like.numel() > 1:
+        value = torch.full_like(like[..., 0], checks.number(name, value))
+    return read(name, _numbers(name, value), 1)
+
+
+def _check(name: str, events: Tensor, tries: Tensor, kind: str) -> None:
+    """Raise unless these are whole numbers, and no more successes than tries."""
+    whole = (events >= 0) & (events == events.round())
+    fits = whole & (tries > 0)
+    wanted = f"a whole number, 0 or more, or {OF[kind]} with an exposure above 0"
+    if kind == "binary":
+        fits &= (events <= tries) & (tries == tries.round())
+        wanted = f"True or False, 0 or 1, or {OF[kind]}, whole numbers"
+    if bool(fits.all()):
+        return
+    bad = (~fits).flatten().nonzero()[0]
+    got = events.flatten()[bad].item(), tries.flatten()[bad].item()
+    shown = got[0] if got[1] == 1 else got
+    raise CBanditError(
+        f"{name} must be {wanted}, as its belief has outcome={kind!r}; got {shown}"
+    )

@@ -1,0 +1,308 @@
+"""Binary and counted outcomes: a Gaussian function behind a link.
+
+A binary outcome has the probability ``Phi(f)`` (probit), a count the rate ``exp(f)``
+times its exposure, ``f`` the Gaussian process that engines keep. An observation enters
+engines as a Gaussian *stand-in*: the normal reading of ``f`` after which the belief at
+its action has the mean and the variance of the exact one (moment matching).
+
+Where a policy has turned a function's sign, ``f`` is turned too: the value is
+``-Phi(-f)`` or ``-exp(-f)``, which rises with ``f`` as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["BINARY", "COUNT", "Link", "StandIn", "posterior_moments"]
+
+BINARY, COUNT = "binary", "count"
+STEPS = 60  # of Newton's method, safeguarded by bisection; mostly five are enough
+NODES = 512
+DROP = 40.0  # below the mode's logarithm the density counts as nothing
+GAUSS = 20  # nodes of a smooth integral over less than [0, 1]
+Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]
+Gap = Callable[[Tensor, Tensor], Tensor]
+NEVER = 1e-300  # a curvature below this says nothing
+
+
+class StandIn(NamedTuple):
+    """Normal readings of the latent function that stand for outcomes.
+
+    Args:
+        target: what was read.
+        precision: one over its variance; 0 where an outcome says nothing.
+    """
+
+    target: Tensor
+    precision: Tensor
+
+
+@dataclass(frozen=True)
+class Link:
+    """The way from a latent function to a probability or a rate.
+
+    Args:
+        outcome: ``"binary"`` or ``"count"``.
+        sense: -1 where the policy has turned the function's sign, else 1.
+    """
+
+    outcome: str
+    sense: float = 1.0
+
+    def value(self, latent: Tensor) -> Tensor:
+        """Return the probability or rate (turned, where it is) of latent values."""
+        turned = latent if self.sense > 0 else -latent
+        out: Tensor
+        if self.outcome == BINARY:
+            out = torch.special.ndtr(turned)
+        else:
+            out = turned.exp()
+        return out if self.sense > 0 else -out
+
+    def latent(self, value: Tensor) -> Tensor:
+        """Return the latent value of a probability or rate; it may be infinite."""
+        plain = self.sense * value
+        out: Tensor
+        if self.outcome == BINARY:
+            out = torch.special.ndtri(plain.clamp(0.0, 1.0))
+        else:
+            out = plain.clamp_min(0.0).log()
+        return out if self.sense > 0 else -out
+
+    def center(self, value: Tensor, variance: Tensor) -> Tensor:
+        """Return the latent mean whose expected probability or rate is ``value``.
+
+        ``variance`` is the latent function's.
+        """
+        latent = self.latent(value)
+        if self.outcome == BINARY:
+            return latent * (1 + variance).sqrt()
+        return latent - self.sense * 0.5 * variance
+
+    def moments(self, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and deviation of the probability or rate of ``N(mean, std^2)``.
+
+        The variance of ``Phi(f)`` is twice a difference of Owen's T functions, that is
+        one integral of a positive function: nothing cancels.
+        """
+        var, turned = std.square(), self.sense * mean
+        if self.outcome == COUNT:
+            # beyond this a rate is infinite, and its deviation too
+            rate = (turned + 0.5 * var).exp()
+            return self.sense * rate, rate * var.expm1().sqrt()
+        height = turned / (1 + var).sqrt()
+        chance = torch.special.ndtr(height)
+        # from a = 1 / sqrt(1 + 2 v) to 1, whose distance loses no digits this way
+        root = (1 + 2 * var).sqrt()
+        length = 2 * var / (root * (root + 1))
+        half = -0.5 * height.square()
+        total = torch.zeros_like(half)
+        for node, weight in _gauss():
+            x2 = (1 - node * length).square()
+            total = total + weight * (half * (1 + x2)).exp() / (1 + x2)
+        return self.sense * chance, (total * length / math.pi).sqrt()
+
+    def unit(self, value: Tensor) -> Tensor:
+        """Return the deviation of one outcome, whose mean is ``value``."""
+        plain = self.sense * value
+        variance = plain * (1 - plain) if self.outcome == BINARY else plain
+        return variance.clamp_min(torch.finfo(value.dtype).tiny).sqrt()
+
+    def pooled(self, total: Tensor, tries: Tensor) -> Tensor:
+        """Return the mean of outcomes, drawn a little from the ends of its range."""
+        if self.outcome == BINARY:
+            share = (total + 0.5) / (tries + 1)
+        else:  # one half of an event more
+            share = torch.where(tries > 0, (total + 0.5) / tries.clamp_min(1e-300), 1.0)
+        return self.sense * share
+
+    def information(self, mean: Tensor) -> Tensor:
+        """Return the precision of the stand-in of one outcome to come, at ``mean``."""
+        turned = self.sense * mean
+        if self.outcome == COUNT:
+            return turned.exp()
+        hazard = _hazard(turned)
+        return hazard * _hazard(-turned)
+
+    def stand_in(
+        self, share: Tensor, tries: Tensor, mean: Tensor, var: Tensor
+    ) -> StandIn:
+        """Return the normal reading that stands for outcomes, where ``N(mean, var)``.
+
+        After it mean and variance are those of the exact posterior. All are of one
+        shape.
+
+        Args:
+            share: successes over tries, or events over exposure.
+            tries: the tries or the exposure, above 0.
+            mean: of the latent function before, turned where it is.
+            var: its variance.
+        """
+        turned = self.sense * mean
+        if self.outcome == BINARY and bool((tries == 1).all()):
+            slope, curve = _one_trial(share, turned, var)
+        else:
+            slope, curve = self._many(share, tries, turned, var)
+        # nothing to learn, or less than rounding shows
+        told = (curve > NEVER) & slope.isfinite() & curve.isfinite()
+        curve = torch.where(told, curve, 1.0)
+        precision = torch.where(told, curve / (1 - var * curve).clamp_min(1e-12), 0.0)
+        target = torch.where(told, turned + slope / curve, turned)
+        return StandIn(self.sense * target, precision)
+
+    def _many(
+        self, share: Tensor, tries: Tensor, mean: Tensor, var: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return slope and minus curvature of the log evidence, by quadrature."""
+        after, variance = posterior_moments(self.outcome, share, tries, mean, var)
+        return (after - mean) / var, ((var - variance) / var.square()).clamp_min(0)
+
+
+def _one_trial(share: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """Return slope and minus curvature of ``log E Phi(+-f)`` along the mean."""
+    sign, total = 2 * share - 1, 1 + var
+    z = sign * mean / total.sqrt()
+    hazard = _hazard(z)
+    # far below 0 the hazard is -z + 1 / -z, and z + hazard would cancel
+    far = z < -1e4
+    near = hazard * (z + hazard)
+    curve = torch.where(far, 1 - z.square().clamp_min(1.0).reciprocal(), near)
+    return sign * hazard / total.sqrt(), curve.clamp(0.0, 1.0) / total
+
+
+def _hazard(z: Tensor) -> Tensor:
+    """Return ``phi(z) / Phi(z)``, for any ``z``."""
+    scaled: Tensor = torch.special.erfcx(-z / math.sqrt(2))
+    return math.sqrt(2 / math.pi) / scaled
+
+
+def posterior_moments(
+    outcome: str, share: Tensor, tries: Tensor, mean: Tensor, var: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of ``N(mean, var)`` given outcomes, to nine digits.
+
+    The density is log-concave. Its mode is found by Newton's method, then the places
+    left and right of it where it has fallen to nothing; the trapezoidal rule between
+    them converges faster than any power of the number of nodes. (Gauss-Hermite nodes
+    around the mode would miss the long side of a skewed density.)
+
+    Args:
+        outcome: ``"binary"`` or ``"count"``.
+        share: successes over tries, or events over exposure.
+        tries: the tries, or the exposure.
+        mean: of the latent function before.
+        var: its variance.
+    """
+    binary = outcome == BINARY
+    yes, no = share * tries, (1 - share) * tries
+
+    def slopes(f: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the first derivative, and minus the second, of the log density."""
+        if binary:
+            up, down = _hazard(f), _hazard(-f)
+            first = yes * up - no * down
+            second = yes * _bend(f, up) + no * _bend(-f, down)
+        else:
+            rate = tries * f.exp()
+            first, second = yes - rate, rate
+        return first - (f - mean) / var, second + 1 / var
+
+    def gap(f: Tensor, of: Tensor) -> Tensor:
+        """Return the log density at ``f`` less that at ``of``."""
+        change: Tensor
+        if binary:
+            log = torch.special.log_ndtr
+            change = yes * (log(f) - log(of)) + no * (log(-f) - log(-of))
+        else:
+            change = yes * (f - of) - tries * of.exp() * (f - of).expm1()
+        return change - ((f - mean).square() - (of - mean).square()) / (2 * var)
+
+    mode = _mode(slopes, mean, *_bracket(outcome, share, tries, mean, var))
+    width = slopes(mode)[1].rsqrt()
+    left, right = (_reach(gap, mode, side * width) for side in (-1.0, 1.0))
+    grid = torch.linspace(0, 1, NODES, dtype=mean.dtype, device=mean.device)
+    yes, no, tries = (part.unsqueeze(-1) for part in (yes, no, tries))
+    mean, var = mean.unsqueeze(-1), var.unsqueeze(-1)
+    top, step = mode.unsqueeze(-1), (right - left).unsqueeze(-1)
+    nodes = left.unsqueeze(-1) + step * grid  # from the mode
+    weight = gap(top + nodes, top).exp()
+    weight = weight / weight.sum(-1, keepdim=True)
+    shift = (weight * nodes).sum(-1)
+    spread = (weight * (nodes - shift.unsqueeze(-1)).square()).sum(-1)
+    return mode + shift, spread
+
+
+def _bracket(
+    outcome: str, share: Tensor, tries: Tensor, mean: Tensor, var: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return bounds of the mode: the prior's mean, and what outcomes alone say.
+
+    Where these say an infinite value, a bound at which the prior pulls back harder.
+    """
+    if outcome == BINARY:
+        likeliest = torch.special.ndtri(share)
+        far = (2 * (2 * tries * var + math.e).log()).sqrt()
+        ends = torch.minimum(mean - 1, -far), torch.maximum(mean + 1, far)
+    else:
+        likeliest = share.log()
+        low = torch.minimum(mean - 1, -(tries * var).log())
+        ends = low, torch.where(share > 0, likeliest, mean)
+    other = likeliest.maximum(ends[0]).minimum(ends[1])
+    return torch.minimum(mean, other), torch.maximum(mean, other)
+
+
+def _bend(f: Tensor, hazard: Tensor) -> Tensor:
+    """Return minus the second derivative of ``log Phi``, within [0, 1]."""
+    return (hazard * (f + hazard)).clamp(0.0, 1.0)
+
+
+def _mode(slopes: Slopes, start: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Return where a falling slope is 0 between two bounds, by safeguarded Newton."""
+    mode, before = start, high - low
+    first, second = slopes(mode)
+    for _ in range(STEPS):
+        low = torch.where(first > 0, mode, low)
+        high = torch.where(first < 0, mode, high)
+        step = first / second
+        # bisect where Newton leaves the bracket, or does not halve its step
+        newton = (2 * step.abs() <= before) & (mode + step > low) & (mode + step < high)
+        new = torch.where(newton, mode + step, 0.5 * (low + high))
+        new = torch.where(first == 0, mode, new)
+        before, mode = (new - mode).abs(), new
+        if bool((before <= 1e-12 * (1 + mode.abs())).all()):
+            break
+        first, second = slopes(mode)
+    return mode
+
+
+def _reach(gap: Gap, mode: Tensor, step: Tensor) -> Tensor:
+    """Return how far from the mode a density has fallen to nothing, on one side."""
+    inner, outer = torch.zeros_like(step), 8 * step
+    for _ in range(STEPS):
+        short = gap(mode + outer, mode) > -DROP
+        if not bool(short.any()):
+            break
+        inner = torch.where(short, outer, inner)
+        outer = torch.where(short, 2 * outer, outer)
+    for _ in range(4):
+        middle = 0.5 * (inner + outer)
+        short = gap(mode + middle, mode) > -DROP
+        inner = torch.where(short, middle, inner)
+        outer = torch.where(short, outer, middle)
+    return outer
+
+
+def _gauss() -> list[tuple[float, float]]:
+    """Return nodes and weights of Gauss and Legendre on [0, 1]."""
+    import numpy as np
+
+    nodes, weights = np.polynomial.legendre.leggauss(GAUSS)
+    return list(
+        zip((0.5 * (nodes + 1)).tolist(), (0.5 * weights).tolist(), strict=True)
+    )

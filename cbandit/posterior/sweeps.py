@@ -1,0 +1,121 @@
+"""Expectation propagation: stand-ins of binary and counted outcomes that agree.
+
+At ``tell`` an outcome gets its stand-in from the belief of that moment. A sweep takes
+the stand-in of each action away, and makes it anew from what all others say, until
+nothing changes. Then it no longer matters in which order outcomes came.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit._core import devices
+from cbandit.posterior.covariance import Covariance
+from cbandit.posterior.links import Link
+from cbandit.posterior.observations import Log, Slots, add_up
+from cbandit.posterior.units import totals
+
+SWEEPS = 200
+DAMPING = 0.8  # the part of a change that is made at once
+CLOSE = 1e-9  # changes of means and deviations below which all agree
+
+
+class _Pooled(NamedTuple):
+    """The outcomes of a log by action, ``(T, U)`` each but ``x (T, U, d)``."""
+
+    x: Tensor
+    slots: list[list[int]]
+    events: Tensor
+    tries: Tensor
+    precision: Tensor
+    weighted: Tensor
+
+
+def swept(log: Log, link: Link, covariance: Covariance, means: Tensor) -> Log:
+    """Return a log whose stand-ins agree with one another.
+
+    Args:
+        log: of one function, whose rows hold outcomes.
+        link: of the function.
+        covariance: the latent function's prior covariance.
+        means: its prior means, ``(T, 1)``.
+    """
+    pooled = _pooled(log, means)
+    gram = covariance.cross(pooled.x, pooled.x).expand(len(means), -1, -1)
+    precision, weighted = pooled.precision, pooled.weighted
+    tries = torch.where(pooled.tries > 0, pooled.tries, 1.0)
+    share, real = pooled.events / tries, pooled.tries > 0
+    before: Tensor | None = None
+    for _ in range(SWEEPS):
+        mean, var = _marginals(gram, means, precision, weighted)
+        now = torch.stack([mean, var.sqrt()])
+        if before is not None and bool(((now - before).abs() < CLOSE).all()):
+            break
+        before = now
+        # the belief without what stands for this action
+        alone = var / (1 - var * precision).clamp_min(1e-10)
+        center = alone * (mean / var - weighted)
+        new = link.stand_in(share, tries, center, alone)
+        wanted = torch.where(real, new.precision, 0.0)
+        precision = torch.lerp(precision, wanted, DAMPING)
+        weighted = torch.lerp(weighted, wanted * new.target, DAMPING)
+    target = torch.where(precision > 0, weighted / precision, means)
+    trial = torch.arange(len(means), device=means.device)
+    rows = []
+    for row, slots in zip(log, pooled.slots, strict=True):
+        at = trial, devices.put(slots, means.device)
+        part = totals(row)[:, 1] / tries[at]
+        noise = (precision[at] * part).reciprocal()
+        rows.append(row._replace(values=target[at].unsqueeze(-1), noise=noise))
+    return Log(rows)
+
+
+def _pooled(log: Log, like: Tensor) -> _Pooled:
+    """Return the outcomes of a log by action; ``like`` is ``(T, 1)``."""
+    rows, places = list(log), Slots(len(like))
+    placed = [places.place(row.keys, row.wanted) for row in rows]
+    slots = [of for of, _ in placed]
+    zeros = like.new_zeros(len(like), places.used)
+    x = zeros.new_zeros(*zeros.shape, rows[0].x.shape[-1])
+    for row, (of, fresh) in zip(rows, placed, strict=True):
+        for trial in fresh:
+            x[trial, of[trial]] = row.x[trial].double()
+
+    def summed(values: list[Tensor]) -> Tensor:
+        return add_up(zeros.clone(), slots, torch.stack(values))
+
+    sums = [totals(row) for row in rows]
+    precision, weighted = [], []
+    for row, total in zip(rows, sums, strict=True):
+        own = torch.zeros_like(total[:, 0])
+        if row.noise is not None:
+            own = torch.where(total[:, 1] > 0, row.noise.reciprocal(), 0.0)
+        precision.append(own)
+        weighted.append(own * row.values[:, 0])
+    return _Pooled(
+        x,
+        slots,
+        summed([total[:, 0] for total in sums]),
+        summed([total[:, 1] for total in sums]),
+        summed(precision),
+        summed(weighted),
+    )
+
+
+def _marginals(
+    gram: Tensor, means: Tensor, precision: Tensor, weighted: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return posterior means and variances at all slots, ``(T, U)`` each."""
+    root = precision.sqrt()
+    inner = gram * root.unsqueeze(-1) * root.unsqueeze(-2)
+    inner.diagonal(dim1=-2, dim2=-1).add_(1)
+    factor = devices.cholesky(inner)
+    half = torch.linalg.solve_triangular(factor, root.unsqueeze(-1) * gram, upper=False)
+    var = gram.diagonal(dim1=-2, dim2=-1) - half.square().sum(-2)
+    # K w less K R B^-1 R K w, of readings less the prior mean
+    gap = (weighted - precision * means).unsqueeze(-1)
+    mean = gram @ gap - half.mT @ (half @ gap)
+    return means + mean.squeeze(-1), var.clamp_min(1e-14)
