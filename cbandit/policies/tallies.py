@@ -40,7 +40,7 @@ def tallied(
     count = len(outcomes)
     paired = isinstance(value, tuple) and len(value) == 2 and count == 1
     if paired and outcomes[0] is not None:
-        if exposure is not None:
+        if exposure is not None and outcomes[0] == "count":
             raise CBanditError(
                 f"{name} is told as a pair or with exposure=, not both; got {value!r} "
                 f"and exposure={exposure!r}"
