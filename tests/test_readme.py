@@ -37,6 +37,7 @@ def test_every_block_is_run_here():
         "cb.Context",
         "phi",
         "optuna",
+        "outcome=",
     )
     assert all(any(mark in block for mark in marks) for block in BLOCKS)
 
@@ -69,6 +70,12 @@ def test_a_rule_that_sees_the_belief():
     names = run("def acquire")
     assert names["run"].rewards.shape == (50,)
     assert names["run"].hard_violation[-1] < 50 * names["run"].costs.abs().max()
+
+
+def test_binary_and_counted_outcomes(capsys):
+    policy = run("requests served a minute")["policy"]
+    assert "feasible with probability" in capsys.readouterr().out
+    assert float(policy.posterior().costs.mean.max()) < 1
 
 
 def test_a_live_system(tmp_path, monkeypatch, capsys):

@@ -11,7 +11,7 @@ from torch import Tensor
 from cbandit.errors import CBanditError
 from cbandit.policies.checks import VERSION, changed, floating_shape
 from cbandit.posterior.look import Best, Block, Running, estimated
-from cbandit.posterior.units import Units, told
+from cbandit.posterior.units import Units, normal, told
 from cbandit_kernels import Look
 
 CLOSE = 1e-10  # share of the greatest value by which another must exceed it
@@ -26,9 +26,10 @@ class Estimates:
     points.
 
     Args:
-        mean: posterior means ``(T, F, n)`` in the user's units; the reward is to be
-            large (it is turned with ``minimise=True``), costs small, and thresholds are
-            not subtracted.
+        mean: posterior means ``(T, F, n)`` in the user's units, probabilities and rates
+            where outcomes are binary or counted; the reward is to be large (it is
+            turned with ``minimise=True``), costs small, and thresholds are not
+            subtracted.
         std: posterior standard deviations, ``(T, F, n)``, in the user's units.
         f: the reward as scores see it, ``(T, n)``: explored, clipped, in the unit that
             the policy works in.
@@ -38,6 +39,9 @@ class Estimates:
         incumbent: the greatest mean reward of the actions tried whose mean costs keep
             the limits, ``(T,)``, in the user's units; minus infinity where there is
             none.
+        latent: with binary or counted functions the units, means and deviations from
+            which the above come, latent where a function is one of these; else
+            ``None``.
     """
 
     mean: Tensor
@@ -46,13 +50,17 @@ class Estimates:
     g: Tensor
     unit: Tensor
     incumbent: Tensor
+    latent: tuple[Units, Tensor, Tensor] | None = None
 
     def chance(self, limits: Tensor) -> Tensor:
         """Return the probability ``(T, n)`` that all costs keep ``limits (T, m)``.
 
         Costs count as independent, given the belief.
         """
-        room = (limits.unsqueeze(-1) - self.mean[:, 1:]) / self.std[:, 1:]
+        mean, std = self.mean, self.std
+        if self.latent is not None:
+            mean, std, limits = normal(*self.latent, limits)
+        room = (limits.unsqueeze(-1) - mean[:, 1:]) / std[:, 1:]
         chance: Tensor = torch.special.ndtr(room).prod(-2)
         return chance
 
@@ -96,12 +104,15 @@ class Acquired:
         """Return the acquisition's value ``(T, n)`` of rows, the first one apart."""
         functions = (below.shape[1] - self.costs) // 2
         g, mean, std = below.split([self.costs, functions, functions], 1)
+        latent = None
+        if self.units is not None and self.units.binds:
+            latent = self.units, mean, std
         mean, std = told(self.units, mean, std)
         unit = mean.new_ones(mean.shape[:2])
         if self.units is not None:
             unit = self.units.size.to(mean)
-        estimates = Estimates(mean, std, f, g, unit, self.incumbent)
-        parts = list(vars(estimates).values())
+        estimates = Estimates(mean, std, f, g, unit, self.incumbent, latent)
+        parts = [v for v in vars(estimates).values() if isinstance(v, Tensor)]
         versions = list(map(VERSION, parts))
         values = self.rule(estimates)
         if list(map(VERSION, parts)) != versions:

@@ -1514,6 +1514,9 @@ class GPPolicy(Policy):
 
         Its data are means over repeats, with the noise of means; its predictions of
         observations (fantasies, ``observation_noise=True``) have that of a single one.
+        Of a binary or counted function it is the model of the latent one: a probability
+        is ``Phi`` of it, a rate ``exp``; its data are the normal readings that stand
+        for outcomes, and its fantasies are of the latent function with noise 1.
         """
         from cbandit.posterior.botorch import model_list
 

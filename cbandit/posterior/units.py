@@ -504,7 +504,7 @@ def linked(units: Units | None, values: Tensor, first: int = 0) -> Tensor:
     Args:
         units: of all functions; ``None``: the user's, without any link.
         values: estimates ``(T, f, n)`` of the functions from ``first`` on, latent where
-            there is a link.
+            there is a link. Without gradients they change in place.
         first: the number of the first function.
     """
     if units is None or not units.binds:
@@ -513,8 +513,9 @@ def linked(units: Units | None, values: Tensor, first: int = 0) -> Tensor:
     for f, link in enumerate(units.links[first : first + len(rows)]):
         if link is not None:
             size = units.size[:, first + f : first + f + 1].to(values)
-            rows[f] = link.value(rows[f]) / size
-    return torch.stack(rows, 1)
+            new = link.value(rows[f]).div(size)
+            rows[f] = new if values.requires_grad else rows[f].copy_(new)
+    return torch.stack(rows, 1) if values.requires_grad else values
 
 
 def normal(

@@ -1,0 +1,308 @@
+"""Binary outcomes: coverage, a conversion test, and the cost of a round.
+
+    python benchmarks/outcomes.py [--quick] [--json FILE]
+
+*Coverage.* Functions are drawn from the prior on 30 places; 50 outcomes come from
+random places; after a sweep the 90 % interval of every place's probability is compared
+with the truth. Claimed: 87 to 93 % of them hold it, over 300 functions.
+
+*Conversion test.* 10^5 candidates with four properties; each round shows one to 100
+visitors, who click (2 to 20 %) and complain (0.2 to 4 %). The limit is a complaint in a
+hundred. CKB and RPOL are given ``(successes, tries)`` of binary beliefs, or shares as
+Gaussian outcomes; beside them stand arms of their own, each with a beta prior, by
+Thompson sampling among those whose draw keeps the limit. Regret is in clicks a visitor,
+summed, against the best candidate within the limit.
+
+*Cost of a round* at 10^6 actions, against Gaussian beliefs of which each has its own
+kernel. Goal: at most 1.3 times.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import gpytorch
+import torch
+from torch import Tensor
+
+import cbandit as cb
+from report import Row, check_of, row_of, say
+from report import main as report_main
+from timing import medians
+
+LIMIT, VISITORS = 0.01, 100
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large it all is; the defaults are the full run's."""
+
+    functions: int = 300
+    candidates: int = 100_000
+    rounds: int = 60
+    seeds: int = 5
+    side: int = 1000  # of the grid whose rounds are timed
+    told: int = 200
+    repeats: int = 15
+
+
+QUICK = Sizes(100, 5_000, 15, 1, 200, 50, 5)
+
+
+def rbf(lengthscale: float) -> gpytorch.kernels.Kernel:
+    """Return an RBF kernel that is float64 to the last digit."""
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
+    return kernel
+
+
+def coverage(functions: int, outcomes: int = 50, places: int = 30) -> float:
+    """Return the share of 90 % intervals that hold the true probability."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.linspace(0, 1, places, dtype=torch.float64).unsqueeze(-1)
+    prior = rbf(0.2)(x).to_dense().detach() + 1e-8 * torch.eye(places).double()
+    normals = torch.randn(functions, places, generator=generator, dtype=torch.float64)
+    latent = normals @ torch.linalg.cholesky(prior).mT
+    arms = cb.Finite(covariance=prior)
+    policy = cb.CKB(
+        arms,
+        reward=cb.GP(noise=1.0),
+        costs=cb.GP(outcome="binary"),
+        thresholds=0.5,
+        step=1.0,
+        cap=1.0,
+        trials=functions,
+    )
+    size = functions, outcomes
+    index = torch.randint(0, places, size, generator=generator)
+    chance = torch.special.ndtr(latent.gather(1, index))
+    policy.observe(
+        index=index,
+        reward=torch.zeros(size),
+        cost=torch.bernoulli(chance, generator=generator),
+    )
+    policy.refit()
+    # of the latent function; a quantile of the probability is the link of its own
+    numbers = torch.arange(places, dtype=torch.float64).unsqueeze(-1)
+    posterior = policy.model.models[1].posterior(numbers)
+    gap = (latent.unsqueeze(-1) - posterior.mean).abs()
+    within = gap <= 1.6448536 * posterior.variance.sqrt()
+    return float(within.double().mean())
+
+
+@dataclass(frozen=True)
+class Market:
+    """Candidates, and the chances that visitors click and complain, ``(N,)`` each."""
+
+    candidates: cb.Finite
+    clicks: Tensor
+    complaints: Tensor
+
+    @classmethod
+    def drawn(cls, size: int, seed: int) -> Market:
+        """Draw candidates and two smooth functions of four properties."""
+        generator = torch.Generator().manual_seed(seed)
+
+        def uniform(*shape: int) -> Tensor:
+            return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+        points, waves = uniform(size, 4), 4 * uniform(2, 4, 12) - 2
+        phases, weights = 6.3 * uniform(2, 12), uniform(2, 12) - 0.5
+        latent = torch.cos(points @ waves + phases.unsqueeze(1)) @ weights[..., None]
+        latent = latent.squeeze(-1)
+        low, high = latent.aminmax(dim=-1, keepdim=True)
+        share = (latent - low) / (high - low)
+        # complaints rise with clicks, and with something else
+        share[1] = 0.5 * (share[0] + share[1])
+        ends = torch.special.ndtri(torch.tensor([[0.02, 0.20], [0.002, 0.04]]).double())
+        latent = ends[:, :1] + share * (ends[:, 1:] - ends[:, :1])
+        chances = torch.special.ndtr(latent)
+        return cls(cb.Finite(points), chances[0], chances[1])
+
+    def shown(self, index: int, generator: torch.Generator) -> tuple[int, int]:
+        """Return how many of a round's visitors click and complain."""
+        draw = torch.rand(2, VISITORS, generator=generator, dtype=torch.float64)
+        clicked = draw[0] < self.clicks[index]
+        complained = draw[1] < self.complaints[index]
+        return int(clicked.sum()), int(complained.sum())
+
+
+Rule = Callable[[int], tuple[Callable[[], int], Callable[[int, int, int], None]]]
+
+
+def policy_of(market: Market, name: str, outcome: str | None) -> Rule:
+    """Return a maker of a policy's ask and tell, by seed."""
+    actions = market.candidates
+
+    def made(seed: int) -> tuple[Callable[[], int], Callable[[int, int, int], None]]:
+        belief = cb.GP.default(actions, outcome=outcome)
+        make = getattr(cb, name)
+        policy = make(
+            actions,
+            reward=belief,
+            costs={"complaints": belief},
+            thresholds={"complaints": f"<= {LIMIT}"},
+            seed=seed,
+        )
+        asked: list[cb.Choice] = []
+
+        def ask() -> int:
+            asked.append(policy.ask())
+            return int(asked[-1].index)
+
+        def tell(index: int, clicks: int, complaints: int) -> None:
+            told: tuple[object, object] = clicks / VISITORS, complaints / VISITORS
+            if outcome is not None:
+                told = (clicks, VISITORS), (complaints, VISITORS)
+            policy.tell(asked[-1], reward=told[0], cost={"complaints": told[1]})
+
+        return ask, tell
+
+    return made
+
+
+def arms_of(market: Market) -> Rule:
+    """Return a maker of arms with beta priors, each learned by itself."""
+    size = len(market.clicks)
+
+    def made(seed: int) -> tuple[Callable[[], int], Callable[[int, int, int], None]]:
+        generator = torch.Generator().manual_seed(seed)
+        # of the average click and complaint, worth twenty visitors
+        yes = torch.tensor([[2.0], [0.2]]).double().repeat(1, size)
+        no = 20.0 - yes
+
+        def gamma(shape: Tensor) -> Tensor:
+            return torch._standard_gamma(shape, generator=generator)
+
+        def ask() -> int:
+            up, down = gamma(yes), gamma(no)
+            draw = up / (up + down)
+            fits = draw[1] <= LIMIT
+            return int(draw[0].where(fits, -1.0).argmax())
+
+        def tell(index: int, clicks: int, complaints: int) -> None:
+            new = torch.tensor([clicks, complaints], dtype=torch.float64)
+            yes[:, index] += new
+            no[:, index] += VISITORS - new
+
+        return ask, tell
+
+    return made
+
+
+def tested(sizes: Sizes) -> list[Row]:
+    """Play the conversion test; return a row a rule."""
+    rows = []
+    section = f"conversion test, {sizes.candidates} candidates, {sizes.rounds} rounds"
+    rules: dict[str, Callable[[Market], Rule]] = {
+        f"{name}, {label}": (
+            lambda market, name=name, outcome=outcome: policy_of(market, name, outcome)
+        )
+        for name in ("CKB", "RPOL")
+        for label, outcome in (("binary", "binary"), ("Gaussian", None))
+    }
+    rules["beta arms, Thompson"] = arms_of
+    for label, rule in rules.items():
+        over, regret, seconds = [], [], []
+        for seed in range(sizes.seeds):
+            market = Market.drawn(sizes.candidates, seed)
+            fits = market.complaints <= LIMIT
+            best = float(market.clicks[fits].max())
+            ask, tell = rule(market)(seed)
+            visitors = torch.Generator().manual_seed(1000 + seed)
+            above, lost = 0, 0.0
+            for _ in range(sizes.rounds):
+                start = time.perf_counter()
+                index = ask()
+                told = market.shown(index, visitors)
+                tell(index, *told)
+                seconds.append(time.perf_counter() - start)
+                above += int(market.complaints[index] > LIMIT)
+                lost += best - float(market.clicks[index])
+            over.append(above)
+            regret.append(lost)
+        rows.append(
+            row_of(
+                section,
+                label,
+                statistics.median(seconds),
+                ours="beta" not in label,
+                note=f"{statistics.mean(over):.1f} rounds over the limit, regret "
+                f"{statistics.mean(regret):.2f}",
+                over=statistics.mean(over),
+                regret=statistics.mean(regret),
+            )
+        )
+        say(f"{label}: over {over}, regret {[round(value, 2) for value in regret]}")
+    return rows
+
+
+def timed(sizes: Sizes) -> list[Row]:
+    """Time rounds at ``side^2`` actions, Gaussian and binary in turns."""
+    axis = torch.linspace(0, 1, sizes.side, dtype=torch.float64)
+    grid = cb.ProductGrid([axis, axis])
+    generator = torch.Generator().manual_seed(0)
+    index = torch.randint(0, sizes.side**2, (sizes.told,), generator=generator)
+    outcomes = torch.randint(0, 2, (sizes.told,), generator=generator)
+
+    def play(belief: cb.GP) -> Callable[[], float]:
+        policy = cb.CKB(
+            grid,
+            reward=cb.GP(rbf(0.3), noise=0.1),
+            costs=belief,
+            thresholds=0.3,
+            step=0.5,
+            cap=20.0,
+        )
+        policy.observe(index=index, reward=outcomes.double(), cost=outcomes.double())
+
+        def once() -> float:
+            start = time.perf_counter()
+            policy.tell(policy.ask(), reward=0.5, cost=1.0)
+            return time.perf_counter() - start
+
+        return once
+
+    rounds = {
+        "Gaussian": play(cb.GP(rbf(0.2), noise=0.1)),
+        "binary": play(cb.GP(rbf(0.2), outcome="binary")),
+    }
+    seconds = medians(rounds, sizes.repeats, warm=3)
+    ratio = seconds["binary"] / seconds["Gaussian"]
+    section = f"a round at {sizes.side**2} actions, {sizes.told} told"
+    return [
+        row_of(section, "Gaussian", seconds["Gaussian"]),
+        row_of(
+            section,
+            "binary",
+            seconds["binary"],
+            ours=True,
+            ratio=ratio,
+            goal=("<=", 1.3),
+        ),
+    ]
+
+
+def measure(sizes: Sizes) -> list[Row]:
+    """Measure all three."""
+    share = coverage(sizes.functions)
+    row = row_of(
+        f"90 % intervals of {sizes.functions} functions, 50 outcomes each",
+        "share that holds the truth",
+        columns=f"{share:.1%}",
+        checks=[check_of("off 90 % by", abs(share - 0.9), 0.03)],
+        share=share,
+    )
+    return [row, *timed(sizes), *tested(sizes)]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the script."""
+    report_main(__file__, __doc__, measure, Sizes(), QUICK, argv)
+
+
+if __name__ == "__main__":
+    main()
