@@ -33,6 +33,7 @@ def fresh():
         costs={"latency": belief, "up": belief},
         thresholds={"latency": "<= 2", "up": ">= 0.5"},
         explore=cb.UCB(2.0),
+        failures=False,
     )
 
 

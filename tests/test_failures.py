@@ -1,4 +1,4 @@
-"""Actions that cannot be measured: told once, never asked for again."""
+"""Actions that cannot be measured, by failures=False: never asked for again."""
 
 from __future__ import annotations
 
@@ -117,6 +117,8 @@ LEANING = ("LCLUCB", "OPLB", "OPB", "OPNLB")
 
 def made(name, **own):
     kind, actions, arguments = POLICIES[name]
+    if isinstance(kind, type) and issubclass(kind, cb.GPPolicy):
+        own["failures"] = False
     return kind(actions, **arguments, **own)
 
 
@@ -282,7 +284,15 @@ def test_a_star_goes_on_along_other_segments():
 
 def test_rows_of_choices_fail_one_by_one():
     gp = cb.GP.default(MIXED)
-    policy = cb.CKB(MIXED, reward=gp, costs=gp, explore=cb.UCB(1.0), step=1.0, cap=5.0)
+    policy = cb.CKB(
+        MIXED,
+        reward=gp,
+        costs=gp,
+        explore=cb.UCB(1.0),
+        step=1.0,
+        cap=5.0,
+        failures=False,
+    )
     at = {"c": "a", "x": 2.0}
     policy.observe(params=[at], reward=[1.0], cost=[-1.0])
     choice = policy.ask()
@@ -298,7 +308,7 @@ def test_rows_of_choices_fail_one_by_one():
 
 def test_nothing_left_on_a_box_is_an_error():
     tiny = cb.Space(c=cb.Category("a", "b"), x=cb.Float(0.0, 1.0))
-    policy = cb.GPUCB(tiny, reward=cb.GP.default(tiny), explore=cb.UCB(1.0))
+    policy = cb.GPUCB(tiny, reward=cb.GP.default(tiny), failures=False)
     barred = [policy.ask() for _ in range(2)]
     for choice in barred:
         policy.tell(choice, failed=True)

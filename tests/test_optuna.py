@@ -266,9 +266,11 @@ class TestOthersTrials:
 
         def policy(space, **given):
             more = {**beliefs(space), **given}
-            return cb.RPOL(space, explore=cb.UCB(0.5), **more)
+            if continuous:
+                more["reward"] = more["costs"]["latency"] = cb.GP.default(space)
+            return cb.RPOL(space, explore=cb.UCB(0.5), failures=False, **more)
 
-        study = study_of("RPOL" if continuous else policy)
+        study = study_of(policy)
         study.optimize(broken, n_trials=20, catch=ArithmeticError)
         failed = [
             tuple(each.params.values())
@@ -278,13 +280,39 @@ class TestOthersTrials:
         assert len(set(failed)) == len(failed)
         assert failed or continuous
 
+    def test_where_trials_fail_is_learned(self):
+        """Of 16 values a quarter fails; most were asked for a few times at most."""
+
+        def broken(trial):
+            value = objective(trial)
+            if trial.params["threads"] in (6, 7, 8, 9):
+                raise ArithmeticError
+            return value
+
+        study = study_of()
+        study.optimize(broken, n_trials=25, catch=ArithmeticError)
+        failed = [
+            trial.params["threads"]
+            for trial in study.trials
+            if trial.state == optuna.trial.TrialState.FAIL
+        ]
+        assert 1 <= len(failed) <= 8
+        assert study.best_trial.params["threads"] not in (6, 7, 8, 9)
+
     @pytest.mark.parametrize("continuous", [False, True])
     def test_one_failure_among_measured_ones_bars_nothing(self, continuous):
         """A worker that is killed leaves a trial behind that counts as failed."""
         names = {"threads": optuna.distributions.IntDistribution(1, 16)}
         if continuous:
             names["share"] = optuna.distributions.FloatDistribution(0, 1)
-        study, other = study_of("RPOL"), {"share": 0.5} if continuous else {}
+        other = {"share": 0.5} if continuous else {}
+
+        def policy(space, **given):
+            belief = cb.GP.default(space)
+            costs = {"latency": belief}
+            return cb.RPOL(space, reward=belief, costs=costs, failures=False, **given)
+
+        study = study_of(policy)
 
         def add(threads, state, near=0.0):
             given = {"threads": threads, **other}

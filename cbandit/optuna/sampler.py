@@ -28,7 +28,6 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.optuna.parameters import Domain
 from cbandit.optuna.records import Record, is_params, is_round, observe, usable
-from cbandit.policies.failures import lasting
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.words import Senses
 
@@ -44,8 +43,9 @@ class Sampler(BaseSampler):
     Several processes and machines may work on one study, and any of them can go on from
     its storage alone. The first trial is drawn at random, as are parameters that not
     all trials have. Enqueued trials, and those of other samplers, teach the beliefs and
-    leave multipliers alone. Parameters at which more trials failed than were measured
-    are not asked for again; Optuna counts a killed worker's trial as failed too.
+    leave multipliers alone. Where trials fail is learned; Optuna counts a killed
+    worker's trial as failed too. With ``failures=False``, parameters at which more
+    trials failed than were measured are not asked for again.
 
     Args:
         policy: ``"RPOL"``, ``"CKB"``, ``"CONFIG"``, or without limits ``"GPUCB"``,
@@ -224,7 +224,7 @@ class Sampler(BaseSampler):
         others = [r for r in records if r.number != number and r.params]
         running = points([r for r in others if r.state == TrialState.RUNNING])
         failed = points([r for r in others if r.state == TrialState.FAIL])
-        policy.study_join(running, lasting(domain.space, failed, points(measured)))
+        policy.study_join(running, failed, points(measured))
         # one that a later trial has overtaken was killed while it chose
         last = max(r.number for r in records if r.state.is_finished())
         for record in records[last + 1 : number]:

@@ -653,7 +653,7 @@ class Policy(metaclass=ABCMeta):
                 "ask takes context= or actions=, not both; a part of the choices is "
                 "for among="
             )
-        mask = barred = None
+        mask = None
         if among is not None:
             menu = self.actions.menu
             mask = round_mask(among, menu, self.batch_shape, self.device)
@@ -668,8 +668,7 @@ class Policy(metaclass=ABCMeta):
             on = self.actions
         if shown is not None:
             on, mask = shown.round(on, mask, bool(self.batch_shape))
-        if self._failed is not None:
-            mask, barred = self._restricted(on, mask, shown)
+        mask, barred = self._restricted(on, mask, shown)
         asked = Asked(
             t,
             on,
@@ -770,11 +769,17 @@ class Policy(metaclass=ABCMeta):
         # this point or, where it has failed, a later one of the sequence
         points = z[:, asked.t - 1 :: self.design]
         x = designed_point(on, points).to(self.dtype)
-        if asked.barred is None:
+        allowed = self._allowed(asked, x)
+        if allowed is None:
             return Decision(None, x=x[:, 0], sure=True)
-        allowed = ~torch.stack([asked.barred.holds(each) for each in x.unbind(1)], 1)
         first = allowed.to(torch.uint8).argmax(1).view(-1, 1, 1)
         return Decision(None, x=x.gather(1, first.expand(-1, 1, x.shape[-1]))[:, 0])
+
+    def _allowed(self, asked: Asked, x: Tensor) -> Tensor | None:
+        """Return which points ``x (T, n, d)`` of a box are left; ``None``: all."""
+        if asked.barred is None:
+            return None
+        return ~torch.stack([asked.barred.holds(each) for each in x.unbind(1)], 1)
 
     def _undecided(self, state: Any) -> Any:
         """Return the state after a round that the design decided."""
@@ -851,11 +856,13 @@ class Policy(metaclass=ABCMeta):
                 some policies take none.
             where: ``(*trials,)`` bool, the trials that this feedback is of; all unless
                 given.
-            failed: that the action cannot be measured. It is not asked for again; nor
-                are, on a Box, points within 1e-3 of it (of the unit cube, in the same
-                row of choices), and on a Star its segment. Beliefs learn nothing; a
-                multiplier moves as in a round without feedback. If the action may work
-                another time, :meth:`cancel` instead. Beside a :class:`~cbandit.Budget`
+            failed: that the action could not be measured. GP policies learn where
+                actions fail, see ``failures=``. Other policies, and those with
+                ``failures=False``, do not ask for it again; nor, on a Box, for points
+                within 1e-3 of it (of the unit cube, in the same row of choices), and on
+                a Star for its segment. Beliefs about reward and costs learn nothing; a
+                multiplier moves as in a round without feedback. If it says nothing of
+                the action, :meth:`cancel` instead. Beside a :class:`~cbandit.Budget`
                 what the choice may have cost stays spent, unless ``cost`` says what it
                 did cost: this is charged, and not learned from.
             exposure: over what the counts of this feedback were taken, such as hours or

@@ -214,6 +214,8 @@ class News(NamedTuple):
             budgets alone.
         came: what has been told by now, ``(T, 1 + m)`` bool on the host; nothing in
             trials in which the action has failed.
+        failed: the trials in which the action has failed since, ``(T,)`` bool on the
+            host; ``None``: in none.
     """
 
     choice: Choice
@@ -222,6 +224,7 @@ class News(NamedTuple):
     cancelled: bool
     charged: Sequence[Told]
     came: Tensor
+    failed: Tensor | None = None
 
     def by_functions(self) -> list[tuple[Told, list[int]]]:
         """Return each item told with its functions: 0 is the reward, costs follow."""
@@ -307,6 +310,20 @@ class Made(NamedTuple):
     promised: Tensor | None = None
 
 
+class Failure(NamedTuple):
+    """Trials ``where (T,)`` in which an action has failed, and the item's number."""
+
+    where: Tensor
+    serial: int
+
+
+def failed_in(failures: Sequence[Failure]) -> Tensor | None:
+    """Return the trials ``(T,)`` of any of the failures; ``None``: there is none."""
+    if not failures:
+        return None
+    return torch.stack([failure.where for failure in failures]).any(0)
+
+
 class Entry(NamedTuple):
     """A choice in the ledger, with its feedback so far.
 
@@ -321,7 +338,7 @@ class Entry(NamedTuple):
         closed: whether nothing more can be told.
         cancelled: the serial number of its cancellation, 0: it was not cancelled.
         held: costs ``(T, m)`` that wait for the others, where all count together.
-        failed: trials in which the action has failed, ``(T,)``; ``None``: in none.
+        failures: the trials in which the action has failed, absorbed or not.
         charged: costs that count towards budgets alone, absorbed or not.
     """
 
@@ -335,8 +352,13 @@ class Entry(NamedTuple):
     closed: bool = False
     cancelled: int = 0
     held: Tensor | None = None
-    failed: Tensor | None = None
+    failures: tuple[Failure, ...] = ()
     charged: tuple[Told, ...] = ()
+
+    @property
+    def failed(self) -> Tensor | None:
+        """The trials in which the action has failed, ``(T,)``; ``None``: in none."""
+        return failed_in(self.failures)
 
     def playing(self, mask: Tensor | None) -> Tensor | None:
         """Return the trials of a mask ``(T,)``, ``None`` for all, that play."""
@@ -404,7 +426,7 @@ class Entry(NamedTuple):
         closed = bool(came[:, : self.awaits].all())
         return self._replace(
             came=came,
-            failed=now if self.failed is None else self.failed | now,
+            failures=(*self.failures, Failure(now, serial)),
             closed=closed,
             cancelled=serial if closed else 0,
         )
@@ -594,13 +616,13 @@ class Ledger:
             charged = entry.charged
             if charged:
                 charged = tuple(told for told in charged if told.serial > heard)
-            cancelled = entry.cancelled > heard
-            if rewards or costs or cancelled or charged:
-                came = entry.came
-                if entry.failed is not None:
-                    came = came & ~entry.failed.unsqueeze(-1)
-                news = News(entry.choice, rewards, costs, cancelled, charged, came)
-                out.append(news)
+            cancelled, came = entry.cancelled > heard, entry.came
+            if entry.failed is not None:
+                came = came & ~entry.failed.unsqueeze(-1)
+            failed = failed_in([f for f in entry.failures if f.serial > heard])
+            if rewards or costs or cancelled or charged or failed is not None:
+                told = rewards, costs, cancelled, charged
+                out.append(News(entry.choice, *told, came, failed))
         return out
 
     def reminder(self, name: str) -> str:
@@ -631,10 +653,7 @@ class Ledger:
 def _over(states: set[str]) -> str:
     """Return in words what became of a choice that waits for nothing."""
     if "failed" in states:
-        return (
-            "was told as failed, and its action is not asked for again (what may work "
-            f"another time is for cancel(choice)){STAYS}"
-        )
+        return f"was told as failed{STAYS}"
     if "cancelled" in states:
         return (
             "was cancelled; what has come of it after all goes to observe(...), where "

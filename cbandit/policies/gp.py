@@ -63,7 +63,9 @@ from cbandit.policies.choices import (
     Place,
     private_copy,
 )
-from cbandit.policies.failures import Barred, remaining
+from cbandit.policies.failing import Failing, Result, begun, belief_of, noted
+from cbandit.policies.failures import Barred, lasting, remaining
+from cbandit.policies.history import STATES
 from cbandit.policies.late import Arrivals, Knowledge, absorbed_apart, absorbed_loose
 from cbandit.policies.outliers import Readings, bounded_data
 from cbandit.policies.retired import Retired, category_of, offered
@@ -123,6 +125,14 @@ GP_POLICY = {
         variance and keep their mean, so that several in a row are several places.
         ``None``: the latter for GPUCB, CKB, RPOL and CONFIG with UCB and without
         ``Delayed``, the former elsewhere.""",
+    "failures": """``None``: where actions fail is learned. At the first
+        ``tell(choice, failed=True)`` a belief about the probability to fail is made,
+        from all that was measured; what fails with a probability above one half is not
+        asked for while anything else is left. An action that failed once may be asked
+        for again. ``False``: what has failed is never asked for again, and nothing is
+        said of others. So it is too where the rule is not one score alone (SafeOpt,
+        StageOpt, BoTorchPolicy, ADMMBO, OPB), for arms known by their covariance alone,
+        and for contexts of more than eight numbers.""",
     "share": """of all rounds so far at least this share is to be within all limits, a
         number or ``(*trials,)``, as far as today's beliefs can tell: a control moves
         the confidence that rounds ask for (see ``ask(confidence=)``, which goes before
@@ -166,6 +176,7 @@ class GPState(NamedTuple):
             none.
         rounds: how many were within all limits; ``None``: no share of them is asked
             for.
+        failing: what is known of failures; ``None``: there was none to learn from.
     """
 
     beliefs: Any
@@ -181,6 +192,7 @@ class GPState(NamedTuple):
     readings: Readings | None = None
     account: Account | None = None
     rounds: Rounds | None = None
+    failing: Failing | None = None
 
     def measured(self) -> tuple[tuple[Tensor, ...], Waiting | None]:
         """Return the told costs in units, and those that have no unit yet."""
@@ -345,6 +357,7 @@ class GPPolicy(Policy):
         feedback: Delayed | Sliding | None = None,
         pending: str | None = None,
         share: ArrayLike | None = None,
+        failures: bool | None = None,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
@@ -411,6 +424,12 @@ class GPPolicy(Policy):
             readings = Readings.none((self.size, fresh.functions), self.device)
         account = None if self._budgets is None else self._budgets.opened()
         rounds = None if share is None else self._rounds(share)
+        if failures is not None and failures is not False:
+            raise CBanditError(f"failures must be None or False; got {failures!r}")
+        #: the belief about failures, should there be any; ``None``: none are learned
+        self._failure_belief: GP | None = None
+        if failures is None and type(self).decide is GPPolicy.decide:
+            self._failure_belief = belief_of(self.actions.domain)
         state = GPState(fresh, self._start, Arrivals(late), readings=readings)
         self.begin(state._replace(account=account, rounds=rounds))
 
@@ -859,7 +878,66 @@ class GPPolicy(Policy):
             beside,
             self._fresh(beliefs, asked) if beliefs.by_default else None,
             self.limits,
+            self._failing(asked.actions, asked.shown),
         ).best()
+
+    def _failing(self, on: Any, shown: Shown | None) -> Estimate | None:
+        """Return a function that is above 0 where points of a box likely fail.
+
+        ``None``: nothing has failed, or the set has numbers.
+        """
+        failing = self._now.state.failing
+        if failing is None or not on.continuous:
+            return None
+        failing_at: Estimate = failing.above(None if shown is None else shown.whole)
+        return failing_at
+
+    def _allowed(self, asked: Asked, x: Tensor) -> Tensor | None:
+        failing = self._failing(asked.actions, asked.shown)
+        if failing is None:
+            return super()._allowed(asked, x)
+        return (failing(x) <= 0)[:, 0]
+
+    def _restricted(
+        self, on: Actions, mask: Tensor | None, shown: Shown | None = None
+    ) -> tuple[Tensor | None, Barred | None]:
+        mask, barred = super()._restricted(on, mask, shown)
+        failing = self._now.state.failing
+        if failing is None or on.continuous:
+            return mask, barred
+        left = failing.left(on, mask)
+        return left if mask is None else left & mask, barred
+
+    def _add_failure(self, choice: Choice, where: Tensor | None) -> None:
+        if self._failure_belief is None:  # else it comes with the news
+            super()._add_failure(choice, where)
+
+    def _learned(self, state: GPState) -> GPState:
+        """Return the state with all results in its belief about failures, if any."""
+        failing, belief = state.failing, self._failure_belief
+        if failing is None or belief is None or not failing.fresh:
+            return state
+        if failing.beliefs is None:
+            failing = begun(belief, state.beliefs, self._results(state.beliefs))
+        else:
+            failing = failing.absorbed()
+        return state._replace(failing=failing)
+
+    def _results(self, beliefs: Beliefs) -> list[Result]:
+        """Return what came of all rounds, and of data from before."""
+        results, domain = [], self.actions.domain
+        for keys, x, wanted in beliefs.before():
+            measured = torch.tensor(list(wanted))
+            results.append(Result(Place([*keys], x, 0), ~measured & False, measured))
+        table = self._history.table(self._ledger.all(self._now.t))
+        every = devices.put(table["x"], self.device, self.dtype)
+        rounds = table["round"].tolist()
+        for t, x, state in zip(rounds, every, table["state"], strict=True):
+            measured, failed = (state == STATES.index(w) for w in ("told", "failed"))
+            if bool((measured | failed).any()):
+                place = Place(domain.keys(x), x, t)
+                results.append(Result(place, failed, measured))
+        return results
 
     def _fresh(self, beliefs: Beliefs, asked: Asked) -> Tensor | None:
         """Return the trials ``(T,)`` that begin in the middle; ``None``: none does.
@@ -1093,15 +1171,18 @@ class GPPolicy(Policy):
         if self._budgets is not None and state.account is not None:
             account = state.account.after(news, self._budgets.columns, self.m)
             state = state._replace(account=account)
+        place = self._place(news.choice)
         if state.rounds is not None:
-            rounds, place = state.rounds, self._place(news.choice)
-            rounds = rounds.after(news, place, self.limits(place.t))
+            rounds = state.rounds.after(news, place, self.limits(place.t))
             state = state._replace(rounds=rounds)
+        if self._failure_belief is not None:
+            after = noted(state.failing, news, place, self._ledger.awaits)
+            state = state._replace(failing=after)
         if self.sees_costs:
             news = news._replace(costs=())  # they are known already
         if not (news.rewards or news.costs):
             return state
-        place, arrived, readings = self._place(news.choice), state.arrived, None
+        arrived, readings = state.arrived, None
         if state.readings is not None:
             x, rough = place.x.unsqueeze(1), isinstance(self.feedback, Delayed)
 
@@ -1132,6 +1213,7 @@ class GPPolicy(Policy):
         return state._replace(beliefs=beliefs, held=held)
 
     def _due(self, state: GPState) -> GPState:
+        state = self._learned(state)
         beliefs, held = self._timing.due((state.beliefs, state.held), self._now.t)
         if self._refits:
             beliefs = beliefs.refit(due_only=True)
@@ -1171,8 +1253,16 @@ class GPPolicy(Policy):
             rough = isinstance(self.feedback, Delayed)
             low, high = state.beliefs.bounds(data.places, None, rough)
             data = bounded_data(data, low, high, self._rescaled, self.senses)
+        rows, failing = data.rows(), state.failing
+        if failing is not None:
+            measured = torch.ones(self.size, dtype=torch.bool)
+            results = (
+                Result(Place([*keys], x, 0), ~measured, measured) for keys, x, _ in rows
+            )
+            failing = failing._replace(fresh=tuple(results)).absorbed()
         # units have changed, and the next multiplier may rest on them
-        return state._replace(beliefs=state.beliefs.observe(data.rows()), moved=None)
+        beliefs = state.beliefs.observe(rows)
+        return state._replace(beliefs=beliefs, failing=failing, moved=None)
 
     # -- choices that come and go ------------------------------------------------------
 
@@ -1220,7 +1310,12 @@ class GPPolicy(Policy):
             return replace(choice, index=index, keys=index.reshape(-1).tolist())
 
         self._ledger.rename(renamed)
-        self._change(state._replace(beliefs=beliefs))
+        failing = state.failing
+        if failing is not None:
+            failing = failing._replace(beliefs=failing.beliefs.over(domain))
+        if self._failure_belief is not None:
+            self._failure_belief = belief_of(domain)
+        self._change(state._replace(beliefs=beliefs, failing=failing))
         self.actions, self._offer, self._failed = actions, offer, failed
 
     @locked
@@ -1388,7 +1483,10 @@ class GPPolicy(Policy):
             streams = Streams(self.seed, self.trials, "recommend")
             menu = self._offered(None)[0]
             barred = self._restricted(menu, None, shown)[1]
-            x = _likely(beliefs, menu, limits, confidence, streams, barred, shown)
+            failing = self._failing(menu, shown)
+            x = _likely(
+                beliefs, menu, limits, confidence, streams, barred, shown, failing
+            )
             mean, std = beliefs.anywhere(x.unsqueeze(1))
             moments = _spread(units, mean, std, limits)
             best = recommend([(0, *moments)], normals, confidence)
@@ -1525,7 +1623,10 @@ class GPPolicy(Policy):
 
     def lighten(self) -> None:
         """Drop large arrays before a checkpoint; they are recomputed on load."""
-        self._settled().state.beliefs.lighten(LIGHT)
+        state = self._settled().state
+        state.beliefs.lighten(LIGHT)
+        if state.failing is not None:
+            state.failing.beliefs.lighten(LIGHT)
 
     # -- a study that several processes share ------------------------------------------
     #
@@ -1577,18 +1678,29 @@ class GPPolicy(Policy):
         self._now = self._now._replace(t=t, state=state, position=position)
 
     @locked
-    def study_join(self, waiting: Tensor, failed: Tensor) -> None:
+    def study_join(self, waiting: Tensor, failed: Tensor, measured: Tensor) -> None:
         """Record the choices of other processes.
 
         Args:
             waiting: the actions that others wait for, ``(n, d)``.
-            failed: the actions that cannot be measured, ``(k, d)``.
+            failed: the actions that could not be measured, ``(k, d)``.
+            measured: those that were, ``(l, d)``.
         """
         for number, x in enumerate(waiting):
             choice = self._choice_before(number, x)
             self._ledger.open(private_copy(choice), choice, Made(0.0))
-        for x in failed:
-            self._add_failure(self._choice_before(0, x), None)
+        belief = self._failure_belief
+        if belief is None:
+            for x in lasting(self.actions, failed, measured):
+                self._add_failure(self._choice_before(0, x), None)
+        elif len(failed):
+            state = self._settled().state
+            here = torch.ones(self.size, dtype=torch.bool)
+            places = [self._place(self._choice_before(0, x)) for x in failed]
+            results = self._results(state.beliefs)
+            results += [Result(place, here, ~here) for place in places]
+            failing = begun(belief, state.beliefs, results)
+            self._change(state._replace(failing=failing))
 
     @locked
     def study_foresee(self, t: int) -> Played:
@@ -1631,6 +1743,8 @@ class Search:
             ``x (T, n, d)``; ``None``: none are.
         fresh: the trials ``(T,)`` that begin in the middle; ``None``: none does.
         limits: the thresholds of a round in the user's units, ``(T, m)``.
+        failing: on a box, what is above 0 where points likely fail, ``(T, 1, n)``;
+            ``None``: nothing has failed.
     """
 
     actions: Actions
@@ -1644,6 +1758,7 @@ class Search:
     beside: Any
     fresh: Tensor | None
     limits: Callable[[int], Tensor]
+    failing: Estimate | None
 
     def best(self) -> tuple[Best, Tensor | None]:
         """Return the best action, and the trials where none is feasible.
@@ -1762,6 +1877,8 @@ class Search:
         fresh = fresh.to(x.device)
         if asked.barred is not None:
             fresh = fresh & ~asked.barred.holds(x)
+        if self.failing is not None:
+            fresh = fresh & (self.failing(x.unsqueeze(1)) <= 0)[:, 0, 0]
         at_middle = estimate(x.unsqueeze(1))
         f, g = at_middle[:, 0], at_middle[:, 1:]
         sure = look.score == scores.Feasible.kind  # its score is the reward's estimate
@@ -1795,20 +1912,23 @@ class Search:
     def _beyond(self) -> Estimate | None:
         """Return what must not be above 0 on a box beside estimates, ``(T, b, n)``.
 
-        It is by how much points exceed what is left of budgets, and by how much they
-        fall short of the confidence asked for. ``None``: neither matters.
+        It is by how much points fall short of the confidence asked for, whether they
+        likely fail, and by how much they exceed what is left of budgets. ``None``: none
+        of it matters.
         """
-        over, confidence = self.asked.over, self.asked.confidence
-        if confidence is None:
-            return over
-        least = confidence.log().unsqueeze(-1)
+        parts, confidence = [self.failing, self.asked.over], self.asked.confidence
+        if confidence is not None:
+            least = confidence.log().unsqueeze(-1)
 
-        def short(x: Tensor) -> Tensor:
-            # logarithms of tiny chances are huge, and all of them are too low
-            rows = (least - self._chance(x)).asinh().unsqueeze(1)
-            return rows if over is None else torch.cat([rows, over(x).to(rows)], 1)
+            def short(x: Tensor) -> Tensor:
+                # logarithms of tiny chances are huge, and all of them are too low
+                return (least - self._chance(x)).asinh().unsqueeze(1)
 
-        return short
+            parts.insert(0, short)
+        rows = [part for part in parts if part is not None]
+        if len(rows) < 2:
+            return rows[0] if rows else None
+        return lambda x: torch.cat([part(x).double() for part in rows], 1)
 
     def _climbed(self, estimate: Estimate) -> tuple[Best, Tensor | None]:
         """Return the best point of a box, by climbs from many places."""
@@ -1966,13 +2086,14 @@ def _likely(
     streams: Streams,
     barred: Barred | None,
     shown: Shown | None,
+    failing: Estimate | None,
 ) -> Tensor:
     """Return the point of greatest mean reward among those likely feasible."""
     look, units = beliefs.solver(), beliefs.units()
     bounds = normal_limits(units, limits)
 
-    def estimate(x: Tensor) -> Tensor:
-        x = x if shown is None else shown.whole(x)
+    def estimate(choices: Tensor) -> Tensor:
+        x = choices if shown is None else shown.whole(choices)
         mean, std, _ = normal(units, *look(x), limits)
         tau = bounds.unsqueeze(-1)
         room = torch.where(tau.isinf(), 0.0, tau - mean[:, 1:]) / std[:, 1:]
@@ -1980,7 +2101,10 @@ def _likely(
         share = torch.where(tau.isinf(), 0.0, torch.special.log_ndtr(room))
         short = math.log(confidence) - share.sum(-2, keepdim=True)
         # logarithms of tiny chances are huge, and all of them are too low
-        return torch.cat([mean[:, :1], short.asinh()], 1)
+        rows = [mean[:, :1], short.asinh()]
+        if failing is not None:
+            rows.append(failing(choices))
+        return torch.cat(rows, 1)
 
     incumbents = beliefs.incumbents(LIKELY)
     if shown is not None:

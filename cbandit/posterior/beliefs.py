@@ -545,6 +545,11 @@ class Beliefs(Value):
             return torch.zeros(shape, dtype=torch.float64, device=self.device)
         return torch.stack([row.x.double() for row in recent], 1)
 
+    def before(self) -> list[tuple[Sequence[Hashable], Tensor, Sequence[bool]]]:
+        """Return the keys, points and trials of data from before the first round."""
+        rows = max((group.log for group in self.groups), key=len)
+        return [(row.keys, row.x, row.wanted) for row in rows if row.t == 0]
+
     def deviations(self, x: Tensor) -> Tensor:
         """Return deviations at any points, ``(T, F, n)``, in spreads."""
         return self._ordered([group.deviations(x) for group in self.groups])

@@ -1,0 +1,168 @@
+"""Learn from failures: a belief about the probability that an action fails.
+
+It is made at the first failure, from all that was measured and all that has failed. It
+is binary: ``P(fails) = Phi(f)``, with a Gaussian process of variance 1 and the set's
+default kernel for ``f``, whose mean says that 5 % of all actions fail. What fails with
+an expected probability above one half is left out while anything else is left; then the
+actions that fail least likely are. One failure at an action that was never measured
+leaves it at 0.24, two at 0.41, three at 0.52.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit._core import devices
+from cbandit.actions import Actions
+from cbandit.beliefs.gp import GP
+from cbandit.errors import CBanditError
+from cbandit.policies.choices import News, Place
+from cbandit.posterior.beliefs import Beliefs
+from cbandit.posterior.observations import Part
+
+USUAL = 0.05  # of all actions, the share that fails before anything is known
+FLAT = 1e-9  # precision of a reading that says nothing new
+
+
+class Result(NamedTuple):
+    """What came of a round.
+
+    Args:
+        place: its actions.
+        failed: the trials in which the action failed, ``(T,)`` bool on the host.
+        measured: those in which it was measured, likewise.
+    """
+
+    place: Place
+    failed: Tensor
+    measured: Tensor
+
+
+class Failing(NamedTuple):
+    """What is known of failures, once there has been one.
+
+    Args:
+        beliefs: about the latent function; ``None``: they are still to be made.
+        fresh: the results that are not in them.
+    """
+
+    beliefs: Any
+    fresh: tuple[Result, ...] = ()
+
+    def absorbed(self) -> Failing:
+        """Return the same with all results in the beliefs."""
+        beliefs = self.beliefs
+        for result in sorted(self.fresh, key=lambda each: each.place.t):
+            for where, sign in ((result.failed, 1.0), (result.measured, -1.0)):
+                if bool(where.any()):
+                    beliefs = _observed(beliefs, result.place, where, sign)
+        return Failing(beliefs.refit(due_only=True))
+
+    def left(self, on: Actions, mask: Tensor | None) -> Tensor:
+        """Return the actions of a set that likely work, ``(T, N)`` bool.
+
+        Where none of ``mask (1 or T, N)`` does, those are left that fail least likely.
+        """
+        beliefs = self.beliefs
+        if on is beliefs.actions:
+            parts = [block.mean[:, 0] for block in beliefs.blocks()]
+        else:
+            parts = [beliefs.anywhere(on.block(0, on.size))[0][:, 0]]
+        latent = torch.cat(parts, -1)  # above 0 where P(fails) is above one half
+        if mask is not None:
+            latent = latent.masked_fill(~mask, torch.inf)
+        level = latent.amin(-1, keepdim=True)
+        if mask is not None and bool(level.isinf().any()):
+            raise CBanditError("among must leave an action to choose")
+        return latent <= level.clamp_min(0.0)
+
+    def above(
+        self, whole: Callable[[Tensor], Tensor] | None
+    ) -> Callable[[Tensor], Tensor]:
+        """Return a function of points of a box that is above 0 where they likely fail.
+
+        It takes ``(T, n, c)`` and returns ``(T, 1, n)``; ``whole`` adds the context,
+        where there is one.
+        """
+        solve = self.beliefs.solver()
+
+        def latent(x: Tensor) -> Tensor:
+            mean: Tensor = solve(x if whole is None else whole(x))[0]
+            return mean
+
+        return latent
+
+
+def noted(
+    failing: Failing | None, news: News, place: Place, awaits: int
+) -> Failing | None:
+    """Return what is known of failures with these news, still to be absorbed.
+
+    A choice was measured once all ``awaits`` functions, the reward first, have come.
+    """
+    if failing is None and news.failed is None:
+        return None  # nothing has failed so far
+    now = torch.zeros(len(news.came), dtype=torch.bool)
+    for told in (*news.rewards, *news.costs):
+        now |= True if told.where is None else told.where
+    measured = now & news.came[:, :awaits].all(-1)
+    failed = torch.zeros_like(now) if news.failed is None else news.failed
+    if not bool((measured | failed).any()):
+        return failing
+    before = Failing(None) if failing is None else failing
+    return before._replace(fresh=(*before.fresh, Result(place, failed, measured)))
+
+
+def belief_of(actions: Actions) -> GP | None:
+    """Return the belief about failures over a set; ``None``: there can be none.
+
+    Arms known by their covariance alone have no default kernel, nor have contexts
+    of many numbers.
+    """
+    if actions.covariance is not None:
+        return None
+    default = GP.default(actions)
+    if default.conjugate:
+        return None
+    mean = math.sqrt(2) * float(torch.special.ndtri(torch.tensor(USUAL).double()))
+    belief = GP(default.kernel, noise=1.0, mean=mean, refit_every="auto")
+    belief.unit = default.unit
+    return belief
+
+
+def begun(gp: GP, like: Beliefs, results: Sequence[Result]) -> Failing:
+    """Return beliefs over the set of other beliefs, from all results so far."""
+    beliefs = Beliefs([gp], like.actions, like.batch_shape, like.dtype, like.device)
+    return Failing(beliefs, tuple(results)).absorbed()
+
+
+def _observed(beliefs: Beliefs, place: Place, where: Tensor, sign: float) -> Beliefs:
+    """Return beliefs that know that an action failed (1) or was measured (-1)."""
+    mean, std = (part[:, 0, 0] for part in beliefs.anywhere(place.x.unsqueeze(1)))
+    target, noise = stand_in(mean, std.square(), sign)
+    here = devices.put(where, noise.device)
+    noise = torch.where(here, noise, 1.0)
+    part = Part([0], target.unsqueeze(-1), where.tolist(), noise)
+    return beliefs.absorb(place.keys, place.x, [part], place.t)
+
+
+def stand_in(mean: Tensor, var: Tensor, sign: float) -> tuple[Tensor, Tensor]:
+    """Return the reading, and its variance, that stand for a binary outcome.
+
+    After ``f ~ N(mean, var)`` was read so, it has the mean and the variance that it has
+    given the outcome, of probability ``Phi(sign f)``.
+    """
+    scale = (1 + var).sqrt()
+    z = sign * mean / scale
+    ratio = (
+        -0.5 * (z.square() + math.log(2 * math.pi)) - torch.special.log_ndtr(z)
+    ).exp()
+    slope = z + ratio
+    precision = (ratio * slope / (1 + var)).clamp_min(FLAT)
+    noise = (precision.reciprocal() - var).clamp_min(FLAT)
+    return mean + sign * scale / slope.clamp_min(FLAT), noise
