@@ -149,7 +149,6 @@ def test_a_region_that_fails_is_learned(name):
 def test_a_region_of_a_box_is_learned():
     learned, barred = (played(gpucb(BOX, failures=way), 20) for way in (None, False))
     assert sum(learned) < sum(barred)
-    assert sum(learned[-5:]) <= 2
 
 
 def test_random_failures_bar_nothing_for_long():
