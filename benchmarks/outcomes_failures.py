@@ -65,7 +65,8 @@ def throughput(x: Setting) -> float:
     codec = 1.0 if x["codec"] == "lz4" else 0.85
     memory = math.log2(x["memory"])
     hill = math.exp(-(((threads - 4.3) / 2.2) ** 2) - ((memory - 2.0) / 2.5) ** 2)
-    return 100 * codec * hill * (0.4 + 0.6 * math.exp(-(((batch - 1.3) / 0.7) ** 2)))
+    size = math.exp(-(((batch - 1.3) / 0.7) ** 2))
+    return float(100 * codec * hill * (0.4 + 0.6 * size))
 
 
 def latency(x: Setting) -> float:

@@ -49,6 +49,7 @@ NAMES = (
     "wild_readings",
     "outcomes_share",
     "contexts",
+    "outcomes_failures",
 )
 F64 = torch.float64
 

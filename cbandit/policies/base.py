@@ -668,7 +668,9 @@ class Policy(metaclass=ABCMeta):
             on = self.actions
         if shown is not None:
             on, mask = shown.round(on, mask, bool(self.batch_shape))
-        mask, barred = self._restricted(on, mask, shown)
+        barred = None
+        if self._failed is not None or getattr(now.state, "failing", None) is not None:
+            mask, barred = self._restricted(on, mask, shown)
         asked = Asked(
             t,
             on,
@@ -769,13 +771,13 @@ class Policy(metaclass=ABCMeta):
         # this point or, where it has failed, a later one of the sequence
         points = z[:, asked.t - 1 :: self.design]
         x = designed_point(on, points).to(self.dtype)
-        allowed = self._allowed(asked, x)
+        allowed = self._unfailed(asked, x)
         if allowed is None:
             return Decision(None, x=x[:, 0], sure=True)
         first = allowed.to(torch.uint8).argmax(1).view(-1, 1, 1)
         return Decision(None, x=x.gather(1, first.expand(-1, 1, x.shape[-1]))[:, 0])
 
-    def _allowed(self, asked: Asked, x: Tensor) -> Tensor | None:
+    def _unfailed(self, asked: Asked, x: Tensor) -> Tensor | None:
         """Return which points ``x (T, n, d)`` of a box are left; ``None``: all."""
         if asked.barred is None:
             return None
@@ -983,7 +985,7 @@ class Policy(metaclass=ABCMeta):
             costs=costs,
             closed=closed,
             # after a failure the rest will never come
-            cancelled=serial if closed and entry.failed is not None else 0,
+            cancelled=serial if closed and entry.failures else 0,
             held=None if closed else held,
         )
 

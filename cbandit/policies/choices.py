@@ -390,7 +390,7 @@ class Entry(NamedTuple):
             at_once: whether all costs come, or some by name.
         """
         if mask is None and len(functions) == self.came.shape[1] and not self.rewards:
-            whole = self.failed is None and self.choice.idle is None
+            whole = not self.failures and self.choice.idle is None
             if not self.costs and whole and self.held is None:
                 return torch.ones_like(self.came), True
         now = torch.zeros_like(self.came)
@@ -616,10 +616,10 @@ class Ledger:
             charged = entry.charged
             if charged:
                 charged = tuple(told for told in charged if told.serial > heard)
-            cancelled, came = entry.cancelled > heard, entry.came
-            if entry.failed is not None:
-                came = came & ~entry.failed.unsqueeze(-1)
-            failed = failed_in([f for f in entry.failures if f.serial > heard])
+            cancelled, came, failed = entry.cancelled > heard, entry.came, None
+            for failure in entry.failures:
+                came = came & ~failure.where.unsqueeze(-1)
+                failed = failed_in([f for f in entry.failures if f.serial > heard])
             if rewards or costs or cancelled or charged or failed is not None:
                 told = rewards, costs, cancelled, charged
                 out.append(News(entry.choice, *told, came, failed))

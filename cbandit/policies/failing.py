@@ -10,7 +10,6 @@ leaves it at 0.24, two at 0.41, three at 0.52.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -26,11 +25,10 @@ from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.observations import Part
 
 USUAL = 0.05  # of all actions, the share that fails before anything is known
-FLAT = 1e-9  # precision of a reading that says nothing new
 
 
 class Result(NamedTuple):
-    """What came of a round.
+    """The outcome of a round: failed, or measured.
 
     Args:
         place: its actions.
@@ -44,7 +42,7 @@ class Result(NamedTuple):
 
 
 class Failing(NamedTuple):
-    """What is known of failures, once there has been one.
+    """A belief about failures, and the results that it has not absorbed yet.
 
     Args:
         beliefs: about the latent function; ``None``: they are still to be made.
@@ -58,9 +56,10 @@ class Failing(NamedTuple):
         """Return the same with all results in the beliefs."""
         beliefs = self.beliefs
         for result in sorted(self.fresh, key=lambda each: each.place.t):
-            for where, sign in ((result.failed, 1.0), (result.measured, -1.0)):
-                if bool(where.any()):
-                    beliefs = _observed(beliefs, result.place, where, sign)
+            either, place = result.failed | result.measured, result.place
+            values = devices.put(result.failed, beliefs.device).unsqueeze(-1)
+            part = Part([0], values.to(beliefs.dtype), either.tolist())
+            beliefs = beliefs.absorb(place.keys, place.x, [part], place.t)
         return Failing(beliefs.refit(due_only=True))
 
     def left(self, on: Actions, mask: Tensor | None) -> Tensor:
@@ -126,12 +125,10 @@ def belief_of(actions: Actions) -> GP | None:
     """
     if actions.covariance is not None:
         return None
-    default = GP.default(actions)
-    if default.conjugate:
+    if GP.default(actions).conjugate:
         return None
-    mean = math.sqrt(2) * float(torch.special.ndtri(torch.tensor(USUAL).double()))
-    belief = GP(default.kernel, noise=1.0, mean=mean, refit_every="auto")
-    belief.unit = default.unit
+    belief = GP.default(actions, outcome="binary")
+    belief.learn_mean, belief.mean = False, torch.tensor(USUAL).double()
     return belief
 
 
@@ -139,30 +136,3 @@ def begun(gp: GP, like: Beliefs, results: Sequence[Result]) -> Failing:
     """Return beliefs over the set of other beliefs, from all results so far."""
     beliefs = Beliefs([gp], like.actions, like.batch_shape, like.dtype, like.device)
     return Failing(beliefs, tuple(results)).absorbed()
-
-
-def _observed(beliefs: Beliefs, place: Place, where: Tensor, sign: float) -> Beliefs:
-    """Return beliefs that know that an action failed (1) or was measured (-1)."""
-    mean, std = (part[:, 0, 0] for part in beliefs.anywhere(place.x.unsqueeze(1)))
-    target, noise = stand_in(mean, std.square(), sign)
-    here = devices.put(where, noise.device)
-    noise = torch.where(here, noise, 1.0)
-    part = Part([0], target.unsqueeze(-1), where.tolist(), noise)
-    return beliefs.absorb(place.keys, place.x, [part], place.t)
-
-
-def stand_in(mean: Tensor, var: Tensor, sign: float) -> tuple[Tensor, Tensor]:
-    """Return the reading, and its variance, that stand for a binary outcome.
-
-    After ``f ~ N(mean, var)`` was read so, it has the mean and the variance that it has
-    given the outcome, of probability ``Phi(sign f)``.
-    """
-    scale = (1 + var).sqrt()
-    z = sign * mean / scale
-    ratio = (
-        -0.5 * (z.square() + math.log(2 * math.pi)) - torch.special.log_ndtr(z)
-    ).exp()
-    slope = z + ratio
-    precision = (ratio * slope / (1 + var)).clamp_min(FLAT)
-    noise = (precision.reciprocal() - var).clamp_min(FLAT)
-    return mean + sign * scale / slope.clamp_min(FLAT), noise

@@ -714,18 +714,18 @@ class GPPolicy(Policy):
         """Return the action of greatest score."""
         state = self._opened(state, asked)
         if state.rounds is not None:
-            asked = self._sure(state, asked)
+            asked = self._sure(state.rounds, asked)
         if asked.confidence is None:
             return self._picked(state, asked)
         asked, doubtful = self._trusted(state.beliefs, asked)
         decision, state = self._picked(state, asked)
         return decision if doubtful is None else decision.doubted(doubtful), state
 
-    def _sure(self, state: GPState, asked: Asked) -> Asked:
+    def _sure(self, rounds: Rounds, asked: Asked) -> Asked:
         """Return a round with the confidence that the share of rounds asks for."""
-        if state.rounds is None or asked.confidence is not None:
+        if asked.confidence is not None:
             return asked
-        return asked._replace(confidence=state.rounds.least)
+        return asked._replace(confidence=rounds.least)
 
     def _asking(self, rounds: Rounds, beliefs: Beliefs, asked: Asked) -> Rounds:
         """Return the rounds so far with the confidence to ask for in this one."""
@@ -866,6 +866,9 @@ class GPPolicy(Policy):
         beside: Tensor | Estimate | None,
     ) -> tuple[Best, Tensor | None]:
         """Return the action that is best under ``look``, see :meth:`Search.best`."""
+        failing = None
+        if asked.actions.continuous:
+            failing = self._failing(asked.actions, asked.shown)
         return Search(
             beliefs.actions,
             self.explore.samples,
@@ -878,7 +881,7 @@ class GPPolicy(Policy):
             beside,
             self._fresh(beliefs, asked) if beliefs.by_default else None,
             self.limits,
-            self._failing(asked.actions, asked.shown),
+            failing,
         ).best()
 
     def _failing(self, on: Any, shown: Shown | None) -> Estimate | None:
@@ -892,10 +895,10 @@ class GPPolicy(Policy):
         failing_at: Estimate = failing.above(None if shown is None else shown.whole)
         return failing_at
 
-    def _allowed(self, asked: Asked, x: Tensor) -> Tensor | None:
+    def _unfailed(self, asked: Asked, x: Tensor) -> Tensor | None:
         failing = self._failing(asked.actions, asked.shown)
         if failing is None:
-            return super()._allowed(asked, x)
+            return super()._unfailed(asked, x)
         return (failing(x) <= 0)[:, 0]
 
     def _restricted(
@@ -1175,7 +1178,8 @@ class GPPolicy(Policy):
         if state.rounds is not None:
             rounds = state.rounds.after(news, place, self.limits(place.t))
             state = state._replace(rounds=rounds)
-        if self._failure_belief is not None:
+        failure = news.failed is not None and self._failure_belief is not None
+        if failure or state.failing is not None:
             after = noted(state.failing, news, place, self._ledger.awaits)
             state = state._replace(failing=after)
         if self.sees_costs:
@@ -1213,7 +1217,8 @@ class GPPolicy(Policy):
         return state._replace(beliefs=beliefs, held=held)
 
     def _due(self, state: GPState) -> GPState:
-        state = self._learned(state)
+        if state.failing is not None:
+            state = self._learned(state)
         beliefs, held = self._timing.due((state.beliefs, state.held), self._now.t)
         if self._refits:
             beliefs = beliefs.refit(due_only=True)
@@ -1564,8 +1569,8 @@ class GPPolicy(Policy):
         """
         asked.streams.go(position)
         if costs:
-            if not self._by_design(asked):
-                asked = self._sure(state, asked)
+            if state.rounds is not None and not self._by_design(asked):
+                asked = self._sure(state.rounds, asked)
             asked, _ = self._trusted(state.beliefs, asked)
         else:
             asked = asked._replace(confidence=None)

@@ -152,7 +152,7 @@ class History:
         nan, prefixes = torch.nan, [self._prefix(c.id) for c in choices]
         state = torch.ones(n, size, dtype=torch.uint8)
         for i, entry in enumerate(entries):
-            whole = entry.failed is None and entry.choice.idle is None
+            whole = not entry.failures and entry.choice.idle is None
             if not entry.closed or entry.cancelled or not whole:
                 state[i] = _states(entry)
         last = [[told.time for told in (*e.rewards, *e.costs)] for e in entries]
