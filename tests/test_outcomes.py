@@ -587,8 +587,8 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
     functions, places, outcomes = 200, 20, 50
     rng = np.random.default_rng(0)
     x = torch.linspace(0, 1, places, dtype=torch.float64).unsqueeze(-1)
-    K = rbf(0.2)(x).to_dense().detach() + 1e-8 * torch.eye(places)
-    latent = rng.standard_normal((functions, places)) @ np.linalg.cholesky(K).T
+    K = rbf(0.2)(x).to_dense().detach() + 1e-8 * torch.eye(places).double()
+    latent = rng.standard_normal((functions, places)) @ np.linalg.cholesky(K.numpy()).T
     index = rng.integers(0, places, (functions, outcomes))
     y = rng.binomial(1, ndtr(np.take_along_axis(latent, index, 1)))
     arms = cb.Finite(covariance=K)
