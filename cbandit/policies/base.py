@@ -954,13 +954,18 @@ class Policy(metaclass=ABCMeta):
         t, serial, held = self._now.t, self._ledger.number(), entry.held
         rewards, costs = entry.rewards, entry.costs
         if reward is not None:
-            values, tries = self._tallied("reward", reward, (0,), mask, exposure)
+            if self._outcomes:
+                values, tries = self._tallied("reward", reward, (0,), mask, exposure)
+            else:
+                values, tries = self._values("reward", reward, (0,), mask), None
             told = Told(values, mask, noise, t, serial, None, time(), tries)
             rewards = (*rewards, told)
         if cost is not None:
-            if columns is None:
+            if columns is None and self._outcomes:
                 of = "cost", cost, self._costs, mask, exposure
                 values, tries = self._tallied(*of)
+            elif columns is None:
+                values, tries = self._values("cost", cost, self._costs, mask), None
             else:
                 values, tries = self._named_values(cost, columns, mask, exposure)
             which = columns if some else None
@@ -1028,8 +1033,6 @@ class Policy(metaclass=ABCMeta):
         Those are tries or exposure, ``(T, f)``; ``None`` where no function is binary or
         counted.
         """
-        if not self._outcomes:
-            return self._values(name, value, functions, mask), None
         outcomes = [self._outcomes.get(f) for f in functions]
         if not any(outcomes):
             return self._values(name, value, functions, mask), None
