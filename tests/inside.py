@@ -69,6 +69,7 @@ from cbandit.posterior.likelihood import (
     negative_log_likelihood,
     spread,
 )
+from cbandit.posterior.links import Link, posterior_moments
 from cbandit.posterior.look import (
     Best,
     Block,

@@ -9,11 +9,11 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from inside import Link, posterior_moments
 from scipy.integrate import quad
 from scipy.special import log_ndtr, ndtr, ndtri
 
 import cbandit as cb
-from cbandit.posterior.links import Link, posterior_moments
 
 BINARY, COUNT = "binary", "count"
 

@@ -1,4 +1,4 @@
-"""What users tell of binary and counted outcomes, as shares and rates."""
+"""Tallies: binary and counted outcomes as users tell them, made shares and rates."""
 
 from __future__ import annotations
 
