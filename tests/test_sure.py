@@ -229,3 +229,13 @@ def test_rounds_keep_their_limits_as_often_as_said():
             if t >= 10:
                 kept.append(bool((problem.costs(choice.x, t) <= 0).all()))
     assert sum(kept) / len(kept) >= 0.9
+
+
+def test_config_on_a_box_takes_the_likeliest_where_nothing_is_sure():
+    box = cb.Box([0.0], [1.0])
+    gp = belief()
+    policy = cb.baselines.CONFIG(box, reward=gp, costs=gp, thresholds=-3.0)
+    policy.observe(x=[[0.2], [0.8]], reward=[0.0, 1.0], cost=[0.0, -0.5])
+    choice = policy.ask(confidence=0.9)
+    assert choice.infeasible
+    assert policy.posterior(choice.x.unsqueeze(0)).costs.mean < 0
