@@ -281,23 +281,23 @@ class TestOthersTrials:
         assert failed or continuous
 
     def test_where_trials_fail_is_learned(self):
-        """Of 16 values a quarter fails; most were asked for a few times at most."""
+        """The two best values fail; both are given up after a few times."""
 
         def broken(trial):
             value = objective(trial)
-            if trial.params["threads"] in (6, 7, 8, 9):
+            if trial.params["threads"] in (8, 9):
                 raise ArithmeticError
             return value
 
         study = study_of()
-        study.optimize(broken, n_trials=25, catch=ArithmeticError)
+        study.optimize(broken, n_trials=20, catch=ArithmeticError)
         failed = [
             trial.params["threads"]
             for trial in study.trials
             if trial.state == optuna.trial.TrialState.FAIL
         ]
         assert 1 <= len(failed) <= 8
-        assert study.best_trial.params["threads"] not in (6, 7, 8, 9)
+        assert study.trials[-1].state == optuna.trial.TrialState.COMPLETE
 
     @pytest.mark.parametrize("continuous", [False, True])
     def test_one_failure_among_measured_ones_bars_nothing(self, continuous):
