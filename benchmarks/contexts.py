@@ -99,7 +99,7 @@ class Ours:
 
     def __call__(self, context: Tensor, answer: Answer) -> None:
         choice = self.policy.ask(context=context)
-        (model,) = choice.x[:1].long().tolist()
+        model = int(choice.x[-1])  # numbers come first
         reward, cost = answer(model)
         self.policy.tell(choice, reward=reward, cost=cost)
         self.told.append((choice.x, reward, cost))
