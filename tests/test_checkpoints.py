@@ -312,3 +312,63 @@ def test_files_of_other_formats_and_kinds_are_refused_by_name(tmp_path):
         match=r"of a simulation, not of a policy: cb.simulate\(policy, .* goes on",
     ):
         cb.load(tmp_path / "run")
+
+
+SETS = {
+    "points": lambda: cb.Finite(torch.linspace(0, 1, 600).unsqueeze(-1).expand(-1, 3)),
+    "few": lambda: cb.Finite(torch.linspace(0, 1, 20).double().unsqueeze(-1)),
+    "grid": lambda: cb.ProductGrid([torch.linspace(0, 1, 30).double()] * 2),
+    "box": lambda: cb.Box([0.0, 0.0], [1.0, 1.0]),
+    "names": lambda: cb.Space(n=cb.Int(1, 30, log=True), kind=cb.Category("a", "b")),
+    "contexts": lambda: cb.Space(kind=cb.Category("a", "b"), load=cb.Context(2)),
+}
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize("name", SETS)
+def test_a_checkpoint_without_the_set(tmp_path, name, trials):
+    made, path = SETS[name], tmp_path / "small"
+    actions, more = made(), {}
+    if name == "contexts":
+        more = {"context": torch.tensor([0.3, 0.7]).double()}
+    gp = cb.GP.default(actions)
+    policy = cb.RPOL(actions, reward=gp, costs=gp, trials=trials, explore=cb.UCB(1.0))
+    value = torch.full(policy.batch_shape, 0.25, dtype=torch.float64)
+    for _ in range(4):
+        policy.tell(policy.ask(**more), reward=value, cost=-value)
+        value = value + 0.1
+    waits = policy.ask(**more)
+    policy.save(path, actions=False)
+    other = cb.load(path, actions=made())
+    for each in (policy, other):
+        each.tell(waits.id, reward=value, cost=value)
+        for _ in range(2):
+            each.tell(each.ask(**more), reward=value, cost=-value)
+    pairs = zip(policy.history().items(), other.history().items(), strict=True)
+    for (column, one), (_, two) in pairs:
+        if column not in ("id", "asked", "told") and one.dtype.kind == "f":
+            assert one.equals(two), column
+
+
+def test_a_checkpoint_without_the_set_takes_that_set_alone(tmp_path):
+    points = torch.rand(20_000, 8, generator=torch.Generator().manual_seed(0)).double()
+    policy = cb.GPUCB(cb.Finite(points), reward=cb.GP.default(cb.Finite(points)))
+    for _ in range(3):
+        policy.tell(policy.ask(), reward=0.5)
+    path = tmp_path / "small"
+    policy.save(path, actions=False)
+    assert path.stat().st_size < 200_000  # points alone take 1.3 MB
+    with pytest.raises(cb.CheckpointError, match=r"load\(path, actions=\.\.\.\)"):
+        cb.load(path)
+    other = points.clone()
+    other[-1, -1] += 1e-12
+    for wrong in (cb.Finite(other), cb.Finite(points[:-1]), cb.Box([0.0], [1.0])):
+        with pytest.raises(cb.CheckpointError, match=r"another set"):
+            cb.load(path, actions=wrong)
+    assert cb.load(path, actions=cb.Finite(points)).t == 3
+    policy.save(path)
+    with pytest.raises(cb.CheckpointError, match=r"another set"):
+        cb.load(path, actions=cb.Finite(other))
+    assert cb.load(path, actions=cb.Finite(points)).t == 3
+    with pytest.raises(cb.CBanditError, match=r"actions must be a cb\.Finite"):
+        cb.load(path, actions=points)

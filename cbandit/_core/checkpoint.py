@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,6 +71,7 @@ def write(
     digests: Digests | None = None,
     overwrite: bool = False,
     rounds: int = 0,
+    apart: graph.Apart | None = None,
 ) -> None:
     """Put ``content`` in the file ``path``, atomically.
 
@@ -82,6 +83,7 @@ def write(
         digests: of the files that the writer has read or written; the new one is added.
         overwrite: replace any checkpoint of this format.
         rounds: the number of rounds in ``content``.
+        apart: a part of the content that is left out.
     """
     target, noted = _path(path), {} if digests is None else digests
     if target.is_dir():
@@ -96,7 +98,7 @@ def write(
         if not overwrite:
             _check(target, kind, noted, rounds)  # before the work, and again after it
     try:
-        parts = graph.written(content)
+        parts = graph.written(content, apart)
     except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"this cannot be saved: {error}. Functions given to a policy (schedules, "
@@ -128,6 +130,7 @@ def read(
     trust: Mapping[str, Any] | None = None,
     ranks: Ranks = distributed.ALONE,
     digests: Digests | None = None,
+    give: Callable[[Sequence[str]], object] | None = None,
 ) -> Any:
     """Return the content that :func:`write` put in the file.
 
@@ -138,6 +141,7 @@ def read(
         trust: what it may name beside the known names, see :func:`names.trusted`.
         ranks: the processes that ask for it together; the first of them reads it.
         digests: gets the digest of the file as it is now.
+        give: returns the part that was left out, from its label.
     """
     target = _path(path)
     head, body = ranks.first(lambda: _opened(target))
@@ -149,7 +153,7 @@ def read(
             f"{KEPT}"
         )
     try:
-        whole = graph.parsed(body, Names(trust or {}))
+        whole = graph.parsed(body, Names(trust or {}), give)
     except CheckpointError as error:
         raise CheckpointError(f"{target} was not read: {error}; {KEPT}") from None
     except Exception as error:  # a forged body fails in many ways

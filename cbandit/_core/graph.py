@@ -6,6 +6,9 @@ is one again. Reading makes containers, looks functions up in :class:`Names`, an
 objects of classes found there (``cls.__new__``, then their state). It calls nothing
 that the file names, unless the caller trusts it.
 
+One part may stay *apart*: its nodes and tensors are left out, and whoever reads gives
+an equal part, whose own nodes have the same numbers.
+
 Nothing is compressed: what is read takes at most ``RATIO`` times the file's own size,
 and ``SPARE`` bytes, in memory.
 
@@ -41,6 +44,7 @@ import json
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -49,6 +53,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core.distributed import ALONE, Ranks, current
+from cbandit._core.files import digest
 from cbandit._core.names import CODE, Names, name_of
 from cbandit._core.packed import DTYPES, packed, unpacked
 from cbandit._core.randomness import Streams
@@ -57,6 +62,7 @@ from cbandit.errors import CheckpointError
 RATIO, SPARE = 32, 1 << 25
 NODE, GENERATOR, MARK = 512, 8192, 64  # bytes of memory that one may take
 DIGITS = 20  # of 64 bits, and a sign
+_APART = "apart"
 _STREAMS = f"{Streams.__module__}:{Streams.__name__}"
 _ATOMS = (type(None), bool, int, float, str)  # what JSON has of its own
 _NEW: Any = copyreg.__newobj__  # type: ignore[attr-defined]
@@ -92,15 +98,38 @@ _KIND_OF = {cls: kind for kind, cls in _GROUPS.items()} | {
 }
 
 
-def written(content: object) -> list[Any]:
+class Apart(NamedTuple):
+    """A part of the content that is not in the file.
+
+    Args:
+        part: the part.
+        label: plain values by which a reader knows what to give in its place.
+    """
+
+    part: object
+    label: tuple[str, ...]
+
+
+def written(content: object, apart: Apart | None = None) -> list[Any]:
     """Return the bytes of a body that holds ``content``, in parts."""
     writer = _Writer()
+    if apart is not None:
+        writer.leave_out(apart)
     root = writer.put(content)
     sizes, places, memory = packed(writer.tensors)
     text = json.dumps([root, sizes, places, *writer.nodes], separators=(",", ":"))
     parts = [f"{text}\n".encode(), *(numbers.numpy() for numbers in memory)]
     _check(writer.nodes, len(places), sum(map(len, parts)))
     return parts
+
+
+def mark_of(part: object) -> str:
+    """Return the digest of a part, which equal parts share."""
+    writer = _Writer()
+    writer.put_bare(part)
+    sizes, places, memory = packed(writer.tensors)
+    text = json.dumps([sizes, places, *writer.nodes], separators=(",", ":"))
+    return digest(text.encode(), *(numbers.numpy() for numbers in memory)).decode()
 
 
 def names_in(content: object) -> dict[str, Any]:
@@ -110,8 +139,13 @@ def names_in(content: object) -> dict[str, Any]:
     return writer.named
 
 
-def parsed(body: bytes, names: Names) -> Any:
-    """Return the content of a body; raise if ``names`` does not know all its names."""
+def parsed(
+    body: bytes, names: Names, give: Callable[[Sequence[str]], object] | None = None
+) -> Any:
+    """Return the content of a body; raise if ``names`` does not know all its names.
+
+    ``give`` returns the part that was left out, from its label; it may raise.
+    """
     end = body.index(b"\n")
     marks = sum(body.count(mark, 0, end) for mark in (b"[", b"{", b","))
     if MARK * marks > SPARE + RATIO * len(body):
@@ -119,7 +153,10 @@ def parsed(body: bytes, names: Names) -> Any:
     root, sizes, places, *nodes = json.loads(body[:end], parse_int=_whole)
     _check(nodes, len(places), len(body))
     tensors = unpacked(sizes, places, memoryview(body)[end + 1 :])
-    return _Reader(nodes, tensors, names).get(root)
+    reader = _Reader(nodes, tensors, names)
+    if nodes and nodes[0][0] == _APART and give is not None:
+        reader.fill_in(give(nodes[0][1:]))
+    return reader.get(root)
 
 
 def _whole(digits: str) -> int:
@@ -142,8 +179,28 @@ class _Writer:
         self.tensors: list[Tensor] = []
         self.named: dict[str, Any] = {}
         self._names: dict[int, str] = {}
+        # whether cached properties are left out, so that equal parts are alike
+        self._bare = False
         # by id, with the value itself, so that no id comes twice
         self._numbers: dict[int, tuple[int, Any]] = {}
+
+    def leave_out(self, apart: Apart) -> None:
+        """Give numbers to all nodes of a part, the first ones, but write none."""
+        self.put_bare(apart.part)
+        self.nodes = [[_APART] for _ in self.nodes]
+        self.nodes[0] += apart.label
+        self.tensors = [torch.empty(0) for _ in self.tensors]
+
+    def put_bare(self, part: object) -> None:
+        """Put a part without what its cached properties happen to hold."""
+        self._bare = True
+        self.put(part)
+        self._bare = False
+
+    @property
+    def numbered(self) -> dict[int, Any]:
+        """All values that have a node, by its number."""
+        return dict(self._numbers.values())
 
     def put(self, value: object) -> Any:
         """Return a plain value itself, else ``[number]`` of its node."""
@@ -199,6 +256,13 @@ class _Writer:
         kind = "made"
         if make is _NEW:
             kind, make, arguments = "object", arguments[0], arguments[1:]
+        if self._bare and isinstance(state, dict):
+            cls = type(value)
+            state = {
+                name: part
+                for name, part in state.items()
+                if not isinstance(getattr(cls, name, None), cached_property)
+            }
         parts = arguments, state, list(items or ()), list(pairs or ())
         return [kind, self._name(make), *map(self.put, parts)]
 
@@ -207,6 +271,17 @@ class _Reader:
     def __init__(self, nodes: list[Any], tensors: list[Tensor], names: Names) -> None:
         self._nodes, self._tensors, self._names = nodes, tensors, names
         self._made: dict[int, Any] = {}
+
+    def fill_in(self, part: object) -> None:
+        """Put a part in the place of the nodes that were left out."""
+        writer = _Writer()
+        writer.put_bare(part)
+        left_out = sum(node[0] == _APART for node in self._nodes)
+        if len(writer.nodes) != left_out:
+            raise CheckpointError(
+                f"the part left out has {left_out} nodes, this one {len(writer.nodes)}"
+            )
+        self._made |= writer.numbered
 
     def get(self, value: object) -> Any:
         """Return the value that :meth:`_Writer.put` was given."""

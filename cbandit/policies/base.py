@@ -33,7 +33,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from cbandit._core import checkpoint, checks, devices, distributed
+from cbandit._core import checkpoint, checks, devices, distributed, graph
 from cbandit._core.arguments import stated
 from cbandit._core.hints import check_arguments, hinted
 from cbandit._core.log import LOG, warn
@@ -49,7 +49,13 @@ from cbandit.actions import (
     designed_point,
 )
 from cbandit.choice import Choice, Distribution
-from cbandit.errors import BudgetError, CBanditError, ChoiceError, HorizonError
+from cbandit.errors import (
+    BudgetError,
+    CBanditError,
+    CheckpointError,
+    ChoiceError,
+    HorizonError,
+)
 from cbandit.explain import Explanation
 from cbandit.policies.checks import (
     array_type,
@@ -356,6 +362,8 @@ class Policy(metaclass=ABCMeta):
         # whether a threshold differs from 0
         self._limited = callable(thresholds) or bool(thresholds.any())
         self._streams = Streams(self.seed, self.trials, "policy")
+        # the set, and its label once a file was saved without it
+        self._labelled: tuple[Any, tuple[str, ...]] | None = None
         #: the files that it was loaded from or saved to, as it left them
         self.digests: checkpoint.Digests = {}
         self._lock = Lock()
@@ -1353,12 +1361,20 @@ class Policy(metaclass=ABCMeta):
     # -- checkpoints -----------------------------------------------------------------
 
     @locked
-    def lighten(self) -> None:
-        """Absorb all that was told; drop arrays that are better rebuilt than saved."""
+    def lighten(self, actions: bool = True) -> None:
+        """Absorb all that was told; drop arrays that are better rebuilt than saved.
+
+        If the file will not hold the ``actions``, no array over them is saved.
+        """
         self._settled()
 
     @locked
-    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        overwrite: bool = False,
+        actions: bool = True,
+    ) -> None:
         """Write the policy to ``path``, atomically; :func:`cbandit.load` reads it.
 
         Args:
@@ -1366,19 +1382,33 @@ class Policy(metaclass=ABCMeta):
                 it since this policy was loaded from it or saved to it, or if it holds
                 more rounds than this policy, or a run.
             overwrite: replace such a file all the same.
+            actions: whether the file holds the set. Without it the file is small:
+                neither points nor arrays over them are in it, but a digest of the set,
+                which :func:`cbandit.load` is then given. The arrays are computed anew
+                on both sides, as beyond 256 MB: the next round takes that much longer.
         """
         overwrite = checks.flag("overwrite", overwrite)
-        self.lighten()
+        apart = None
+        if not checks.flag("actions", actions):
+            apart = graph.Apart(self.actions, self._label())
+        self.lighten(actions)
         digests, self.digests = self.digests, {}  # where files lie stays out of them
         rounds = self._now.t
         try:
             distributed.current().first(
                 lambda: checkpoint.write(
-                    path, "policy", self, digests, overwrite, rounds
+                    path, "policy", self, digests, overwrite, rounds, apart
                 )
             )
         finally:
             self.digests = digests
+
+    def _label(self) -> tuple[str, ...]:
+        """Return the digest of the set, with device and dtype of its points."""
+        if self._labelled is None or self._labelled[0] is not self.actions:
+            mark = graph.mark_of(self.actions)
+            self._labelled = self.actions, (mark, str(self.device), str(self.dtype))
+        return self._labelled[1]
 
     __copy__ = copy.deepcopy  # a shallow one would share the ledger
 
@@ -1387,7 +1417,7 @@ class Policy(metaclass=ABCMeta):
         # the streams themselves say where they are
         self._streams.go(self._now.position)
         now = tuple(self._now._replace(position=None))  # type: ignore[arg-type]
-        return {**vars(self), "_now": now, "_latest": None}
+        return {**vars(self), "_now": now, "_latest": None, "_labelled": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -1423,7 +1453,9 @@ def documented(cls: type[Any]) -> str | None:
 Policy.__doc__ = documented(Policy)
 
 
-def load(path: str | os.PathLike[str], trust: object = ()) -> Policy:
+def load(
+    path: str | os.PathLike[str], trust: object = (), actions: Actions | None = None
+) -> Policy:
     """Load a policy that ``policy.save(path)`` wrote; it continues bit for bit.
 
     No code from the file is run. The file holds numbers, and names of classes and
@@ -1436,14 +1468,36 @@ def load(path: str | os.PathLike[str], trust: object = ()) -> Policy:
         trust: a tuple of classes and functions that the file may name too; of objects,
             for their classes; of modules, for all that is written in them. Trust only
             code that you would let the file call, whatever it gives it.
+        actions: the set, where ``policy.save(path, actions=False)`` left it out. It
+            must be the very set: a digest is compared.
 
     Example:
         >>> policy.save("state.ckpt")                               # doctest: +SKIP
         >>> policy = cb.load("state.ckpt", trust=(my_schedule,))    # doctest: +SKIP
     """
+    if actions is not None:
+        checked_actions(actions)
+
+    def give(label: Sequence[str]) -> Actions:
+        if actions is None:
+            raise CheckpointError(
+                "it was saved without its set: load(path, actions=...) takes that set"
+            )
+        mark, device, dtype = label
+        place = checks.device(device)
+        moved = actions.to(place, array_type(dtype, place))
+        if graph.mark_of(moved) != mark:
+            raise CheckpointError(
+                f"actions must be the policy's set, as it was saved; {actions!r} is "
+                "another set"
+            )
+        return moved
+
     digests: checkpoint.Digests = {}
     policy: Policy = checkpoint.read(
-        path, "policy", Policy, trusted(trust), distributed.current(), digests
+        path, "policy", Policy, trusted(trust), distributed.current(), digests, give
     )
+    if actions is not None:
+        give(policy._label())
     policy.digests = digests
     return policy

@@ -1626,12 +1626,12 @@ class GPPolicy(Policy):
         signs = self.senses.signs.tolist()
         return model_list(self._settled().state.beliefs, signs=signs)
 
-    def lighten(self) -> None:
+    def lighten(self, actions: bool = True) -> None:
         """Drop large arrays before a checkpoint; they are recomputed on load."""
-        state = self._settled().state
-        state.beliefs.lighten(LIGHT)
+        state, largest = self._settled().state, LIGHT if actions else -1
+        state.beliefs.lighten(largest)
         if state.failing is not None:
-            state.failing.beliefs.lighten(LIGHT)
+            state.failing.beliefs.lighten(largest)
 
     # -- a study that several processes share ------------------------------------------
     #

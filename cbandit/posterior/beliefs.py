@@ -278,12 +278,13 @@ class Beliefs(Value):
     def lighten(self, limit: int) -> None:
         """Mark engines to be saved without their arrays if those exceed ``limit``.
 
-        ``limit`` is in bytes. A checkpoint then holds the log alone. The arrays in
-        memory are computed afresh from it too, so that they equal those of whoever
-        loads the checkpoint. Kernel rows count eight times, because computing them is
-        faster than writing them.
+        ``limit`` is in bytes; below 0, all are. A checkpoint then holds the log alone.
+        The arrays in memory are computed afresh from it too, so that they equal those
+        of whoever loads the checkpoint. Kernel rows count eight times, because
+        computing them is faster than writing them.
         """
-        engines = [group.engine for group in self.groups]
+        # without a limit none need be brought up to date, only to be dropped
+        engines = [g.engine if limit >= 0 else g.held for g in self.groups]
         sizes = [e.bytes() * (8 if e.keeps_rows else 1) for e in engines]
         for engine in engines:
             # a shard cannot be reloaded under another world size
