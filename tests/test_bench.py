@@ -29,6 +29,7 @@ import trials
 SCRIPTS = Path(report.__file__).parent
 NAMES = (
     "round",
+    "scale",
     "trials",
     "box",
     "climbs",

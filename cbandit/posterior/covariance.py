@@ -280,6 +280,13 @@ class Covariance:
         return tuple(form.kind for form in self.closed())
 
     @property
+    def level(self) -> bool:
+        """Whether the prior variance is the same everywhere."""
+        if self.forms is not None:
+            return "linear" not in self.kinds
+        return bool(self.kernel.is_stationary)
+
+    @property
     def bent(self) -> bool:
         """Whether some coordinates enter by their logarithms."""
         return self.unit is not None and self.unit.logs is not None

@@ -126,8 +126,13 @@ class Swept(Engine):
         return self.mean[..., at], self.var[:, at]
 
     def _prior(self, start: int, stop: int) -> Tensor:
-        """Return the prior variances of a stretch."""
-        return self.prior.covariance.variance(self.prior.actions.block(start, stop))
+        """Return the prior variances of a stretch, ``(1 or T, n)``."""
+        covariance, actions = self.prior.covariance, self.prior.actions
+        if not covariance.level:
+            return covariance.variance(actions.block(start, stop))
+        # a grid's points take longer to make than all that is done with them here
+        one = covariance.variance(actions.block(start, start + 1))
+        return one.expand(*one.shape[:-1], stop - start)
 
     def _to_prior(self) -> None:
         # temporaries are large or many
