@@ -95,11 +95,12 @@ def off(policy: cb.CKB, count: int) -> float:
         there = policy.model.posterior(x.unsqueeze(1))
     mean, std = there.mean[:, 0].T, there.variance[:, 0].sqrt().T
     kept = policy.posterior()
+    costs = kept.costs or kept.reward  # there is a cost
     errors = [
         (kept.reward.mean[index] - mean[0]).abs().max() / std[0].max(),
         (kept.reward.std[index] - std[0]).abs().max() / std[0].max(),
-        (kept.costs.mean[0, index] - mean[1]).abs().max() / std[1].max(),
-        (kept.costs.std[0, index] - std[1]).abs().max() / std[1].max(),
+        (costs.mean[0, index] - mean[1]).abs().max() / std[1].max(),
+        (costs.std[0, index] - std[1]).abs().max() / std[1].max(),
     ]
     return float(torch.stack(errors).max())
 

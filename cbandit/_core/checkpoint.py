@@ -5,6 +5,12 @@ is its body, as :mod:`~cbandit._core.graph` makes it. Format, kind and digest ar
 checked before the body is touched, and reading runs no code of the file's and inflates
 nothing.
 
+Beside a file there may be a journal, ``FILE.journal``: one line that names the file's
+digest, and records that were appended since. Each has a line of its own with its length
+and a digest of all before it and itself. What a crash left of a last record does not
+count, any other damage is an error, and a journal of a file that has been replaced is
+none.
+
 A policy or a run notes the digests of the files that it has read or written. It does
 not replace a file that has changed since. Nor does it replace a file that it has never
 read or written if that is of another kind or holds more rounds: so no other process
@@ -16,18 +22,20 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cbandit._core import checks, distributed, graph
 from cbandit._core.distributed import Ranks
-from cbandit._core.files import atomic, digest
+from cbandit._core.files import PATIENCE, atomic, digest, locked
 from cbandit._core.names import Names
 from cbandit.errors import CBanditError, CheckpointError
 
 FORMAT = 6
 KEPT = "this one was kept as it is"
 _NAME = b"cbandit checkpoint "
+_JOURNAL = b"cbandit journal of "
 LINE = 200  # bytes, more than the first line has
 
 Digests = dict[str, tuple[bytes, ...]]
@@ -121,6 +129,124 @@ def write(
         for part in parts:
             file.write(part)
     noted[place] = (mark,)
+    _journal(target).unlink(missing_ok=True)  # it is of the file before
+
+
+class Entries(NamedTuple):
+    """The records of a journal.
+
+    Args:
+        bodies: one a record.
+        mark: the digest of all of them, and of the checkpoint that they follow.
+        end: the bytes of the file that count.
+    """
+
+    bodies: list[bytes]
+    mark: bytes
+    end: int
+
+
+def append(path: object, bodies: Sequence[bytes], digests: Digests) -> bool:
+    """Append records to a checkpoint's journal; return whether that was possible.
+
+    It is not where the checkpoint, with its journal, is not as it was noted in
+    ``digests``. Once this returns, the records are on the disk.
+    """
+    target = _path(path)
+    place, journal = os.path.realpath(target), _journal(target)
+    busy = f"{journal} was not written: another process has locked its folder"
+    if not target.is_file():
+        return False
+    with locked(target.parent, PATIENCE, busy):
+        with open(target, "rb") as file:
+            head = _head(target, file.readline(LINE).rstrip(b"\n"))
+        entries = _entries(target, head)
+        if digests.get(place) != (entries.mark,):
+            return False
+        mark, parts = entries.mark, []
+        if not entries.end:
+            parts.append(_first(head.digest))
+        for body in bodies:
+            mark = digest(mark, body)
+            parts += [_line(len(body), mark), body]
+        try:
+            with open(journal, "r+b" if entries.end else "wb") as file:
+                file.truncate(entries.end)
+                file.seek(entries.end)
+                # noted first: an interrupt may come when the records are there already
+                digests[place] = (entries.mark, mark)
+                file.write(b"".join(parts))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            with suppress(OSError):
+                os.truncate(journal, entries.end)
+            raise CheckpointError(
+                f"{journal} cannot be written ({error.strerror}); what was there stays"
+            ) from None
+        digests[place] = (mark,)
+    return True
+
+
+def journal_of(path: object, digests: Digests) -> list[bytes]:
+    """Return the records that follow a checkpoint, which :func:`read` has noted."""
+    target = _path(path)
+    with open(target, "rb") as file:
+        head = _head(target, file.readline(LINE).rstrip(b"\n"))
+    entries = _entries(target, head)
+    if digests.get(os.path.realpath(target)) != (entries.mark,):
+        raise CheckpointError(f"{target} was written while it was read: load it again")
+    return entries.bodies
+
+
+def _journal(target: Path) -> Path:
+    return target.with_name(f"{target.name}.journal")
+
+
+def _first(mark: bytes) -> bytes:
+    """Return the first line of the journal of a checkpoint with this digest."""
+    return b"%s%s %s\n" % (_JOURNAL, mark, digest(mark))
+
+
+def _line(length: int, mark: bytes) -> bytes:
+    """Return the line before a record, always as long."""
+    line = b"%012d %s" % (length, mark)
+    return b"%s %s\n" % (line, digest(line))
+
+
+def _entries(target: Path, head: _Head) -> Entries:
+    """Return the records that follow a checkpoint with this first line."""
+    mark, bodies = head.digest, list[bytes]()
+    nothing = Entries(bodies, mark, 0)
+    try:
+        raw = _journal(target).read_bytes()
+    except FileNotFoundError:
+        return nothing
+    end = len(_first(mark))
+    if len(raw) < end:  # cut short
+        return nothing
+    of = raw[len(_JOURNAL) : len(_JOURNAL) + len(mark)]
+    broken = raw[:end] != _first(of)
+    if not broken and of != mark:  # of a file that was replaced since
+        return nothing
+    while not broken:
+        begin = end + len(_line(0, mark))
+        if len(raw) < begin:
+            return Entries(bodies, mark, end)
+        number, _, rest = raw[end:begin].partition(b" ")
+        length, said = int(number) if number.isdigit() else 0, rest[: len(mark)]
+        broken = raw[end:begin] != _line(length, said)
+        body = raw[begin : begin + length]
+        if not broken and len(body) < length:
+            return Entries(bodies, mark, end)
+        broken = broken or digest(mark, body) != said
+        if not broken:
+            mark, end = said, begin + length
+            bodies.append(body)
+    raise CheckpointError(
+        f"{_journal(target)} is broken (a checksum fails): take another copy of it, or "
+        f"remove it to go on from {target.name} alone; {KEPT}"
+    )
 
 
 def read(
@@ -167,7 +293,8 @@ def read(
             f"{KEPT}"
         )
     if digests is not None:
-        digests[os.path.realpath(target)] = (head.digest,)
+        mark = ranks.first(lambda: _entries(target, head).mark)
+        digests[os.path.realpath(target)] = (mark,)
     return whole
 
 
@@ -196,11 +323,12 @@ def _check(target: Path, kind: str, digests: Digests, rounds: int) -> None:
     noted = digests.get(os.path.realpath(target))
     if noted is None:
         other = head.kind.decode()
-        if other == kind and int(head.rounds) <= rounds:
+        more = len(_entries(target, head).bodies)
+        if other == kind and int(head.rounds) <= rounds and not more:
             return
         there = f"is a {other} of {int(head.rounds)} rounds"
         what = f"{there}, which this {kind} is not from"
-    elif head.digest in noted:
+    elif _entries(target, head).mark in noted:
         return
     else:
         what = f"has changed since this {kind} was loaded from it or saved to it"

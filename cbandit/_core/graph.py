@@ -129,7 +129,8 @@ def mark_of(part: object) -> str:
     writer.put_bare(part)
     sizes, places, memory = packed(writer.tensors)
     text = json.dumps([sizes, places, *writer.nodes], separators=(",", ":"))
-    return digest(text.encode(), *(numbers.numpy() for numbers in memory)).decode()
+    parts: list[Any] = [numbers.numpy() for numbers in memory]
+    return digest(text.encode(), *parts).decode()
 
 
 def names_in(content: object) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import inspect
 import math
 import os
 import threading
+import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from typing import (
     NamedTuple,
     ParamSpec,
     TypeVar,
+    cast,
     overload,
 )
 
@@ -84,6 +86,7 @@ from cbandit.policies.choices import (
 )
 from cbandit.policies.failures import Barred, Failed
 from cbandit.policies.history import History, best_tried
+from cbandit.policies.journal import Call, Journal, calls_in
 from cbandit.policies.tallies import tallied
 from cbandit.policies.words import UNSAID, Senses
 from cbandit.recommend import Recommendation
@@ -168,12 +171,20 @@ def locked(
             lock.process = process
         try:
             with lock.thread:
-                return method(self, *args, **kwargs)
+                journal = self._journal
+                if journal is None or method.__name__ in UNNOTED:
+                    return method(self, *args, **kwargs)
+                return self._noted(journal, method, args, kwargs)
         except TypeError:
             check_arguments(method, (self, *args), kwargs)
             raise
 
+    called.notable = True  # type: ignore[attr-defined]
     return called
+
+
+#: methods that change nothing, or that begin a checkpoint
+UNNOTED = ("save", "history", "outstanding", "__getstate__")
 
 
 class Now(NamedTuple):
@@ -285,6 +296,11 @@ class Policy(metaclass=ABCMeta):
     common: Mapping[str, str] = POLICY  # what constructors hand on, with help
     _reminded = False
     _failed: Failed | None = None
+    #: the calls since a checkpoint that is appended to, and the time of one of them
+    _journal: Journal | None = None
+    _clock: float | None = None
+    #: the set, and its label once a file was saved without it
+    _labelled: tuple[Any, tuple[str, ...]] | None = None
     #: positions in categories that are not chosen any more, by name
     _retired: frozenset[tuple[str, float]] = frozenset()
     #: what is left of the choices, a mask or a smaller box, once some are retired
@@ -362,8 +378,6 @@ class Policy(metaclass=ABCMeta):
         # whether a threshold differs from 0
         self._limited = callable(thresholds) or bool(thresholds.any())
         self._streams = Streams(self.seed, self.trials, "policy")
-        # the set, and its label once a file was saved without it
-        self._labelled: tuple[Any, tuple[str, ...]] | None = None
         #: the files that it was loaded from or saved to, as it left them
         self.digests: checkpoint.Digests = {}
         self._lock = Lock()
@@ -715,7 +729,7 @@ class Policy(metaclass=ABCMeta):
         state = self._stood(state, private)
         phi = getattr(state, "multiplier", None)
         made = Made(
-            time(),
+            self._clock or time(),
             phi,
             decision.estimate,
             decision.score,
@@ -960,13 +974,14 @@ class Policy(metaclass=ABCMeta):
             self._check_exposure(exposure, counts)
         came, closed = entry.told(functions, mask, self._labels, not some)
         t, serial, held = self._now.t, self._ledger.number(), entry.held
+        clock = self._clock or time()
         rewards, costs = entry.rewards, entry.costs
         if reward is not None:
             if self._outcomes:
                 values, tries = self._tallied("reward", reward, (0,), mask, exposure)
             else:
                 values, tries = self._values("reward", reward, (0,), mask), None
-            told = Told(values, mask, noise, t, serial, None, time(), tries)
+            told = Told(values, mask, noise, t, serial, None, clock, tries)
             rewards = (*rewards, told)
         if cost is not None:
             if columns is None and self._outcomes:
@@ -977,7 +992,7 @@ class Policy(metaclass=ABCMeta):
             else:
                 values, tries = self._named_values(cost, columns, mask, exposure)
             which = columns if some else None
-            told = Told(values, mask, noise, t, serial, which, time(), tries)
+            told = Told(values, mask, noise, t, serial, which, clock, tries)
             if self.piecemeal or not some:
                 costs = (*costs, told)
             elif noise is not None:
@@ -1014,7 +1029,7 @@ class Policy(metaclass=ABCMeta):
         else:
             values, _ = self._named_values(cost, columns, mask, None)
         t, serial = self._now.t, self._ledger.number()
-        item = Told(values, mask, None, t, serial, columns, time())
+        item = Told(values, mask, None, t, serial, columns, self._clock or time())
         return entry._replace(charged=(*entry.charged, item))
 
     def _values(
@@ -1374,6 +1389,7 @@ class Policy(metaclass=ABCMeta):
         path: str | os.PathLike[str],
         overwrite: bool = False,
         actions: bool = True,
+        append: bool = False,
     ) -> None:
         """Write the policy to ``path``, atomically; :func:`cbandit.load` reads it.
 
@@ -1386,11 +1402,19 @@ class Policy(metaclass=ABCMeta):
                 neither points nor arrays over them are in it, but a digest of the set,
                 which :func:`cbandit.load` is then given. The arrays are computed anew
                 on both sides, as beyond 256 MB: the next round takes that much longer.
+            append: add to the file what was called since the last save there: asks,
+                tells and looks, in milliseconds whatever the size of it all. They go to
+                a file beside it, ``path.journal``, and are called again on load. The
+                first time, after 200 calls, and where something called cannot be
+                written (a function, say) the file is written whole.
         """
+        if checks.flag("append", append) and self._appended(path):
+            return
         overwrite = checks.flag("overwrite", overwrite)
         apart = None
         if not checks.flag("actions", actions):
             apart = graph.Apart(self.actions, self._label())
+        self._journal = None
         self.lighten(actions)
         digests, self.digests = self.digests, {}  # where files lie stays out of them
         rounds = self._now.t
@@ -1402,6 +1426,78 @@ class Policy(metaclass=ABCMeta):
             )
         finally:
             self.digests = digests
+        self._journal = Journal(os.path.realpath(path)) if append else None
+
+    def _appended(self, path: str | os.PathLike[str]) -> bool:
+        """Append what was called to the file's journal, if that says it all."""
+        journal = self._journal
+        if journal is None or not journal.whole:
+            return False
+        if journal.path != os.path.realpath(path):
+            return False
+        done: bool = distributed.current().first(
+            lambda: checkpoint.append(path, journal.bodies, self.digests)
+        )
+        if done:
+            journal.bodies.clear()
+        return done
+
+    def _noted(
+        self,
+        journal: Journal,
+        method: Callable[..., Answer],
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+    ) -> Answer:
+        """Make a call and note it; calls that it makes itself are not noted."""
+        call = Call.of(method.__name__, arguments, keywords, time())
+        self._journal, self._clock = None, call.time
+        try:
+            answer = method(self, *arguments, **keywords)
+        except BaseException:
+            journal.stop()  # engines may have computed something all the same
+            raise
+        finally:
+            self._journal, self._clock = journal, None
+        if call.name == "explain":
+            journal.stop()  # it looks at what a checkpoint does not hold
+        journal.note(call.chose(answer))
+        return answer
+
+    def call_again(self, calls: Sequence[Call]) -> None:
+        """Make the calls again that were noted after the checkpoint was written."""
+        with self._ledger.as_before(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they were given when first called
+            for call in calls:
+                method, arguments = self._notable(call.name), call.arguments
+                if call.choice is not None:
+                    entry = self._ledger.find(call.choice, self._now.t)
+                    if entry is None:
+                        continue  # its choice waits for nothing: it changed nothing
+                    arguments = entry.given, *arguments
+                self._clock = call.time
+                try:
+                    answer = method(self, *arguments, **call.keywords)
+                except CBanditError as error:
+                    raise CheckpointError(
+                        f"a call of {call.name} cannot be made again: {error}"
+                    ) from error
+                finally:
+                    self._clock = None
+                if not call.same(answer):
+                    raise CheckpointError(
+                        f"round {self._now.t} comes out otherwise on this machine: "
+                        "load it where it was written, and save it there whole"
+                    )
+
+    def _notable(self, name: str) -> Callable[..., Any]:
+        """Return the method, or a property's, whose calls are noted by this name."""
+        for cls in type(self).__mro__:
+            method = vars(cls).get(name)
+            method = method.fget if isinstance(method, property) else method
+            if getattr(method, "notable", False) and name not in UNNOTED:
+                return cast("Callable[..., Any]", method)
+        raise CheckpointError(f"{type(self).__name__} has no {name} to be called")
 
     def _label(self) -> tuple[str, ...]:
         """Return the digest of the set, with device and dtype of its points."""
@@ -1417,7 +1513,8 @@ class Policy(metaclass=ABCMeta):
         # the streams themselves say where they are
         self._streams.go(self._now.position)
         now = tuple(self._now._replace(position=None))  # type: ignore[arg-type]
-        return {**vars(self), "_now": now, "_latest": None, "_labelled": None}
+        fresh = dict.fromkeys(("_latest", "_labelled", "_journal", "_clock"))
+        return {**vars(self), "_now": now, **fresh}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -1499,5 +1596,10 @@ def load(
     )
     if actions is not None:
         give(policy._label())
+    bodies = distributed.current().first(lambda: checkpoint.journal_of(path, digests))
+    try:
+        policy.call_again(calls_in(bodies, trusted(trust)))
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}.journal was not read: {error}") from None
     policy.digests = digests
     return policy

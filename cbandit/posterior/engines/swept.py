@@ -74,6 +74,7 @@ class Swept(Engine):
     NARROW = 1e-2  # off by more after a refresh: the dtype is too narrow
 
     step: int
+    _opened: _Opened | None = None
 
     def __init__(
         self, prior: Prior, functions: int, plan: Plan, rows: Rows, step: int
@@ -100,7 +101,7 @@ class Swept(Engine):
         self._to_prior()
         self._pending: list[_Pending] = []
         self._floor: Tensor | None = None  # below it a variance is solved for
-        self._opened: _Opened | None = None
+        self._opened = None
         self._changes = self._forgotten = 0
         self.drift = 0.0
         self.refreshes = 0
