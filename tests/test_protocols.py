@@ -397,6 +397,22 @@ class TestEngineOverASet:
             close([std.square()], [dense(row, total)])
         close(kept(engine), row.solved(engine))
 
+    def test_choices_to_come_without_noise(self, row):
+        engine, sure = row.made(), torch.full((TRIALS,), 1e9, dtype=F64)
+        for update in row.told(15):
+            wanted = update.precision > 0
+            engine.append(update._replace(precision=sure * wanted, usual=True))
+        kept(engine)
+        keys = torch.tensor([[30, 30], [14, 41], [23, 17]])
+        for count in (1, 2, 3, 2):
+            precision = sure.unsqueeze(-1).expand(-1, count)
+            x = row.points.at(keys[:count])
+            ahead = Coming(keys[:count].tolist(), x, precision)
+            blocks = passed_over(engine, None, None, ahead)
+            std = torch.cat([block.std for block in blocks], -1)[:, 0]
+            want = row.solved(engine, ahead)[1].clamp_min(0).sqrt()
+            close([std], [want], 1e-8)
+
     def test_a_choice_to_come_may_take_the_place_of_what_was_forgotten(self, row):
         engine, usual = row.made(), torch.full((TRIALS,), 1 / NOISE, dtype=F64)
         updates = []

@@ -467,7 +467,8 @@ class Swept(Engine):
         opened, self._opened = self._opened, None
         if opened is None:
             self.settle()
-            opened = _Opened(self.var.clone(), told.clone())
+            floor = None if self._floor is None else self._floor.clone()
+            opened = _Opened(self.var.clone(), told.clone(), floor)
         grown = wanted.shape[1] - opened.precision.shape[1]
         held = torch.nn.functional.pad(opened.precision, (0, grown))
         gap = wanted - held
