@@ -540,4 +540,4 @@ def test_policies_at_one_place_are_named_together(folders):
     table = read_curves(folders / "half")
     one = next(iter(table.values()))
     figure = cb.plots.trade_off({"A": one, "B": one})
-    assert [text.get_text() for text in figure.axes[0].texts] == ["A, B"]
+    assert [text.get_text() for text in figure.legends[0].texts] == ["A, B"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
@@ -104,6 +105,97 @@ class TestFigures:
         figure = plots.overview({"A": each}, ["regret"])
         data, _ = DisplayFormatter().format(figure)
         assert data["image/png"].startswith(b"\x89PNG")
+
+    def test_a_policy_looks_alike_in_every_figure_and_none_like_another(self):
+        each = {name: self.curve() for name in plots.LABELS}
+        names = [f"P{k}" for k in range(20)]
+        table = dict.fromkeys(names, each)
+        figures = [
+            plots.overview(table),
+            plots.overview(table, ["regret"], average=True),
+            plots.comparison({"one": {n: table[n] for n in names[:9]}}, "regret"),
+        ]
+
+        def looks(figure):
+            lines = figure.axes[0].get_lines()
+            return {
+                line.get_label(): (
+                    line.get_color(),
+                    line.get_marker(),
+                    str(line._dash_pattern),
+                )
+                for line in lines
+                if line.get_label() in names
+            }
+
+        first, *others = map(looks, figures)
+        assert len(set(first.values())) == len(names)
+        # in grey: neighbours differ in mark and in dashes
+        for a, b in itertools.pairwise(names[:8]):
+            assert first[a][1] != first[b][1]
+            assert first[a][2] != first[b][2]
+        for other in others:
+            assert all(first[name] == seen for name, seen in other.items())
+        shown = {"regret": dict.fromkeys(names[1:4], (0.0, -1.0, 1.0))}
+        order = {name: k for k, name in enumerate(names)}
+        drawn = plots.differences(shown, order=order).axes[0].get_lines()
+        marks = [line for line in drawn if line.get_marker() not in ("None", None, "")]
+        assert [(x.get_color(), x.get_marker()) for x in marks] == [
+            first[name][:2] for name in names[1:4]
+        ]
+
+    def test_one_width_for_a_column_and_one_for_two(self):
+        each = {name: self.curve() for name in plots.LABELS}
+        table = dict.fromkeys("ABCDE", each)
+        widths = {
+            1: [plots.overview(table, ["regret"]), plots.trade_off(table)],
+            2: [
+                plots.overview(table),
+                plots.comparison({"a": table, "b": table}, "regret"),
+            ],
+        }
+        for columns, figures in widths.items():
+            for figure in figures:
+                assert figure.get_figwidth() == {1: 3.4, 2: 7.0}[columns]
+
+    def test_axes_say_their_unit_and_which_way_is_better(self):
+        each = {name: self.curve() for name in plots.LABELS}
+        metrics = ["regret", "soft_violation", "rounds_in_violation", "best_feasible"]
+        figure = plots.overview({"A": each}, metrics, reward="speed", average=True)
+        assert [panel.get_ylabel() for panel in figure.axes] == [
+            "speed a round; less is better",
+            "cost a round; less is better",
+            "rounds a round; less is better",
+            "speed a round; more is better",
+        ]
+
+    def test_first_rounds_that_dwarf_the_rest_are_cut_off(self):
+        from inside import Curve
+
+        t = torch.arange(1, 101)
+        zero = torch.zeros(100, dtype=torch.float64)
+        high = {"regret": Curve(t, 50 + t.double(), zero, zero)}
+        flat = {"regret": Curve(t, t.double(), zero, zero)}
+        tops = []
+        for lines in (high, flat):
+            (panel,) = plots.overview({"A": lines}, ["regret"], average=True).axes
+            tops.append((panel.get_ylim()[1], [x.get_text() for x in panel.texts]))
+        # after round 5 the average is at most 50 / 6 + 1
+        assert tops[0] == (
+            pytest.approx(1.2 * (50 / 6 + 1)),
+            ["first rounds lie above"],
+        )
+        assert tops[1][1] == []
+
+    def test_equal_results_give_equal_pdf_files(self, tmp_path):
+        each = {name: self.curve() for name in plots.LABELS}
+        for name in "ab":
+            figure = plots.overview({"A": each}, ["regret"])
+            plots.save(figure, tmp_path / f"{name}.pdf")
+        written = [(tmp_path / f"{name}.pdf").read_bytes() for name in "ab"]
+        assert written[0] == written[1]
+        assert written[0].startswith(b"%PDF")
+        assert b"/Type3" not in written[0]  # letters are embedded as TrueType
 
     def test_one_run_is_enough(self):
         world = cb.problems.Table([0.0, 1.0], [[-1.0, -0.5]])

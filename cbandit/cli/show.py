@@ -70,8 +70,14 @@ def plot(
             help="With --figure: regret alone, a panel for each value of this.",
         ),
     ] = None,
+    pdf: Annotated[
+        bool, typer.Option("--pdf", help="Write PDF files beside the PNG ones.")
+    ] = False,
 ) -> None:
     """Draw the figures again from the results in one or several folders.
+
+    They are as wide as one column of a paper, or two. The ending of --figure FILE says
+    its format.
 
     Example: cbandit plot results/four-0.8 results/four-0.2 --figure four.png
     """
@@ -79,6 +85,8 @@ def plot(
     from cbandit.experiments.figures import Outcome, draw_together
     from cbandit.experiments.results import read_boxes, read_curves
 
+    if pdf and figure is not None:
+        raise CBanditError("--pdf goes without --figure, whose ending says its format")
     if panels is not None and figure is None:
         raise CBanditError("--panels goes with --figure FILE")
     outcomes = []
@@ -87,7 +95,8 @@ def plot(
         outcome = Outcome(job.experiment, job.settings, curves, folder.name)
         outcomes.append(outcome)
         if figure is None:
-            for path in outcome.draw(read_boxes(folder), folder):
+            kinds = ("png", "pdf") if pdf else ("png",)
+            for path in outcome.draw(read_boxes(folder), folder, kinds):
                 print(path)
     if figure is not None:
         draw_together(outcomes, figure, panels)

@@ -39,7 +39,7 @@ def doubts(frame: pandas.DataFrame, outcomes: Sequence[str]) -> dict[str, str]:
     """
     out: dict[str, str] = {}
     rows = len(frame)
-    others = [name for name in frame if name not in outcomes]
+    others = [str(name) for name in frame if name not in outcomes]
     for name in others:
         reason = _by_itself(name, frame[name], rows)
         if reason:

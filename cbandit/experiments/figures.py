@@ -63,11 +63,17 @@ class Outcome:
         count = "the" if trials is None else str(trials)
         return f"{title}: mean and {share}{band} of {count} trials"
 
-    def draw(self, boxes: pandas.DataFrame | None, out: Path) -> list[Path]:
+    def draw(
+        self,
+        boxes: pandas.DataFrame | None,
+        out: Path,
+        kinds: Sequence[str] = ("png",),
+    ) -> list[Path]:
         """Draw the figures into a folder; return their paths.
 
         These are the account, its time averages, and those that the experiment asks
         for. ``boxes`` is the folder's table of boxplots, ``None`` if it has none.
+        ``kinds`` are the formats, each a file's ending.
         """
         experiment, settings, curves = self.experiment, self.settings, self.curves
         figures, marks = experiment.figures, experiment.changes
@@ -78,8 +84,8 @@ class Outcome:
         }
         named = {**style, "reward": settings.reward}
         averages = {**named, "average": True}
-        metrics = ("regret", *VIOLATIONS, "rounds_in_violation", "best_feasible")
-        metrics = plots.in_their_units(curves, metrics)
+        every = ("regret", *VIOLATIONS, "rounds_in_violation", "best_feasible")
+        metrics = plots.in_their_units(curves, every)
         averaged = plots.in_their_units(curves, figures.averaged)
         log = False if marks else None
         drawn = {
@@ -107,9 +113,11 @@ class Outcome:
             drawn["trade-off"] = plots.trade_off(
                 curves, (first, second), title=words, sweeps=figures.sweeps
             )
-        paths = [out / f"{name}.png" for name in drawn]
-        for figure, path in zip(drawn.values(), paths, strict=True):
-            plots.save(figure, path)
+        paths = []
+        for name, figure in drawn.items():
+            for kind in kinds:
+                paths.append(out / f"{name}.{kind}")
+                plots.save(figure, paths[-1])
         return paths
 
     def levels(self) -> tuple[Curves, dict[str, list[plots.Level]]]:
@@ -220,7 +228,7 @@ def draw_comparison(
     gaps = tested(compared)
     shown = {
         metric: {
-            ", ".join(filter(None, [table.words, " - ".join(pair)])): (
+            ", ".join(filter(None, [table.words, " \N{MINUS SIGN} ".join(pair)])): (
                 gaps[place, *pair, metric][:3]
             )
             for place, table in enumerate(compared)
@@ -228,9 +236,21 @@ def draw_comparison(
         }
         for metric in in_common(compared)
     }
-    plots.save(
-        plots.differences(shown, title=comparison_title(compared, settings)), path
+    order = {
+        label: table.names.index(pair[0])
+        for label, (table, pair) in zip(
+            next(iter(shown.values())),
+            ((table, pair) for table in compared for pair in table.pairs),
+            strict=True,
+        )
+    }
+    figure = plots.differences(
+        shown,
+        title=comparison_title(compared, settings),
+        order=order,
+        heads=in_common(compared),
     )
+    plots.save(figure, path)
 
 
 def comparison_title(

@@ -75,7 +75,7 @@ def read_table(path: Path) -> ReadTable:
         shown = "tabs" if separator == "\t" else repr(separator)
         remarks.append(f"columns are separated by {shown}")
     frame.columns = [str(name).strip() for name in frame.columns]
-    empty = [name for name in frame if frame[name].isna().all()]
+    empty = [str(name) for name in frame if frame[name].isna().all()]
     if empty and len(frame):
         remarks.append(f"columns without a value are left out: {', '.join(empty)}")
         frame = frame.drop(columns=empty)

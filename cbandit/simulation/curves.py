@@ -89,6 +89,9 @@ class HasCurves(Protocol):
     ) -> Curve:
         """Return a metric's mean and spread over the trials."""
 
+    def thinned(self, points: int | None = None) -> Tensor:
+        """Return the rounds of a curve, about ``points`` of them."""
+
     def violations(self, scale: Tensor) -> dict[str, Tensor]:
         """Return the violations of several costs, each and relative to ``scale``."""
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 Level = tuple[str, float, str]
 """A horizontal line: what it is called, its height, its colour."""
 
+MORE = ("best_feasible", "reward", "expected_reward")  # of which more is better
+
 Band = tuple[str, float]
 """The spread of a band, ``"sem"`` or ``"std"``, and how many of them to each side."""
 
@@ -54,8 +56,13 @@ COLOURS = (
     "#000000",
     "#7F7F7F",
 )
-MARKERS = "os^DvPX*"
+MARKERS = "os^DvPX*<"  # of another number than colours: pairs differ up to 72
+DPI = 300
 DASHES = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5, 1, 1.5)))
+ONE, TWO = 3.4, 7.0  # inches: one column of a paper, and two
+NARROW = 1.6  # the least width of a panel
+CLIPPED = 3.0  # times what comes later: early rounds above that are cut off
+LATER = 20  # the part of the rounds that counts as early is one in so many
 STYLE = {
     "axes.edgecolor": "#666666",
     "axes.grid": True,
@@ -63,17 +70,33 @@ STYLE = {
     "axes.linewidth": 0.8,
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "axes.titlesize": 11,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 7.5,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
-    "font.size": 10,
+    "axes.unicode_minus": True,
+    "font.size": 8,
     "grid.color": "#E3E3E3",
     "grid.linewidth": 0.7,
     "legend.frameon": False,
-    "savefig.dpi": 160,
+    "legend.handlelength": 3.2,  # so that dashes can be seen
+    "lines.markersize": 4,
+    "savefig.dpi": DPI,
     "xtick.color": "#555555",
     "ytick.color": "#555555",
 }
+
+
+def look(k: int) -> dict[str, Any]:
+    """Return colour, mark and dashes of the ``k``-th policy, in every figure.
+
+    Marks and dashes tell policies apart in grey, and where colours begin again.
+    """
+    return {
+        "color": COLOURS[k % len(COLOURS)],
+        "marker": MARKERS[k % len(MARKERS)],
+        "linestyle": DASHES[k % len(DASHES)],
+    }
 
 
 def curves(
@@ -178,7 +201,7 @@ def overview(
     if title is not None and len(policies) == 1:
         title += f": {policies[0]}"
     columns = _columns(len(metrics))
-    with _sheet(title, len(metrics), columns, 3.1, 0.7) as (figure, grid):
+    with _sheet(title, len(metrics), columns, 1.9, 0.7) as (figure, grid):
         panels = grid.flat[: len(metrics)]
         for panel, name in zip(panels, metrics, strict=True):
             _draw_panel(
@@ -193,6 +216,7 @@ def overview(
                 else log,
                 reward=reward,
             )
+            panel.set_ylabel(_axis_of(name, reward, average))
             for t in marks:
                 panel.axvline(t, color="#999999", linestyle=":", linewidth=1, zorder=1)
         for panel in panels[-columns:]:
@@ -257,7 +281,7 @@ def costs(
         raise CBanditError("nothing to plot: the runs' costs have no names")
     names = ["reward", *names]
     band, order = (spread, width), list(table)
-    with _sheet(title, len(names), _columns(len(names)), 3.1, 0.7) as (figure, grid):
+    with _sheet(title, len(names), _columns(len(names)), 1.9, 0.7) as (figure, grid):
         panels = grid.flat[: len(names)]
         for panel, name in zip(panels, names, strict=True):
             means = {
@@ -273,6 +297,7 @@ def costs(
                 limit = averaged(first[f"limit {called}"])
                 line = {"color": "#000000", "linewidth": 1.2, "label": "limit"}
                 panel.plot(limit.t, limit.mean.numpy(), **line)
+            panel.set_ylabel(called)
         _add_legend(figure, panels[1:2])
     return figure
 
@@ -295,7 +320,7 @@ def evolution(
         width: likewise.
     """
     columns, order = len(metrics), _policies(table for _, table, _ in rows)
-    with _sheet(title, len(rows) * columns, columns, 2.7, 0.9) as (figure, panels):
+    with _sheet(title, len(rows) * columns, columns, 1.9, 0.9) as (figure, panels):
         for line, (words, table, levels) in zip(panels, rows, strict=True):
             for panel, name in zip(line, metrics, strict=True):
                 _draw_panel(panel, table, name, (spread, width), order)
@@ -323,12 +348,12 @@ def comparison(
 ) -> Figure:
     """Draw one metric: a panel for each setting, a curve for each name in it."""
     columns, order = len(panels), _policies(panels.values())
-    with _sheet(title, columns, columns, 3.8, 0.0, sharey=True) as (figure, grid):
+    with _sheet(title, columns, columns, 2.6, 0.0, sharey=True) as (figure, grid):
         for panel, (words, table) in zip(grid[0], panels.items(), strict=True):
             _draw_panel(panel, table, metric, (spread, width), order)
             panel.set_title(words)
             panel.set_xlabel("round")
-        grid[0, 0].set_ylabel(LABELS[metric])
+        grid[0, 0].set_ylabel(f"{LABELS[metric]}; less is better")
         _add_legend(figure, grid[0])
     return figure
 
@@ -346,7 +371,7 @@ def boxes(
     policies, metrics = list(frame.policy.unique()), list(frame.metric.unique())
     count, columns = len(metrics) * len(policies), len(policies)
     shared: dict[str, Any] = {"sharex": "col", "sharey": "row"}
-    with _sheet(title, count, columns, 2.9, 0.6, **shared) as (figure, panels):
+    with _sheet(title, count, columns, 1.9, 0.6, **shared) as (figure, panels):
         for row, metric in zip(panels, metrics, strict=True):
             for k, (panel, policy) in enumerate(zip(row, policies, strict=True)):
                 part = frame[(frame.policy == policy) & (frame.metric == metric)]
@@ -386,7 +411,7 @@ def trade_off(
         sweeps: groups of policies that differ in one argument alone; a line joins each
             group, in its order.
     """
-    with _sheet(title, 1, 1, 4.2, 0.0, width=5.6) as (figure, panels):
+    with _sheet(title, 1, 1, 2.6, 0.2 * len(table)) as (figure, panels):
         panel, places = panels[0, 0], {}
         alike: dict[tuple[float, ...], list[str]] = {}
         for policy, lines in table.items():
@@ -399,13 +424,15 @@ def trade_off(
                 panel.plot(*zip(*ends, strict=True), color="#999999", linewidth=1.2)
         for k, (policy, lines) in enumerate(table.items()):
             xerr, yerr = (float(averaged(lines[name]).sem[-1]) for name in metrics)
-            look = {"color": COLOURS[k % 8], "ecolor": "#999999", "capsize": 2}
-            panel.errorbar(*places[policy], yerr, xerr, fmt=MARKERS[k % 8], **look)
-        for place, names in alike.items():
-            panel.annotate(", ".join(names), place, (5, 5), textcoords="offset points")
-        panel.set_xlabel(f"{TITLES[metrics[0]]} / t")
-        panel.set_ylabel(f"{TITLES[metrics[1]]} / t")
+            style = look(k) | {"linestyle": "", "ecolor": "#999999", "capsize": 2}
+            names = alike[places[policy]]
+            if policy == names[0]:  # one mark and one label for all at one place
+                style["label"] = ", ".join(names)
+            panel.errorbar(*places[policy], yerr, xerr, **style)
+        panel.set_xlabel(f"{TITLES[metrics[0]]} / t; less is better")
+        panel.set_ylabel(f"{TITLES[metrics[1]]} / t; less is better")
         panel.margins(0.12)
+        _add_legend(figure, [panel])
     return figure
 
 
@@ -413,28 +440,36 @@ def differences(
     shown: Mapping[str, Mapping[str, tuple[float, float, float]]],
     *,
     title: str | None = None,
+    order: Mapping[str, int] | None = None,
+    heads: Mapping[str, str] | None = None,
 ) -> Figure:
     """Draw differences and their intervals beside 0, with a panel for each metric.
 
     Args:
         shown: by metric and by name, a difference and the ends of its interval.
         title: above all panels.
+        order: by name, the place of its policy among all, which fixes its colour and
+            mark; unless given, the names' own order.
+        heads: the panels' titles, where metrics are not of :data:`LABELS`.
     """
     names = list(next(iter(shown.values())))
     columns = min(3, len(shown))
-    size = {"row": 0.9 + 0.32 * len(names), "rest": 0.5, "width": 3.6, "side": 1.2}
+    size = {"row": 0.6 + 0.2 * len(names), "rest": 0.5}
     with _sheet(title, len(shown), columns, **size, sharey=True) as (figure, panels):
         from matplotlib.ticker import MaxNLocator
 
         for panel, (metric, intervals) in zip(panels.flat, shown.items(), strict=False):
             for k, name in enumerate(names):
                 middle, low, high = intervals[name]
-                colour, mark = COLOURS[k % 8], MARKERS[k % 8]
+                style = look(k if order is None else order[name])
+                colour = style["color"]
                 panel.plot([low, high], [k, k], color=colour, linewidth=1.6)
-                panel.plot([middle], [k], marker=mark, color=colour, linestyle="")
+                panel.plot([middle], [k], **style | {"linestyle": ""})
             panel.axvline(0, color="#666666", linewidth=0.9, zorder=1)
-            panel.set_title(_title_of(metric))
-            panel.xaxis.set_major_locator(MaxNLocator(4))
+            head = (heads or {}).get(metric) or _title_of(metric)
+            panel.set_title(head[0].upper() + head[1:])
+            panel.set_xlabel("less is better")
+            panel.xaxis.set_major_locator(MaxNLocator(3))
             panel.set_yticks(range(len(names)), names)
             panel.set_ylim(len(names) - 0.5, -0.5)
     return figure
@@ -449,7 +484,13 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
             f"a figure must be of a known kind, {', '.join(known)}; got {path}"
         )
     drawn = BytesIO()
-    figure.savefig(drawn, format=kind, dpi=160)
+    # without the date of a PDF equal results give equal files
+    plain = {"CreationDate": None} if kind == "pdf" else None
+    import matplotlib
+
+    # letters, not outlines: journals ask for it
+    with matplotlib.rc_context({"pdf.fonttype": 42}):
+        figure.savefig(drawn, format=kind, dpi=DPI, metadata=plain)
     with atomic(path) as file:
         file.write(drawn.getbuffer())
 
@@ -464,8 +505,6 @@ def _sheet(
     columns: int,
     row: float,
     rest: float,
-    width: float = 4.4,
-    side: float = 0.0,
     **shared: Any,
 ) -> Iterator[tuple[Figure, Any]]:
     """Yield a figure and its panels ``(rows, columns)``, in our colours and fonts.
@@ -474,8 +513,8 @@ def _sheet(
         title: above all panels, on as many lines as the width asks for.
         count: of panels; any more in the last row are hidden.
         columns: panels side by side.
-        row, rest: heights of a row of panels, and of all else, in inches.
-        width, side: widths of a panel, and of all else.
+        row, rest: heights of a row of panels, and of all else, in inches. The width is
+            that of one column of a paper for one panel, of two for more.
         shared: axes that the panels share, as for ``matplotlib``'s ``subplots``.
     """
     try:
@@ -486,7 +525,8 @@ def _sheet(
             "figures need matplotlib: pip install 'cbandit[experiments]'"
         ) from None
     rows = -(-count // columns)
-    size = width * columns + side, row * rows + rest
+    width = ONE if columns == 1 else max(TWO, NARROW * columns)
+    size = width, row * rows + rest
     style: dict[Any, Any] = dict(STYLE)
     with matplotlib.rc_context(style):
         figure: Any = Figure(figsize=size, layout="constrained")
@@ -496,7 +536,7 @@ def _sheet(
             panel.set_visible(False)
         yield figure, panels
         if title is not None:
-            figure.suptitle(title, x=0.01, ha="left", fontsize=12, wrap=True)
+            figure.suptitle(title, x=0.01, ha="left", fontsize=9, wrap=True)
 
 
 def _policies(tables: Iterable[Curves]) -> list[str]:
@@ -506,7 +546,7 @@ def _policies(tables: Iterable[Curves]) -> list[str]:
 
 def _columns(count: int) -> int:
     """Return how many of ``count`` panels stand side by side, in one row or two."""
-    return count if count < 4 else (count + 1) // 2
+    return count if count < 4 else 2 if count == 4 else 3
 
 
 def _png(figure: Figure) -> bytes:
@@ -530,7 +570,7 @@ def _add_legend(figure: Figure, panels: Iterable[Axes]) -> None:
     for panel in panels:
         shown, labels = panel.get_legend_handles_labels()
         handles.update(zip(labels, shown, strict=True))
-    inches = 0.7 + 0.085 * max(map(len, handles))  # a line, gaps, letters of 10 points
+    inches = 0.7 + 0.068 * max(map(len, handles))  # a line, gaps, letters of 8 points
     columns = max(1, min(len(handles), int(figure.get_figwidth() / inches)))
     figure.legend(
         list(handles.values()), list(handles), loc="outside lower center", ncols=columns
@@ -578,10 +618,11 @@ def _draw_panel(
             continue
         curve, k = lines[name], order.index(policy)
         t, mean = curve.t.numpy(), curve.mean.numpy()
-        # dashes as well as colours: curves that lie on each other stay visible
-        colour, dashes = COLOURS[k % len(COLOURS)], DASHES[k % len(DASHES)]
-        line: dict[str, Any] = {"color": colour, "linestyle": dashes, "label": policy}
-        panel.plot(t, mean, linewidth=1.7, zorder=3, **line)
+        # marks and dashes as well as colours: curves on each other stay visible, and
+        # are told apart in grey
+        style = look(k) | {"label": policy, "markevery": (0.02 + 0.03 * (k % 6), 0.2)}
+        colour = style["color"]
+        panel.plot(t, mean, linewidth=1.3, zorder=3, **style)
         spread, width = band
         margin = width * (curve.sem if spread == "sem" else curve.std).numpy()
         low = mean - margin
@@ -593,7 +634,7 @@ def _draw_panel(
             panel.axvline(stop, color=colour, linestyle=":", linewidth=1.2)
             panel.annotate(
                 f"{policy} stops",
-                (stop, 0.98),
+                (stop, 0.98 - 0.1 * (k % 8)),
                 xycoords=("data", "axes fraction"),
                 xytext=(3, 0),
                 textcoords="offset points",
@@ -614,6 +655,8 @@ def _draw_panel(
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
         panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         panel.set_xlim(0, last)
+    if average:
+        _cut_off_early(panel, table, name)
     whole = name == "rounds_in_violation" and not average
     panel.yaxis.set_major_locator(MaxNLocator(5, integer=whole))
     bottom, top = panel.get_ylim()
@@ -622,6 +665,38 @@ def _draw_panel(
         panel.set_ylim(-0.05, 1)
     if zero and name != "best_feasible":  # whose values may lie far from 0
         panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)
+
+
+def _cut_off_early(panel: Axes, table: Curves, name: str) -> None:
+    """Show what comes later where the first rounds dwarf it, and say so."""
+    lines = [curves[name] for curves in table.values() if name in curves]
+    later = [c.mean[c.t > int(c.t[-1]) // LATER].abs() for c in lines]
+    later = [part[part.isfinite()] for part in later]
+    top = max((float(part.max()) for part in later if len(part)), default=0.0)
+    if top > 0 and panel.get_ylim()[1] > CLIPPED * top:
+        panel.set_ylim(max(panel.get_ylim()[0], -1.2 * top), 1.2 * top)
+        panel.annotate(
+            "first rounds lie above",
+            (0.98, 0.95),
+            xycoords="axes fraction",
+            ha="right",
+            va="top",
+            fontsize=6.5,
+            color="#666666",
+        )
+
+
+def _axis_of(metric: str, reward: str, average: bool) -> str:
+    """Return what the axis of a metric counts, and which way is better."""
+    unit = reward
+    if metric == "rounds_in_violation":
+        unit = "rounds"
+    elif metric in RELATIVE.values():
+        unit = "limits"
+    elif "violation" in metric:
+        unit = "cost"
+    better = "more" if metric in MORE else "less"
+    return f"{unit}{' a round' if average else ''}; {better} is better"
 
 
 def _draw_levels(panel: Axes, levels: Sequence[Level]) -> None:
