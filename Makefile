@@ -1,6 +1,7 @@
 # make demo    run a small reproduction; about a minute after the set-up
 # make test    run the tests, in minutes   make test-all  with the slow ones too
 # make check   format, lint and types      make format    rewrite the sources
+# make docs    API reference and notebooks as pages, in runs/docs, links checked
 # make clean   remove the virtual environment
 # make matrix  run the quick tests with the lowest and the pinned versions, on every Python
 #              here; gigabytes and an hour. MATRIX='lowest --python python3.11' is one of them
@@ -16,7 +17,7 @@ MATRIX :=
 # test processes, one a core and at most four: each loads torch
 PROCESSES := -n logical --maxprocesses 4 --dist loadgroup
 
-.PHONY: demo test test-all check format clean matrix
+.PHONY: demo test test-all check format docs clean matrix
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo-ready
@@ -37,6 +38,9 @@ check: $(VENV)/.dev-ready
 format: $(VENV)/.dev-ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.dev-ready
+	$(BIN)/python tests/docs.py
 
 matrix: $(VENV)/.made
 	$(BIN)/python tests/matrix.py $(MATRIX)

@@ -182,9 +182,12 @@ class _Place:
             trials[task.policy] += len(task.trials)
             over = [count == self.settings.trials for count in trials.values()]
             if say is not None and trials[task.policy] == self.settings.trials:
+                spent = monotonic() - begun
+                done_trials = sum(trials.values())
+                left = spent * (len(over) * self.settings.trials / done_trials - 1)
                 say(
                     f"{task.policy}: played, {sum(over)} of {len(over)} policies, "
-                    f"{monotonic() - begun:.0f} s"
+                    f"{spent:.0f} s" + (f", about {left:.0f} s left" if left else "")
                 )
 
         work = partial(_attempt, folder=str(self.out), trust=trust)
