@@ -156,16 +156,16 @@ def run(
     A study is policies on a problem of your own: a table of measurements (see `cbandit
     init`), a test function of BoTorch, or module:object, which is looked up in the
     working directory and among installed packages. All of it is checked before
-    anything runs. Results go into --out, results/NAME unless given. With --resume, and
-    from the config.toml in a folder of results, only modules that --trust names are
-    imported.
+    anything runs. Results go into --out, results/NAME unless given. From the
+    config.toml in a folder of results only modules that --trust names are imported.
 
     Example: cbandit run study.toml --trials 5
     """
     from cbandit.experiments.catalogue import jobs_in
     from cbandit.experiments.settings import of_results
 
-    known = options.trust or () if options.resume or of_results(config) else None
+    # a file of the user's own is as good for --resume as it was for the first run
+    known = options.trust or () if of_results(config) else None
     jobs = jobs_in(config, options.parameters, known, **options.settings)
     _carry_out(jobs, options)
 
