@@ -1,4 +1,8 @@
-"""The public names and where they live, for type checkers and for ``__init__.py``."""
+"""Constrained bandits on PyTorch: choose, learn, and keep within limits meanwhile.
+
+The public names and where they live, for type checkers, for ``__init__.py`` and for the
+pages of the documentation.
+"""
 
 from cbandit import account as account
 from cbandit import acquisition as acquisition

@@ -187,6 +187,14 @@ class TestFigures:
         )
         assert tops[1][1] == []
 
+    def test_a_curve_without_a_number_is_drawn(self):
+        from inside import Curve
+
+        t = torch.arange(1, 9)
+        none = Curve(t, *torch.full((3, 8), torch.nan, dtype=torch.float64))
+        figure = plots.overview({"A": {"regret": none}}, ["regret"])
+        assert figure._repr_png_().startswith(b"\x89PNG")
+
     def test_equal_results_give_equal_pdf_files(self, tmp_path):
         each = {name: self.curve() for name in plots.LABELS}
         for name in "ab":

@@ -20,6 +20,7 @@ MISSING = {"", "-", "--", "?"}  # in a column of numbers
 NUMBER = re.compile(
     r"([-+]?[\d.,]*\d(?:[eE][-+]?\d+)?)\s*([^\W\d_]+(?:/[^\W\d_]+)?|%)?"
 )
+CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")  # in no table, and in most other files
 THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
 # units that one column may mix, each in the first one of its line
 FAMILIES: tuple[dict[str, float], ...] = (
@@ -50,6 +51,8 @@ def read_table(path: Path) -> ReadTable:
         raw = path.read_bytes()
         encoding = "utf-8-sig" if _is_utf8(raw) else "cp1252"
         text = raw.decode(encoding)
+        if CONTROL.search(text):
+            raise ValueError("it is no text")
         separator = _separator(text)
         names = next(csv.reader(text.splitlines()[:1], delimiter=separator), [])
         twice = [name for name, count in Counter(names).items() if name and count > 1]

@@ -621,6 +621,8 @@ def _draw_panel(
         # marks and dashes as well as colours: curves on each other stay visible, and
         # are told apart in grey
         style = look(k) | {"label": policy, "markevery": (0.02 + 0.03 * (k % 6), 0.2)}
+        if not bool(curve.mean.isfinite().any()):
+            del style["markevery"]  # matplotlib fails to space marks on no points
         colour = style["color"]
         panel.plot(t, mean, linewidth=1.3, zorder=3, **style)
         spread, width = band
