@@ -672,11 +672,13 @@ def _draw_panel(
 def _cut_off_early(panel: Axes, table: Curves, name: str) -> None:
     """Show what comes later where the first rounds dwarf it, and say so."""
     lines = [curves[name] for curves in table.values() if name in curves]
-    later = [c.mean[c.t > int(c.t[-1]) // LATER].abs() for c in lines]
+    later = [c.mean[c.t > int(c.t[-1]) // LATER] for c in lines]
     later = [part[part.isfinite()] for part in later]
-    top = max((float(part.max()) for part in later if len(part)), default=0.0)
-    if top > 0 and panel.get_ylim()[1] > CLIPPED * top:
-        panel.set_ylim(max(panel.get_ylim()[0], -1.2 * top), 1.2 * top)
+    top = max((float(part.abs().max()) for part in later if len(part)), default=0.0)
+    bottom, height = panel.get_ylim()
+    if top > 0 and height > CLIPPED * top:
+        least = min(0.0, *(float(part.min()) for part in later if len(part)))
+        panel.set_ylim(max(bottom, least - 0.06 * top), 1.2 * top)
         panel.annotate(
             "first rounds lie above",
             (0.98, 0.95),
