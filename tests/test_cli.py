@@ -227,7 +227,7 @@ def test_settings_without_stage_costs_are_drawn_together_too(capsys, tmp_path):
         assert call(capsys, "plot", *extra, "--figure", figure)[0] == 0
         assert figure.read_bytes().startswith(b"\x89PNG")
     sizes = [imread(tmp_path / f"{k}.png").shape for k in range(3)]
-    assert sizes[0][1] > sizes[1][1]  # three metrics beside each other, or two panels
+    assert sizes[0][1] == sizes[1][1]  # both are as wide as two columns of a paper
     assert sizes[0][0] > sizes[2][0]  # two rows, or one
 
 
