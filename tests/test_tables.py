@@ -355,6 +355,7 @@ class TestMessy:
         "started": "dates or times",
         "stamp": "dates or times",
         "host": "the same in every row",
+        "empty": "without a value",
         "row": "another value in every row",
         "commit": "another value in every row",
         "note": "another value in every row",
@@ -378,7 +379,6 @@ class TestMessy:
             assert f"# {line}\n" in text
         for line in (
             "columns are separated by ';'",
-            "columns without a value are left out: empty",
             "memory: numbers in GB, the unit is taken off, commas are decimal",
             "timeout: numbers in us, the unit is taken off (us, ms are mixed)",
             "latency: numbers in ms, the unit is taken off, commas are decimal",

@@ -65,7 +65,7 @@ def _by_itself(name: str, column: pandas.Series[Any], rows: int) -> str:
     known = column.dropna()
     distinct = int(known.nunique())
     if distinct <= 1:
-        return "the same in every row"
+        return "the same in every row" if distinct else "without a value"
     number = getattr(column.dtype, "kind", "O") in "iuf"
     if not number and all(DATE.fullmatch(text.strip()) for text in known.astype(str)):
         return "dates or times"

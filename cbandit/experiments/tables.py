@@ -78,10 +78,6 @@ def read_table(path: Path) -> ReadTable:
         shown = "tabs" if separator == "\t" else repr(separator)
         remarks.append(f"columns are separated by {shown}")
     frame.columns = [str(name).strip() for name in frame.columns]
-    empty = [str(name) for name in frame if frame[name].isna().all()]
-    if empty and len(frame):
-        remarks.append(f"columns without a value are left out: {', '.join(empty)}")
-        frame = frame.drop(columns=empty)
     frame.index = pandas.RangeIndex(2, 2 + len(frame), name="line")
     for name in frame.columns.unique():
         column = frame[name]
