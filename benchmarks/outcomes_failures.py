@@ -72,7 +72,8 @@ def throughput(x: Setting) -> float:
 def latency(x: Setting) -> float:
     """Return the latency of a setting."""
     threads, batch = math.log2(x["threads"]), math.log10(x["batch"])
-    return 4 + 5 * batch + 0.5 * (threads - 3) ** 2 + (x["codec"] == "zstd")
+    slow = x["codec"] == "zstd"
+    return float(4 + 5 * batch + 0.5 * (threads - 3) ** 2 + slow)
 
 
 class Service:
