@@ -48,6 +48,7 @@ NAMES = (
     "contention",
     "peers",
     "wild_readings",
+    "outcomes",
     "outcomes_share",
     "contexts",
     "outcomes_failures",
