@@ -30,6 +30,7 @@ from cbandit.experiments.figures import Outcome, draw_together
 from cbandit.experiments.figures import comparison_title as compared_title
 from cbandit.experiments.intervals import holm, interval
 from cbandit.experiments.named import Home
+from cbandit.experiments.papers.routing import PRICES, ParetoRouter
 from cbandit.experiments.report import lines, number
 from cbandit.experiments.results import (
     read_boxes,
@@ -102,6 +103,7 @@ from cbandit.posterior.units import told as in_users_units
 from cbandit.problems import data
 from cbandit.problems.gridded import poisson
 from cbandit.problems.protocol import delays_of
+from cbandit.problems.routing import requests
 from cbandit.search import box as box_search
 from cbandit.search.box import (
     CANDIDATES,

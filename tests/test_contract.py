@@ -611,6 +611,7 @@ EXPERIMENTS = {
     "pacchiano-opb-four": ["tau=0.8 |"],
     "pacchiano-hard": [],
     "cbo-gpu-allocation": [],
+    "routing": ["budget=", "beta=", "fade="],
 }
 
 

@@ -40,6 +40,7 @@ CLASSES = {
     "cbandit.confidence": """
         BayesWidth BoundWidths _Called Constant _Fixed RKHS Theory Widths
     """,
+    "cbandit.experiments": "ParetoRouter Routers",
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
         Account Arms Arrivals AtOnce Average Awaited Barred Bounds Budget Budgets

@@ -17,7 +17,7 @@ from typing import Any
 from cbandit.errors import CBanditError
 from cbandit.experiments.experiment import Experiment
 from cbandit.experiments.named import Home, located
-from cbandit.experiments.papers import cbo, guo, pacchiano, shi, zhou
+from cbandit.experiments.papers import cbo, guo, pacchiano, routing, shi, zhou
 from cbandit.experiments.settings import NUMBERS, VALUES, Settings, read_toml
 from cbandit.experiments.study import expanded, study
 
@@ -27,6 +27,7 @@ _LISTED = (
     *shi.EXPERIMENTS,
     *guo.EXPERIMENTS,
     *cbo.EXPERIMENTS,
+    *routing.EXPERIMENTS,
 )
 EXPERIMENTS: Mapping[str, Experiment] = {listed.name: listed for listed in _LISTED}
 _NAME = re.compile(r"(?!\.+$)[^/\\\0\n]+")

@@ -20,6 +20,7 @@ from cbandit.problems.pacchiano import (
     pacchiano_sphere,
 )
 from cbandit.problems.protocol import Blockwise, Evaluation, Problem, Round
+from cbandit.problems.routing import routing
 from cbandit.problems.shi import (
     shi_data_rate,
     shi_proposition_1,
@@ -56,6 +57,7 @@ __all__ = [
     "pacchiano_opb_four",
     "pacchiano_opb_random",
     "pacchiano_sphere",
+    "routing",
     "shi_data_rate",
     "shi_proposition_1",
     "shi_small_feasible",

@@ -71,6 +71,8 @@ class Contexts:
         thresholds: a cost is to be at or below it on average, a number or ``(m,)``; by
             name, ``{"usd": "<= 0.02"}``, in the order of the costs.
         minimise: whether the reward is to be small.
+        first: so many rows, the first ones, come before all others in each pass; each
+            part is shuffled by itself. 0: all rows are shuffled together.
 
     Example:
         >>> import cbandit as cb, torch
@@ -95,6 +97,7 @@ class Contexts:
         actions: Actions | None = None,
         thresholds: Any = 0.0,
         minimise: bool = False,
+        first: int = 0,
     ) -> None:
         self.settings = stated(self, locals())
         f = checks.measured("rewards", checks.tensor("rewards", rewards), torch.float64)
@@ -128,6 +131,9 @@ class Contexts:
             actions = Space(choice=Category(*range(size)), context=Context(z.shape[1]))
         self.actions = _checked(actions, size, z)
         self.contexts = z
+        self._first = checks.whole("first", first, 0, f"an int from 0 to {rows}")
+        if self._first > rows:
+            raise CBanditError(f"first must be an int from 0 to {rows}; got {first}")
         # as they are stated, and as a policy means them: to be maximised, kept below
         self._told = torch.cat([f.unsqueeze(1), g], 1)  # n x (1 + m) x K
         self._f, self._g = self.senses.reward(f), self.senses.costs(g.mT).mT
@@ -252,7 +258,9 @@ class Contexts:
         if number not in self._orders:
             seed, trials = self._seed
             streams = Streams(seed, trials, f"rows, pass {number}")
-            order = streams.uniform(len(self.contexts)).argsort(-1)
+            place = streams.uniform(len(self.contexts))
+            place[..., self._first :] += 1  # after those that come first
+            order = place.argsort(-1)
             # those of a late round may still be asked for
             held = {k: v for k, v in self._orders.items() if k >= number - 1}
             self._orders = {**held, number: order}
