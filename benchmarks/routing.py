@@ -47,7 +47,7 @@ from torch import Tensor
 
 import cbandit as cb
 from cbandit.experiments.papers.routing import PRICES, ParetoRouter
-from cbandit.problems.routing import Requests, requests
+from cbandit.problems.language_models import Requests, requests
 from report import Row, result_of, row_of, say, table, write
 
 LATE = 50  # requests

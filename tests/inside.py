@@ -102,8 +102,8 @@ from cbandit.posterior.units import level, told
 from cbandit.posterior.units import told as in_users_units
 from cbandit.problems import data
 from cbandit.problems.gridded import poisson
+from cbandit.problems.language_models import requests
 from cbandit.problems.protocol import delays_of
-from cbandit.problems.routing import requests
 from cbandit.search import box as box_search
 from cbandit.search.box import (
     CANDIDATES,

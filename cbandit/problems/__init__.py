@@ -10,6 +10,7 @@ from cbandit.problems.contexts import Contexts, Yardstick
 from cbandit.problems.expert import expert_distance
 from cbandit.problems.gridded import Gridded, Phase
 from cbandit.problems.guo import guo_classical, guo_delayed, guo_nonstationary
+from cbandit.problems.language_models import routing
 from cbandit.problems.linear import LinearProblem
 from cbandit.problems.pacchiano import (
     bench_stagewise,
@@ -20,7 +21,6 @@ from cbandit.problems.pacchiano import (
     pacchiano_sphere,
 )
 from cbandit.problems.protocol import Blockwise, Evaluation, Problem, Round
-from cbandit.problems.routing import routing
 from cbandit.problems.shi import (
     shi_data_rate,
     shi_proposition_1,

@@ -1,8 +1,8 @@
 """Requests routed to language models: CKB beside the router that the data come with.
 
-See :mod:`cbandit.problems.routing` for the data. The rival, A. Taberner-Miller's
-ParetoBandit, is LinUCB that forgets, with a pacer of the budget; it runs through its
-own package.
+See :mod:`cbandit.problems.language_models` for the data. The rival, ParetoBandit by
+A. Taberner-Miller, is LinUCB that forgets, with a pacer of the budget; it runs through
+its own package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cbandit.policies.base import Policy
 from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.ckb import CKB
 from cbandit.problems.contexts import Contexts
-from cbandit.problems.routing import FEATURES, MISSING, routing
+from cbandit.problems.language_models import FEATURES, MISSING, routing
 
 
 class Routers:

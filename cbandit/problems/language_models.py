@@ -104,7 +104,7 @@ def routing(budget: float = 6.6e-4) -> Contexts:
     Example:
         >>> import cbandit as cb
         >>> problem = cb.problems.routing(budget=5e-4)              # doctest: +SKIP
-        >>> problem.actions["model"].values                         # doctest: +SKIP
+        >>> problem.linear.reward                                   # doctest: +SKIP
     """
     limit = checks.positive("budget", budget)
     known = requests()
