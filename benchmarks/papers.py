@@ -174,15 +174,19 @@ def _paired(
 ) -> Iterator[tuple[str, dict[str, dict[str, float]]]]:
     """Yield each later policy's metrics less those of the first, paired by trial."""
     last = read_rounds(folder, last=True)
-    last = last.set_index(["policy", "trial"])[list(PAIRED)]
-    first = last.loc[policies[0]]
+    ends = {
+        name: rows.set_index("trial")[list(PAIRED)].to_numpy("float64")
+        for name, rows in last.groupby("policy")
+    }
     for policy in policies[1:]:
-        less = last.loc[policy] - first
+        less = ends[policy] - ends[policies[0]]
+        means = less.mean(0).tolist()
+        errors = (less.std(0, ddof=1) / math.sqrt(len(less))).tolist()
         yield (
             policy,
             {
-                m: {"mean": float(less[m].mean()), "sem": float(less[m].sem())}
-                for m in PAIRED
+                metric: {"mean": mean, "sem": error}
+                for metric, mean, error in zip(PAIRED, means, errors, strict=True)
             },
         )
 
