@@ -121,7 +121,6 @@ def test_a_choice_that_was_told_says_what_became_of_it():
             with pytest.raises(cb.ChoiceError, match="told as failed") as error:
                 policy.tell(choice, reward=0.2, cost=0.2)
             assert "cannot be changed" in str(error.value)
-            assert "cancel(choice)" in str(error.value)
         for choice in (told, told.id):
             with pytest.raises(cb.ChoiceError, match="was told in full") as error:
                 policy.tell(choice, reward=0.2, cost=0.2)

@@ -194,7 +194,7 @@ def test_saved_policies_remember_who_came_and_went(kind, trials, tmp_path):
 
 @pytest.mark.parametrize("kind", ["grid", "last", "slice", "points"])
 def test_what_failed_stays_failed_when_the_set_grows(kind):
-    policy = build(kind)
+    policy = build(kind, failures=False)
     choice = asked(policy, kind)
     policy.tell(choice, failed=True)
     late = asked(policy, kind)

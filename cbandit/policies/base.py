@@ -1464,6 +1464,7 @@ class Policy(metaclass=ABCMeta):
         journal.note(call.chose(answer))
         return answer
 
+    @locked
     def call_again(self, calls: Sequence[Call]) -> None:
         """Make the calls again that were noted after the checkpoint was written."""
         with self._ledger.as_before(), warnings.catch_warnings():

@@ -630,7 +630,10 @@ class GPPolicy(Policy):
             samples=samples,
             apart=isinstance(self.feedback, Delayed) and beliefs[0].standardize,
             ranks=self._ranks,
-            limits=Policy.limits(self, 1),
+            # units of probabilities and rates follow their limits; others have none
+            limits=Policy.limits(self, 1)
+            if any(gp.outcome for gp in beliefs)
+            else None,
         )
         # of a few choices in one context draws are exact
         if samples and not (domain.continuous and self.actions.finite):

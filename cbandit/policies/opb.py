@@ -262,7 +262,7 @@ class GPOPB(GPPolicy):
         limits, beliefs = self.limits(max(now.t, 1)), now.state.beliefs
         safe, size = now.state.own, (self.size, int(self.actions.size))
         data = beliefs.has_data().all(-1, keepdim=True).to(self.device).expand(size)
-        blocks = partial(told_blocks, beliefs)
+        blocks = partial(told_blocks, beliefs, limits)
         best = partial(safe.mixture, self.actions, blocks, limits, confidence)
         answer = safe.recommended(data, self._left_over(), best)
         return self.senses.recommended(answer.of(self._outside))

@@ -105,7 +105,8 @@ class RPOL(GPPolicy):
         judged = [
             penalty == "estimate" or 1 + j in self._outcomes for j in range(self.m)
         ]
-        self._judged_costs, self._judges = torch.tensor(judged), any(judged)
+        self._judged_costs = torch.tensor(judged, device=self.device)
+        self._judges = any(judged)
 
     def score(self, t: int, q: Tensor) -> scores.Rectified:
         """Return ``f - sum_j Q_j [g_j]_+``."""
@@ -120,6 +121,6 @@ class RPOL(GPPolicy):
             gained = gained + cost.clamp_min(0)
         if self._judges:
             judged = estimate[:, 1:].clamp_min(0)
-            gained = torch.where(self._judged_costs.to(q.device), judged, gained)
+            gained = torch.where(self._judged_costs, judged, gained)
         floor = math.sqrt(t - self._epoch(t) + 1)
         return multipliers.rectified(q, gained, floor, checked=False)

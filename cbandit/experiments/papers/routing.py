@@ -21,7 +21,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.experiments.experiment import Experiment, Figures, Parameter, Task
 from cbandit.explore import UCB
-from cbandit.policies.base import Policy
+from cbandit.policies.base import Policy, locked
 from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.ckb import CKB
 from cbandit.problems.contexts import Contexts
@@ -156,6 +156,7 @@ class ParetoRouter(Policy):
         count = len(prices) if known is None else known
         self.begin(Routers(prices, count, penalty, limits, seeds))
 
+    @locked
     def register(self, model: int) -> None:
         """Let the routers know of one more model, by its number."""
         self._now.state.call("register", model)
