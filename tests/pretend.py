@@ -175,7 +175,9 @@ class _Calls(TorchFunctionMode):
         if name == "__deepcopy__" and there:
             args[1][id(first)] = out = first.detach().clone()
             return out.requires_grad_(first.requires_grad)
-        self.marks.beside = any(v in self.marks for v in tree_leaves(args))
+        # of a copy the second argument is a memo, which holds tensors of all kinds
+        of = args[:1] if name == "__deepcopy__" else args
+        self.marks.beside = any(v in self.marks for v in tree_leaves(of))
         try:
             return func(*args, **kwargs)
         finally:

@@ -520,8 +520,7 @@ def _contexts(kind, path, **on):
     space = cb.Space(**parameters)
     policy = cb.CKB(
         space, reward=SCALED, costs=SCALED, dual="projected", step=0.1, cap=9.0,
-        trials=3, explore=cb.UCB(1.0) if kind == "rest" else cb.TS(1.0),
-        failures=False, **on,
+        trials=3, explore=cb.UCB(1.0) if kind == "rest" else cb.TS(1.0), **on,
     )  # fmt: skip
     found = []
 
