@@ -50,6 +50,7 @@ from cbandit.policies import gp as gp_policy
 from cbandit.policies import opb
 from cbandit.policies.choices import Asked
 from cbandit.policies.failures import Failed
+from cbandit.policies.journal import Call
 from cbandit.policies.safe import classes
 from cbandit.policies.safe.mixtures import best_mixture
 from cbandit.posterior.beliefs import Beliefs, Group, Stacked

@@ -11,6 +11,7 @@ import time
 
 import pytest
 import torch
+from inside import Call
 from inside import checkpoint as files
 
 import cbandit as cb
@@ -246,3 +247,18 @@ def test_a_killed_process_loses_no_round_that_it_saved(tmp_path):
         lines += process.stdout.read().split("\n")
     saved = max(int(line) for line in lines if line.strip().isdigit())
     assert cb.load(path).t >= saved >= 12
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        ("ask", {"nothing": 1}, "call of ask cannot be made again"),
+        ("refit", {"nothing": 1}, "call of refit cannot be made again"),
+        ("save", {"path": "elsewhere"}, "no save to be called"),
+        ("_settled", {}, "no _settled to be called"),
+    ],
+)
+def test_a_forged_call_is_an_error_of_the_checkpoint(name, given, words):
+    policy = made(cb.Finite(torch.linspace(0, 1, 9).double().unsqueeze(-1)))
+    with pytest.raises(cb.CheckpointError, match=words):
+        policy.call_again([Call(name, (), given, 0.0)])

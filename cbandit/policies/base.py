@@ -1479,7 +1479,7 @@ class Policy(metaclass=ABCMeta):
                 self._clock = call.time
                 try:
                     answer = method(self, *arguments, **call.keywords)
-                except CBanditError as error:
+                except Exception as error:  # a forged call fails in many ways
                     raise CheckpointError(
                         f"a call of {call.name} cannot be made again: {error}"
                     ) from error
