@@ -47,7 +47,7 @@ from cbandit.experiments.study_beliefs import belief
 from cbandit.experiments.tables import read_table
 from cbandit.explore import TS, estimates
 from cbandit.policies import gp as gp_policy
-from cbandit.policies import opb
+from cbandit.policies import keywords, opb
 from cbandit.policies.choices import Asked
 from cbandit.policies.failures import Failed
 from cbandit.policies.journal import Call

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from house import one_round, reaches
+from house import anything, one_round, reaches
 from inside import engine_choice
 
 import cbandit
@@ -264,6 +264,10 @@ def test_the_way_of_a_round_is_short():
 
 
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def test_few_parameters_take_anything():
+    assert anything() <= 200
 
 
 def test_no_docstring_begins_with_what():

@@ -100,6 +100,7 @@ def test_size_and_index_count_choices_only():
     assert (POINTS.size, POINTS.dim) == (3, 4)
     assert (BOX.size, BOX.dim) == (float("inf"), 4)
     assert GRID.points(5).tolist() == [1.0, 2.0]  # model and threads
+    assert GRID.index([[1.0, 2.0, 0.0, 0.0]]).tolist() == [5]  # region and hour too
     assert repr(POINTS) == (
         "Space(region=Context(Category('eu', 'us')), model=Category('small', 'large', "
         "'huge'), prompt=Context(2))"

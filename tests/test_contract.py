@@ -12,13 +12,14 @@ import importlib
 import inspect
 import json
 import math
+import typing
 from pathlib import Path
 
 import gpytorch
 import pytest
 import torch
 from botorch.models import ModelListGP, SingleTaskGP
-from inside import main, policies
+from inside import keywords, main, policies
 
 import cbandit as cb
 
@@ -324,6 +325,16 @@ def test_every_public_policy_is_tried():
 def build(name, **common):
     actions, own, _ = POLICIES[name]
     return public(name)(actions, **(common | own))
+
+
+@EVERY_POLICY
+def test_shared_keywords_have_types_and_help(name):
+    policy = type(build(name))
+    taken = inspect.signature(policy).parameters
+    group = taken["common"].annotation.removeprefix("Unpack[").removesuffix("]")
+    typed = set(typing.get_type_hints(getattr(keywords, group)))
+    assert not typed & taken.keys()
+    assert typed <= set(policy.common) <= typed | taken.keys()
 
 
 @EVERY_POLICY

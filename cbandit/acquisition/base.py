@@ -20,6 +20,7 @@ from botorch.utils.transforms import (
     average_over_ensemble_models,
     t_batch_mode_transform,
 )
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
@@ -60,13 +61,13 @@ class Score(AcquisitionFunction):
     def __init__(
         self,
         model: Model,
-        beta: Any,
-        cost_beta: Any,
-        thresholds: Any,
-        noise: Any,
+        beta: ArrayLike,
+        cost_beta: ArrayLike | None,
+        thresholds: ArrayLike,
+        noise: ArrayLike | None,
         outputs: Outputs | None,
         X_pending: Tensor | None,
-        units: Any,
+        units: ArrayLike | None,
     ) -> None:
         if not isinstance(model, Model):
             raise CBanditError(

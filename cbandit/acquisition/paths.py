@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from botorch.models.deterministic import DeterministicModel, MatheronPathModel
 from botorch.models.model import Model
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checks
@@ -43,17 +44,17 @@ class PathwisePrimalDual(Weighted):
     def __init__(
         self,
         model: Model,
-        beta: Any,
-        multiplier: Any,
-        cost_beta: Any = None,
-        thresholds: Any = 0.0,
-        clip: Any = None,
+        beta: ArrayLike,
+        multiplier: ArrayLike,
+        cost_beta: ArrayLike | None = None,
+        thresholds: ArrayLike = 0.0,
+        clip: ArrayLike | None = None,
         *,
         seed: int | torch.Generator,
         smooth: Any = None,
         outputs: Outputs | None = None,
         X_pending: Tensor | None = None,
-        units: Any = None,
+        units: ArrayLike | None = None,
     ) -> None:
         super().__init__(
             model,

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from botorch.models.model import Model
 from botorch.utils.transforms import average_over_ensemble_models
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit import scores
@@ -28,17 +29,17 @@ class Weighted(Score):
     def __init__(
         self,
         model: Model,
-        beta: Any,
-        multiplier: Any,
-        cost_beta: Any = None,
-        thresholds: Any = 0.0,
-        clip: Any = None,
+        beta: ArrayLike,
+        multiplier: ArrayLike,
+        cost_beta: ArrayLike | None = None,
+        thresholds: ArrayLike = 0.0,
+        clip: ArrayLike | None = None,
         *,
         smooth: Any = None,
-        noise: Any = None,
+        noise: ArrayLike | None = None,
         outputs: Outputs | None = None,
         X_pending: Tensor | None = None,
-        units: Any = None,
+        units: ArrayLike | None = None,
     ) -> None:
         super().__init__(
             model, beta, cost_beta, thresholds, noise, outputs, X_pending, units
@@ -158,16 +159,16 @@ class OptimisticFeasible(Score):
     def __init__(
         self,
         model: Model,
-        beta: Any,
-        cost_beta: Any = None,
-        thresholds: Any = 0.0,
+        beta: ArrayLike,
+        cost_beta: ArrayLike | None = None,
+        thresholds: ArrayLike = 0.0,
         *,
         smooth: Any = None,
         floor: float | None = None,
-        noise: Any = None,
+        noise: ArrayLike | None = None,
         outputs: Outputs | None = None,
         X_pending: Tensor | None = None,
-        units: Any = None,
+        units: ArrayLike | None = None,
     ) -> None:
         super().__init__(
             model, beta, cost_beta, thresholds, noise, outputs, X_pending, units

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any, Self
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checks, devices
@@ -57,7 +58,7 @@ class Actions:
         """The set that beliefs are over: the choices in all contexts, if any."""
         return self
 
-    def points(self, index: Any) -> Tensor:
+    def points(self, index: ArrayLike) -> Tensor:
         """Return the coordinates ``(*index.shape, d)`` of numbered actions."""
         raise self._unnumbered()
 
@@ -73,7 +74,7 @@ class Actions:
         """Return the actions ``numbers (k,)`` of every trial, ``(*trials, k, d)``."""
         raise self._unnumbered()
 
-    def index(self, x: Any) -> Tensor:
+    def index(self, x: ArrayLike) -> Tensor:
         """Return the numbers of the actions at the points ``x`` ``(..., d)``."""
         raise self._unnumbered()
 

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checks
@@ -37,7 +38,7 @@ class Box(Actions):
         3
     """
 
-    def __init__(self, lower: Any, upper: Any, choices: Any = None) -> None:
+    def __init__(self, lower: ArrayLike, upper: ArrayLike, choices: Any = None) -> None:
         low = checks.finite("lower", checks.tensor("lower", lower))
         high = checks.finite("upper", checks.tensor("upper", upper))
         low, high = (x.unsqueeze(0) if x.dim() == 0 else x for x in (low, high))
@@ -79,7 +80,7 @@ class Box(Actions):
         """``(2, d)``, as BoTorch's optimisers take it."""
         return torch.stack([self.lower, self.upper])
 
-    def inside(self, x: Any, name: str = "x") -> Tensor:
+    def inside(self, x: ArrayLike, name: str = "x") -> Tensor:
         """Return ``x`` of shape ``(..., d)``, or raise if it leaves the box."""
         x = coordinates(name, x, self.dim, self.lower)
         slack = tolerance(x) * (self.upper - self.lower)

@@ -13,10 +13,11 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.actions.base import Actions
+from cbandit.actions.base import Actions, coordinates
 from cbandit.actions.box import Box
 from cbandit.actions.finite import Finite
 from cbandit.actions.grid import ProductGrid
@@ -67,7 +68,7 @@ class Contextual(Actions):
         """Whether choices and contexts are a grid together."""
         return self._domain.finite
 
-    def points(self, index: Any) -> Tensor:
+    def points(self, index: ArrayLike) -> Tensor:
         """Return the coordinates of numbered choices, without those of a context."""
         return self._menu.points(index)
 
@@ -86,9 +87,10 @@ class Contextual(Actions):
         endless = torch.tensor([[-torch.inf], [torch.inf]]).to(ends)
         return torch.where(domain.loose, endless, ends)
 
-    def index(self, x: Any) -> Tensor:
+    def index(self, x: ArrayLike) -> Tensor:
         """Return the numbers of the choices at the points ``x`` ``(..., d)``."""
-        return self._menu.index(self.split(x)[0])
+        points = coordinates("x", x, self.dim, self._domain.extent())
+        return self._menu.index(self.split(points)[0])
 
     def joined(self, x: Tensor, values: Tensor) -> Tensor:
         """Return choices ``(*b, c)`` in contexts ``(*b, k)`` as points ``(*b, d)``."""

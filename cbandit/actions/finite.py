@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checks
@@ -32,7 +31,9 @@ class Finite(Actions):
 
     finite = True
 
-    def __init__(self, points: Any = None, *, covariance: Any = None) -> None:
+    def __init__(
+        self, points: ArrayLike | None = None, *, covariance: ArrayLike | None = None
+    ) -> None:
         if (points is None) == (covariance is None):
             number = "neither" if points is None else "both"
             raise CBanditError(
@@ -55,7 +56,7 @@ class Finite(Actions):
         self.batch_shape = tuple(base.shape[:-2])
         self.size, self.dim = int(self.all.shape[-2]), int(self.all.shape[-1])
 
-    def points(self, index: Any) -> Tensor:
+    def points(self, index: ArrayLike) -> Tensor:
         """Return the coordinates ``(*index.shape, d)`` of the numbered actions.
 
         If each trial has a set of its own, ``index`` leads with the trials.
@@ -74,7 +75,7 @@ class Finite(Actions):
         """Return the actions ``numbers (k,)`` of every trial, ``(*trials, k, d)``."""
         return self.all[..., numbers, :]
 
-    def index(self, x: Any) -> Tensor:
+    def index(self, x: ArrayLike) -> Tensor:
         """Return the numbers of the actions at the points ``x`` ``(..., d)``."""
         x = coordinates("x", x, self.dim, self.all)
         if self.all.dim() == 3 and (x.dim() < 2 or x.shape[0] != self.all.shape[0]):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checks
@@ -68,7 +69,7 @@ class ProductGrid(Actions):
         #: the size of the second group: action ``i row + j`` is ``(i, j)`` of the two
         self.row = math.prod(self.sizes[self.cut :])
 
-    def points(self, index: Any) -> Tensor:
+    def points(self, index: ArrayLike) -> Tensor:
         """Return the coordinates ``(*index.shape, d)`` of the numbered actions."""
         return self.at(checked_index(index, self.size, self.axes[0].device))
 
@@ -88,7 +89,7 @@ class ProductGrid(Actions):
         """Return the actions of ``numbers (k,)``, ``(k, d)``."""
         return self.at(numbers)
 
-    def index(self, x: Any) -> Tensor:
+    def index(self, x: ArrayLike) -> Tensor:
         """Return the numbers of the actions at the points ``x`` ``(..., d)``."""
         x = coordinates("x", x, self.dim, self.axes[0])
         number = torch.zeros(x.shape[:-1], dtype=torch.long, device=x.device)

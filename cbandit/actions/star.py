@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checks
@@ -24,7 +23,7 @@ class Star(Actions):
             ``{center + a (tips[i] - center) : 0 <= a <= 1}``.
     """
 
-    def __init__(self, center: Any, tips: Any) -> None:
+    def __init__(self, center: ArrayLike, tips: ArrayLike) -> None:
         self.center = checks.finite("center", checks.tensor("center", center))
         self.tips = checks.finite("tips", checks.tensor("tips", tips))
         if self.center.dim() != 1 or self.center.numel() == 0:
@@ -45,11 +44,11 @@ class Star(Actions):
         """The centre and then the tips, ``(*trials, 1 + K, d)``."""
         return torch.cat([self.center.expand_as(self.tips[..., :1, :]), self.tips], -2)
 
-    def points(self, index: Any) -> Tensor:
+    def points(self, index: ArrayLike) -> Tensor:
         """Return the tips numbered ``index``, ``(*index.shape, d)``."""
         return rows_of(self.tips, checked_index(index, self.size, self.tips.device))
 
-    def along(self, index: Any, a: Any) -> Tensor:
+    def along(self, index: ArrayLike, a: ArrayLike) -> Tensor:
         """Return the points a share ``a`` of the way to the tips numbered ``index``."""
         share = checks.tensor("a", a, self.tips.dtype, self.tips.device)
         checks.finite("a", share)

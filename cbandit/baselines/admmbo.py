@@ -25,7 +25,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import torch
 from numpy.typing import ArrayLike
@@ -44,6 +44,7 @@ from cbandit.policies.base import locked
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.keywords import GPKeywords
 from cbandit.policies.safe.action import numbered
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import level
@@ -270,7 +271,7 @@ class ADMMBO(GPPolicy):
         iterations: int = 100,
         num_restarts: int = 4,
         raw_samples: int = 64,
-        **common: Any,
+        **common: Unpack[GPKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         costs, means = believed_costs(costs), UCB(0.0)

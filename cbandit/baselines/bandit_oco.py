@@ -14,7 +14,7 @@ bandit feedback, 2018.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 from numpy.typing import ArrayLike
@@ -27,6 +27,7 @@ from cbandit.errors import CBanditError
 from cbandit.policies.base import Policy, locked
 from cbandit.policies.checks import COST_COUNT
 from cbandit.policies.choices import Asked, Decision, News
+from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.paired import Paired
 from cbandit.policies.words import counted
 
@@ -107,7 +108,7 @@ class BanditOCO(Policy):
         dual_step: ArrayLike,
         leak: ArrayLike = 0.0,
         start: ArrayLike | None = None,
-        **common: Any,
+        **common: Unpack[PolicyKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         if not isinstance(actions, Box):

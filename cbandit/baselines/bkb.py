@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 import torch
 from torch import Tensor
@@ -40,6 +40,7 @@ from cbandit.explore import UCB
 from cbandit.policies.base import locked
 from cbandit.policies.choices import Asked
 from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.keywords import GPKeywords
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.look import Best, Block, scan
 from cbandit.posterior.observations import (
@@ -393,7 +394,7 @@ class BKB(GPPolicy):
         reward: GP,
         explore: UCB | None = None,
         oversampling: float = 5.0,
-        **common: Any,
+        **common: Unpack[GPKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         if isinstance(reward, GP) and (

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from linear_operator.utils.warnings import NumericalWarning
@@ -29,6 +29,7 @@ from cbandit.explore import UCB
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.failures import RADIUS, Barred
 from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.keywords import GPKeywords
 from cbandit.posterior.beliefs import Beliefs
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class BoTorchPolicy(GPPolicy):
         num_restarts: int = 8,
         raw_samples: int = 128,
         name: str = "BoTorch",
-        **common: Any,
+        **common: Unpack[GPKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         if not callable(make_acquisition):

@@ -12,7 +12,7 @@ al. 2023.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -26,6 +26,7 @@ from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked
 from cbandit.policies.dual import Dual, Scheduled
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.keywords import GPKeywords
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Best
 from cbandit_kernels import Look
@@ -65,7 +66,7 @@ class CKBRestart(GPPolicy):
         slater: ArrayLike | None = None,
         dual: str = "projected",
         dual_beta: ArrayLike | None = None,
-        **common: Any,
+        **common: Unpack[GPKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         super().__init__(

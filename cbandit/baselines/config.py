@@ -20,7 +20,7 @@ of expensive black-box functions, 2023.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 from torch import Tensor
 
@@ -31,6 +31,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.explore import TS, UCB
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.keywords import GPKeywords
 
 
 class CONFIG(GPPolicy):
@@ -65,7 +66,7 @@ class CONFIG(GPPolicy):
         reward: GP,
         costs: GP | Sequence[GP],
         explore: UCB | TS | None = None,
-        **common: Any,
+        **common: Unpack[GPKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         costs = believed_costs(costs)

@@ -8,7 +8,7 @@ excess is least is played.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from cbandit.policies.base import Policy, locked
 from cbandit.policies.checks import listed
 from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.gp import stretches
+from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.words import names_of
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.observations import Part
@@ -66,7 +67,7 @@ class Random(Policy):
         reward: GP | None = None,
         costs: GP | Sequence[GP] | Mapping[str, GP] | int | Sequence[str] = 0,
         feasible: bool = False,
-        **common: Any,
+        **common: Unpack[PolicyKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         counted = isinstance(costs, int) and not isinstance(costs, bool)

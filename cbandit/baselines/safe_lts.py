@@ -16,7 +16,7 @@ with side information, 2019.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Unpack
 
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -28,6 +28,7 @@ from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.dual import Scheduled
+from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.linear import Bounds, Plane
 from cbandit.policies.safe.stagewise import Stage, Stagewise
@@ -60,7 +61,7 @@ class SafeLTS(Stagewise):
         delta: float = 0.1,
         alpha: ArrayLike | None = None,
         beta: Scheduled | None = None,
-        **common: Any,
+        **common: Unpack[PolicyKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         super().__init__(

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -34,6 +34,7 @@ from cbandit.policies.base import SAFE_START, locked
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.keywords import GPKeywords
 from cbandit.policies.safe.action import Safe
 
 
@@ -82,7 +83,7 @@ class SafeOpt(GPPolicy):
         explore: UCB | None = None,
         safe: ArrayLike | Safe,
         lipschitz: ArrayLike | None = None,
-        **common: Any,
+        **common: Unpack[GPKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         costs = believed_costs(costs)

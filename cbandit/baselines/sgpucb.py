@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
 import torch
 from numpy.typing import ArrayLike
@@ -33,6 +33,7 @@ from cbandit.policies.base import SAFE_START
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState, afresh
+from cbandit.policies.keywords import GPKeywords
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.bounds import FAR, Trust
 from cbandit.posterior.look import Best, Score, scan
@@ -77,7 +78,7 @@ class SGPUCB(GPPolicy):
         explore: UCB | None = None,
         safe: ArrayLike | Safe,
         rounds: ArrayLike,
-        **common: Any,
+        **common: Unpack[GPKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         costs = believed_costs(costs)

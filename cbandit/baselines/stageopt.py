@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 from numpy.typing import ArrayLike
@@ -35,6 +35,7 @@ from cbandit.policies.base import SAFE_START, locked
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.keywords import GPKeywords
 from cbandit.policies.safe.action import Safe
 
 
@@ -94,7 +95,7 @@ class StageOpt(GPPolicy):
         rounds: ArrayLike,
         lipschitz: ArrayLike | None = None,
         eps: ArrayLike = 0.0,
-        **common: Any,
+        **common: Unpack[GPKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         costs = believed_costs(costs)

@@ -87,6 +87,7 @@ from cbandit.policies.choices import (
 from cbandit.policies.failures import Barred, Failed
 from cbandit.policies.history import History, best_tried
 from cbandit.policies.journal import Call, Journal, calls_in
+from cbandit.policies.keywords import POLICY, Observed, Values
 from cbandit.policies.tallies import tallied
 from cbandit.policies.words import UNSAID, Senses
 from cbandit.recommend import Recommendation
@@ -98,32 +99,6 @@ MANY = 100  # outstanding choices at which a policy warns, unless it expects del
 TRIES = 8  # points of the sequence for each of a design, should some fail
 SAFE_START = "it plays only what it believes safe, from its first round on"
 LONG = 60  # letters; a longer repr of the set is shortened in the policy's
-
-#: the arguments that policies share, with their help
-POLICY = {
-    "thresholds": """what costs are compared with, 0 unless given: a number, ``(m,)``,
-        ``(*trials, m)`` or, where no two costs differ, ``(*trials, 1)``; or a
-        callable of the round that gives one of these. Of costs by name,
-        ``costs={"latency": gp}``, by name too: ``{"latency": "<= 20"}``; named costs
-        without any are limited at 0, and a warning says so. A cost with ``">= 0.9"``
-        is to stay above it. What has two limits is two costs, told twice: ``{"low":
-        ">= 0.2", "high": "<= 0.8"}``.""",
-    "minimise": """whether the reward is to be small. It is told, and given back, as it
-        is.""",
-    "seed": "of all draws, an int from 0; one seed, one run.",
-    "trials": """``None``, how many replications run side by side, or a ``range`` of
-        their numbers (a part of a larger batch).""",
-    "device": 'where tensors live, ``"cpu"`` (the default) or ``"cuda"``.',
-    "dtype": """of arrays over the actions, ``"float64"`` or ``"float32"`` (or torch's
-        own names); float64 on the CPU and float32 on CUDA by default. float32 has
-        seven digits, for coordinates too: centre those that lie far from 0 against
-        a kernel's lengthscale, a linear kernel's above all, or take float64.""",
-    "horizon": "the last round, where one is known.",
-    "design": """how many rounds at first play a space-filling design of the set. It is
-        drawn from seed and trial alone, so that policies with one seed start alike.
-        Multipliers do not move by these rounds. Safe policies take none.""",
-}
-
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
@@ -514,7 +489,7 @@ class Policy(metaclass=ABCMeta):
             raise CBanditError("actions must hold one that is not retired")
         return ~gone.reshape(-1, on.size)
 
-    def _shown(self, context: Any) -> Shown | None:
+    def _shown(self, context: Values | None) -> Shown | None:
         """Return a user's context, checked; ``None`` if the set has none."""
         if not isinstance(self.actions, Contextual):
             if context is None:
@@ -572,10 +547,10 @@ class Policy(metaclass=ABCMeta):
         self,
         *,
         n: None = None,
-        among: Any = None,
-        actions: Any = None,
-        observed_costs: Any = None,
-        context: Any = None,
+        among: Values | None = None,
+        actions: Actions | Values | None = None,
+        observed_costs: Observed | None = None,
+        context: Values | None = None,
         confidence: ArrayLike | None = None,
     ) -> Choice: ...
 
@@ -584,10 +559,10 @@ class Policy(metaclass=ABCMeta):
         self,
         *,
         n: int,
-        among: Any = None,
-        actions: Any = None,
-        observed_costs: Any = None,
-        context: Any = None,
+        among: Values | None = None,
+        actions: Actions | Values | None = None,
+        observed_costs: Observed | None = None,
+        context: Values | None = None,
         confidence: ArrayLike | None = None,
     ) -> list[Choice]: ...
 
@@ -596,10 +571,10 @@ class Policy(metaclass=ABCMeta):
         self,
         *,
         n: int | None = None,
-        among: Any = None,
-        actions: Any = None,
-        observed_costs: Any = None,
-        context: Any = None,
+        among: Values | None = None,
+        actions: Actions | Values | None = None,
+        observed_costs: Observed | None = None,
+        context: Values | None = None,
         confidence: ArrayLike | None = None,
     ) -> Choice | list[Choice]:
         """Start the next round and choose.
@@ -646,10 +621,10 @@ class Policy(metaclass=ABCMeta):
 
     def _ask(
         self,
-        among: Any,
-        actions: Any,
-        observed_costs: Any,
-        context: Any,
+        among: Values | None,
+        actions: Actions | Values | None,
+        observed_costs: Observed | None,
+        context: Values | None,
         confidence: ArrayLike | None,
     ) -> Choice:
         """Start the next round and choose, see :meth:`ask`."""
@@ -809,7 +784,7 @@ class Policy(metaclass=ABCMeta):
         """Return the state after a round that the design decided."""
         return state
 
-    def _round_actions(self, actions: Any) -> Actions:
+    def _round_actions(self, actions: Actions | Values) -> Actions:
         """Return the set of this round, on the policy's device."""
         on = round_actions(actions, self.actions, self.batch_shape)
         return on.to(self.device, self.dtype)

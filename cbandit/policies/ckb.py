@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from numpy.typing import ArrayLike
@@ -38,6 +38,7 @@ from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.dual import Dual, Scheduled
 from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.keywords import BeliefKeywords
 from cbandit.policies.resolved import (
     FEW,
     MOST,
@@ -147,7 +148,7 @@ class CKB(GPPolicy):
         dual: str | None = None,
         dual_beta: ArrayLike | None = None,
         price_window: int = 500,
-        **common: Any,
+        **common: Unpack[BeliefKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         anytime = checks.flag("anytime", anytime)

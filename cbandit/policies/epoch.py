@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from numpy.typing import ArrayLike
@@ -47,6 +47,7 @@ from cbandit.policies.base import Policy, locked
 from cbandit.policies.checks import COST_COUNT
 from cbandit.policies.choices import Asked, Data, News, Place
 from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.keywords import GPKeywords
 from cbandit.policies.paired import Paired
 from cbandit.policies.words import counted
 from cbandit.posterior.beliefs import Beliefs
@@ -267,7 +268,7 @@ class EpochPenalty(GPPolicy):
         inner: str = "ucb",
         reuse: bool = True,
         kappa: ArrayLike | None = None,
-        **common: Any,
+        **common: Unpack[GPKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         costs = counted(costs, COST_COUNT)

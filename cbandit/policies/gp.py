@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import torch
 from numpy.typing import ArrayLike
@@ -41,7 +41,7 @@ from cbandit.errors import CBanditError
 from cbandit.explain import Rival
 from cbandit.explore import TS, UCB, Explore, Rand, clip
 from cbandit.policies.acquire import Acquired, Estimates
-from cbandit.policies.base import POLICY, Policy, Posterior, locked
+from cbandit.policies.base import Policy, Posterior, locked
 from cbandit.policies.budget import Account, Budgets, Promise, Standing
 from cbandit.policies.censored import Awaited
 from cbandit.policies.chances import log_chance, trusted
@@ -66,13 +66,13 @@ from cbandit.policies.choices import (
 from cbandit.policies.failing import Failing, Result, begun, belief_of, noted
 from cbandit.policies.failures import Barred, lasting, remaining
 from cbandit.policies.history import STATES
+from cbandit.policies.keywords import GP_POLICY, PolicyKeywords
 from cbandit.policies.late import Arrivals, Knowledge, absorbed_apart, absorbed_loose
 from cbandit.policies.outliers import Readings, bounded_data
 from cbandit.policies.retired import Retired, category_of, offered
 from cbandit.policies.share import Rounds, waiting_round
 from cbandit.policies.sliding import Windowed, allowance
 from cbandit.posterior.beliefs import Beliefs
-from cbandit.posterior.engines.choice import ENGINES
 from cbandit.posterior.links import BINARY
 from cbandit.posterior.look import Best, Block, Score, scan, scorer
 from cbandit.posterior.observations import Ahead
@@ -115,31 +115,6 @@ LEARNED_NOISE = (
     "noise= cannot go with a cb.GP.linear that learns the noise: state the belief's, "
     "cb.GP.linear(space, noise=...)"
 )
-
-GP_POLICY = {
-    "clip": """``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
-        subtracted, ``[-G, G]``; in spreads where a belief is standardised.""",
-    "engine": "one of " + ", ".join(f'``"{name}"``' for name in ENGINES) + ".",
-    "feedback": "``None``, :class:`~cbandit.Delayed` or :class:`~cbandit.Sliding`.",
-    "pending": """``"ignore"`` outstanding choices, or ``"hallucinate"``: count their
-        variance and keep their mean, so that several in a row are several places.
-        ``None``: the latter for GPUCB, CKB, RPOL and CONFIG with UCB and without
-        ``Delayed``, the former elsewhere.""",
-    "failures": """``None``: where actions fail is learned. At the first
-        ``tell(choice, failed=True)`` a belief about the probability to fail is made,
-        from all that was measured; what fails with a probability above one half is not
-        asked for while anything else is left. An action that failed once may be asked
-        for again. ``False``: what has failed is never asked for again, and nothing is
-        said of others. So it is too where the rule is not one score alone (SafeOpt,
-        StageOpt, BoTorchPolicy, ADMMBO, OPB), for arms known by their covariance alone,
-        and for contexts of more than eight numbers.""",
-    "share": """of all rounds so far at least this share is to be within all limits, a
-        number or ``(*trials,)``, as far as today's beliefs can tell: a control moves
-        the confidence that rounds ask for (see ``ask(confidence=)``, which goes before
-        it), up while too few were within, down while there is room. Rounds whose costs
-        never came do not count. ``None``: no such share.""",
-    **POLICY,
-}
 
 
 class Waiting(NamedTuple):
@@ -358,7 +333,7 @@ class GPPolicy(Policy):
         pending: str | None = None,
         share: ArrayLike | None = None,
         failures: bool | None = None,
-        **common: Any,
+        **common: Unpack[PolicyKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         beliefs, m = functions_of(reward, costs)

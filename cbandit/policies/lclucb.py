@@ -24,7 +24,7 @@ constraints, 2024, Algorithms 1 and 5.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Unpack
 
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -34,6 +34,7 @@ from cbandit.actions import Actions
 from cbandit.beliefs.linear import Linear
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.dual import Scheduled
+from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.linear import ROWS, Bounds, Plane
 from cbandit.policies.safe.stagewise import Stage, Stagewise
@@ -86,7 +87,7 @@ class LCLUCB(Stagewise):
         alpha: ArrayLike | None = None,
         beta: Scheduled | None = None,
         largest: ArrayLike | None = None,
-        **common: Any,
+        **common: Unpack[PolicyKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         super().__init__(

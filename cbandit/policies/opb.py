@@ -39,7 +39,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from numpy.typing import ArrayLike
@@ -57,6 +57,7 @@ from cbandit.policies.base import SAFE_START, locked
 from cbandit.policies.checks import listed
 from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.gp import GPPolicy, GPState, told_blocks
+from cbandit.policies.keywords import GPKeywords, Keywords
 from cbandit.policies.safe.action import Safe, SafeAction, numbered
 from cbandit.policies.safe.arms import Arms, bound_unpulled
 from cbandit.policies.safe.bounds import FEW, Scales, Trust, bounds_of
@@ -102,7 +103,7 @@ class CountOPB(Stagewise):
         delta: float = 0.1,
         alpha: ArrayLike | None = None,
         largest: ArrayLike | None = None,
-        **common: Any,
+        **common: Unpack[Keywords],
     ) -> None:
         self.settings = stated(self, locals())
         if not isinstance(actions, Finite | ProductGrid):
@@ -113,9 +114,9 @@ class CountOPB(Stagewise):
             raise CBanditError(
                 "horizon must be given: OPB's widths rest on it; got none"
             )
-        common = common | {"horizon": horizon}
+        beliefs = Counts, reward, costs
         super().__init__(
-            actions, Counts, reward, costs, safe, delta, alpha, largest, **common
+            actions, *beliefs, safe, delta, alpha, largest, horizon=horizon, **common
         )
         self._start(Arms(self.actions, self._subgaussian, self.dtype))
         log = math.log(2 * (self.m + 1) * int(actions.size) * horizon / self.delta)
@@ -181,7 +182,7 @@ class GPOPB(GPPolicy):
         delta: float = 0.1,
         alpha: ArrayLike | None = None,
         largest: ArrayLike | None = None,
-        **common: Any,
+        **common: Unpack[GPKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         self.delta = checks.share("delta", delta)

@@ -25,7 +25,7 @@ constraints, 2024, Algorithms 2 and 5.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Unpack
 
 import torch
 from numpy.typing import ArrayLike
@@ -39,6 +39,7 @@ from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.dual import Scheduled
+from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe, numbered
 from cbandit.policies.safe.estimate import must_hold
 from cbandit.policies.safe.linear import ROWS, Plane
@@ -79,7 +80,7 @@ class OPLB(Stagewise):
         solver: str = "ascent",
         beta: Scheduled | None = None,
         largest: ArrayLike | None = None,
-        **common: Any,
+        **common: Unpack[PolicyKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         checks.one_of("solver", solver, "l1", "ascent")

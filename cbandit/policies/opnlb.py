@@ -20,7 +20,7 @@ constraints, 2024, Algorithm 4.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Unpack
 
 import torch
 from numpy.typing import ArrayLike
@@ -32,6 +32,7 @@ from cbandit.actions import Actions, Finite
 from cbandit.beliefs.classes import FiniteClass
 from cbandit.errors import CBanditError
 from cbandit.policies.choices import Asked, Decision
+from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe, numbered
 from cbandit.policies.safe.arms import Arms
 from cbandit.policies.safe.classes import (
@@ -77,7 +78,7 @@ class OPNLB(Stagewise):
         delta: float = 0.1,
         alpha: ArrayLike | None = None,
         largest: ArrayLike | None = None,
-        **common: Any,
+        **common: Unpack[PolicyKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         if not isinstance(actions, Finite):

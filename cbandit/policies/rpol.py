@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB, Explore
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.keywords import GPKeywords
 
 
 class RPOL(GPPolicy):
@@ -84,7 +85,7 @@ class RPOL(GPPolicy):
         penalty: str = "observation",
         restart: int | None = None,
         forget: bool = False,
-        **common: Any,
+        **common: Unpack[GPKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         checks.one_of("penalty", penalty, "observation", "estimate")

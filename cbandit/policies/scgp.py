@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import torch
 from numpy.typing import ArrayLike
@@ -36,6 +36,7 @@ from cbandit.errors import CBanditError
 from cbandit.explore import Explore
 from cbandit.policies.checks import COST_COUNT
 from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.keywords import BeliefKeywords
 from cbandit.policies.words import counted
 
 
@@ -81,8 +82,9 @@ class SCGPUCB(GPPolicy):
         explore: Explore | None = None,
         schedule: int = 1,
         slater: ArrayLike | None = None,
-        clip: Any = None,
-        **common: Any,
+        clip: ArrayLike | None = None,
+        horizon: int | None = None,
+        **common: Unpack[BeliefKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         costs = counted(costs, COST_COUNT)
@@ -99,6 +101,7 @@ class SCGPUCB(GPPolicy):
             costs=costs,
             explore=explore,
             clip=clip,
+            horizon=horizon,
             start=0.0,
             observed_costs=True,
             **common,

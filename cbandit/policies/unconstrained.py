@@ -6,7 +6,7 @@ width), and ``argmax`` of a joint draw of the posterior.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.explore import TS, UCB
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.keywords import GPKeywords
 
 
 class GPUCB(GPPolicy):
@@ -35,7 +36,12 @@ class GPUCB(GPPolicy):
     hallucinates = True
 
     def __init__(
-        self, actions: Actions, *, reward: GP, explore: UCB | None = None, **common: Any
+        self,
+        actions: Actions,
+        *,
+        reward: GP,
+        explore: UCB | None = None,
+        **common: Unpack[GPKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         super().__init__(actions, reward=reward, costs=None, explore=explore, **common)
@@ -60,7 +66,12 @@ class GPTS(GPPolicy):
     usual = TS()
 
     def __init__(
-        self, actions: Actions, *, reward: GP, explore: TS | None = None, **common: Any
+        self,
+        actions: Actions,
+        *,
+        reward: GP,
+        explore: TS | None = None,
+        **common: Unpack[GPKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         super().__init__(actions, reward=reward, costs=None, explore=explore, **common)

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checks
@@ -91,9 +92,9 @@ class Contexts:
 
     def __init__(
         self,
-        contexts: Any,
-        rewards: Any,
-        costs: Any,
+        contexts: ArrayLike,
+        rewards: ArrayLike,
+        costs: ArrayLike,
         actions: Actions | None = None,
         thresholds: Any = 0.0,
         minimise: bool = False,

@@ -14,6 +14,7 @@ from cbandit._core.randomness import Trials, trial_range
 from cbandit.actions import Actions
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError, HorizonError
+from cbandit.policies.keywords import Observed, Values
 from cbandit.policies.words import Senses
 from cbandit.problems.protocol import Problem
 
@@ -45,10 +46,10 @@ class Policy(Protocol):
     def ask(
         self,
         *,
-        among: Any = None,
-        actions: Any = None,
-        observed_costs: Any = None,
-        context: Any = None,
+        among: Values | None = None,
+        actions: Actions | Values | None = None,
+        observed_costs: Observed | None = None,
+        context: Values | None = None,
     ) -> Choice:
         """Begin a round and choose its action."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from cbandit.explore import UCB
 from cbandit.policies.base import Policy, locked
 from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.ckb import CKB
+from cbandit.policies.keywords import PolicyKeywords
 from cbandit.problems.contexts import Contexts
 from cbandit.problems.language_models import FEATURES, MISSING, routing
 
@@ -147,7 +148,7 @@ class ParetoRouter(Policy):
         costs: int = 1,
         known: int | None = None,
         penalty: float = 0.0,
-        **common: Any,
+        **common: Unpack[PolicyKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         super().__init__(actions, costs, **common)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Unpack
 
 import torch
 from numpy.typing import ArrayLike
@@ -18,6 +18,7 @@ from cbandit.errors import CBanditError
 from cbandit.policies.base import SAFE_START, Policy, Posterior, locked
 from cbandit.policies.checks import listed, named_points
 from cbandit.policies.choices import Asked, News, Told
+from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe, SafeAction
 from cbandit.policies.safe.bounds import Scales
 from cbandit.policies.safe.estimate import Block, SafeEstimate, must_hold
@@ -107,7 +108,7 @@ class Stagewise(Policy):
         delta: float,
         alpha: ArrayLike | None,
         largest: ArrayLike | None,
-        **common: Any,
+        **common: Unpack[PolicyKeywords],
     ) -> None:
         beliefs, names = [reward, *listed(costs, kind)], names_of(costs)
         for j, belief in enumerate(beliefs):

@@ -12,9 +12,9 @@ value over all arms minus the value reached.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import devices
@@ -28,7 +28,7 @@ SMALL = 2**16  # arms times trials that leave the device to be solved on the hos
 HELD = 2**31  # bytes of bounds that are kept rather than computed again in every pass
 
 
-def best_policy(u_r: Any, u_c: Any, tau: Any) -> Distribution:
+def best_policy(u_r: ArrayLike, u_c: ArrayLike, tau: ArrayLike) -> Distribution:
     """Return the distribution of largest expected ``u_r`` that keeps the limits.
 
     Args:
@@ -63,7 +63,7 @@ def best_policy(u_r: Any, u_c: Any, tau: Any) -> Distribution:
     return solution.distribution
 
 
-def solve_policy(u_r: Any, u_c: Any, tau: Any) -> PolicySolution:
+def solve_policy(u_r: ArrayLike, u_c: ArrayLike, tau: ArrayLike) -> PolicySolution:
     """Solve like :func:`best_policy`; return value, multipliers and certificate too.
 
     An infeasible trial is flagged; it never raises.
@@ -74,11 +74,11 @@ def solve_policy(u_r: Any, u_c: Any, tau: Any) -> PolicySolution:
         tau: ``(*trials, m)``, or one number for all.
     """
     device = None
-    on_device = all(isinstance(v, Tensor) and v.is_cuda for v in (u_r, u_c, tau))
-    if on_device and u_r.numel() <= SMALL:
+    tensors = [v for v in (u_r, u_c, tau) if isinstance(v, Tensor) and v.is_cuda]
+    if len(tensors) == 3 and tensors[0].numel() <= SMALL:
         # every step needs the answer of the last one, which the host has at once
-        device = u_r.device
-        u_r, u_c, tau = devices.host(u_r, u_c, tau)
+        device = tensors[0].device
+        u_r, u_c, tau = devices.host(*tensors)
     reward, cost, limit, trials = checked(u_r, u_c, tau)
     count, m, size = cost.shape
     # a few trials at a time: arms stay in the cache, slow trials hold up few others

@@ -1,0 +1,109 @@
+"""The keywords of policies: their types, and the help of those that all share.
+
+A policy names its own keywords and hands these on, ``**common: Unpack[GPKeywords]``,
+so that editors and type checkers know them. A class that lists one of them itself
+takes the smaller group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypedDict
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from cbandit._core.randomness import Trials
+from cbandit.beliefs.feedback import Delayed, Sliding
+from cbandit.posterior.engines.choice import ENGINES
+
+#: the arguments that policies share, with their help
+POLICY = {
+    "thresholds": """what costs are compared with, 0 unless given: a number, ``(m,)``,
+        ``(*trials, m)`` or, where no two costs differ, ``(*trials, 1)``; or a
+        callable of the round that gives one of these. Of costs by name,
+        ``costs={"latency": gp}``, by name too: ``{"latency": "<= 20"}``; named costs
+        without any are limited at 0, and a warning says so. A cost with ``">= 0.9"``
+        is to stay above it. What has two limits is two costs, told twice: ``{"low":
+        ">= 0.2", "high": "<= 0.8"}``.""",
+    "minimise": """whether the reward is to be small. It is told, and given back, as it
+        is.""",
+    "seed": "of all draws, an int from 0; one seed, one run.",
+    "trials": """``None``, how many replications run side by side, or a ``range`` of
+        their numbers (a part of a larger batch).""",
+    "device": 'where tensors live, ``"cpu"`` (the default) or ``"cuda"``.',
+    "dtype": """of arrays over the actions, ``"float64"`` or ``"float32"`` (or torch's
+        own names); float64 on the CPU and float32 on CUDA by default. float32 has
+        seven digits, for coordinates too: centre those that lie far from 0 against
+        a kernel's lengthscale, a linear kernel's above all, or take float64.""",
+    "horizon": "the last round, where one is known.",
+    "design": """how many rounds at first play a space-filling design of the set. It is
+        drawn from seed and trial alone, so that policies with one seed start alike.
+        Multipliers do not move by these rounds. Safe policies take none.""",
+}
+
+GP_POLICY = {
+    "clip": """``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
+        subtracted, ``[-G, G]``; in spreads where a belief is standardised.""",
+    "engine": "one of " + ", ".join(f'``"{name}"``' for name in ENGINES) + ".",
+    "feedback": "``None``, :class:`~cbandit.Delayed` or :class:`~cbandit.Sliding`.",
+    "pending": """``"ignore"`` outstanding choices, or ``"hallucinate"``: count their
+        variance and keep their mean, so that several in a row are several places.
+        ``None``: the latter for GPUCB, CKB, RPOL and CONFIG with UCB and without
+        ``Delayed``, the former elsewhere.""",
+    "failures": """``None``: where actions fail is learned. At the first
+        ``tell(choice, failed=True)`` a belief about the probability to fail is made,
+        from all that was measured; what fails with a probability above one half is not
+        asked for while anything else is left. An action that failed once may be asked
+        for again. ``False``: what has failed is never asked for again, and nothing is
+        said of others. So it is too where the rule is not one score alone (SafeOpt,
+        StageOpt, BoTorchPolicy, ADMMBO, OPB), for arms known by their covariance alone,
+        and for contexts of more than eight numbers.""",
+    "share": """of all rounds so far at least this share is to be within all limits, a
+        number or ``(*trials,)``, as far as today's beliefs can tell: a control moves
+        the confidence that rounds ask for (see ``ask(confidence=)``, which goes before
+        it), up while too few were within, down while there is room. Rounds whose costs
+        never came do not count. ``None``: no such share.""",
+    **POLICY,
+}
+
+
+#: actions or contexts as users give them: numbers, or values by name
+Values = ArrayLike | Mapping[str, object] | Sequence[Mapping[str, object]]
+#: the costs of every action, or on a Box a function of points
+Observed = ArrayLike | Callable[[Tensor], Tensor]
+
+
+class Keywords(TypedDict, total=False):
+    """The keywords of every policy, without its horizon."""
+
+    thresholds: ArrayLike | Mapping[str, object] | Callable[[int], object]
+    minimise: bool
+    seed: int
+    trials: Trials
+    device: torch.device | str | None
+    dtype: torch.dtype | str | None
+    design: int
+
+
+class PolicyKeywords(Keywords, total=False):
+    """The keywords of every policy."""
+
+    horizon: int | None
+
+
+class BeliefKeywords(Keywords, total=False):
+    """Those of policies on Gaussian processes, without ``horizon`` and ``clip``."""
+
+    engine: str
+    feedback: Delayed | Sliding | None
+    pending: str | None
+    failures: bool | None
+    share: ArrayLike | None
+
+
+class GPKeywords(BeliefKeywords, PolicyKeywords, total=False):
+    """Those of policies on Gaussian processes."""
+
+    clip: ArrayLike | None
