@@ -9,6 +9,8 @@ from inside import resolve, resolve_row
 from scipy.optimize import linprog
 from scipy.sparse import block_diag, csr_array
 
+from cbandit_kernels import window_price, window_price_ref
+
 KINDS = ("normal", "integers", "duplicates", "forbidden", "scales", "one row")
 
 
@@ -191,3 +193,23 @@ def test_a_row_without_a_choice_is_an_error():
     one = torch.ones(1, 1, dtype=torch.float64)
     with pytest.raises(ValueError, match="f must allow a choice in every row"):
         resolve(nothing, nothing.unsqueeze(1), one, one)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_compiled_loops_find_the_price_that_numpy_finds(kind):
+    pytest.importorskip("numba", reason="numba is not installed: numpy is used")
+    rng = np.random.default_rng(8)
+    for case in range(20):
+        f, c, target = window(rng, kind, 1)
+        turned = np.roll(f, case, 0), np.roll(c[0], case, 0)  # another last row
+        rewards, costs = np.stack([f, turned[0]]), np.stack([c[0], turned[1]])
+        begin = torch.from_numpy(rng.random((2, 2))) if case % 2 else None
+        limits = np.append(target, 0.9 * target)
+        rows = map(torch.from_numpy, (rewards, costs, limits))
+        given = *rows, begin, 1e-12, 1e-15
+        ours = window_price(*given, backend="native")
+        numpys = window_price_ref(*given)
+        assert torch.equal(ours.arms, numpys.arms)
+        assert torch.equal(ours.infeasible, numpys.infeasible)
+        for one, other in zip(ours, numpys, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)

@@ -127,10 +127,10 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
         """Return the block of each point ``(..., d)``; ``None`` if there is one."""
         if self.blocks == 1:
             return None
-        number = torch.zeros(x.shape[:-1], dtype=torch.long, device=x.device)
+        number: Tensor | None = None
         for j, count in zip(self.categories, self.options, strict=True):
-            position = x[..., j].detach().round().long()
-            number = number * count + position.clamp(0, count - 1)
+            position = x[..., j].detach().round().long().clamp(0, count - 1)
+            number = position if number is None else number * count + position
         return number
 
     def features(self, x: Tensor, frame: Frame | None = None) -> Tensor:
@@ -159,7 +159,7 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
 
     def _standardised(self, x: Tensor, frame: Frame | None) -> Tensor:
         """Return the numbers less their centres, over their spreads, ``(*b, n, k)``."""
-        z = x if len(self.numbers) == self.dim else x[..., self.numbers]
+        z = x if len(self.numbers) == self.dim else _taken(x, self.numbers)
         if any(self.logs):
             flags: Tensor = self.bent
             # where a logarithm is not wanted there may be none, nor a gradient
@@ -174,17 +174,17 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
 
     def _with(self, frame: Frame) -> Frame:
         """Return the frame of all numbers, ``(*b, k)``, given that of the open ones."""
-        shape = *frame.center.shape[:-1], -1
-        center, size = self.center.expand(shape), self.spread.expand(shape)
         if len(self.open) == len(self.numbers):
             return frame
-        center, size = center.clone(), size.clone()
+        shape = *frame.center.shape[:-1], -1
+        center = self.center.expand(shape).clone()
+        size = self.spread.expand(shape).clone()
         center[..., self.open], size[..., self.open] = frame
         return Frame(center, size)
 
     def raw(self, x: Tensor) -> Tensor:
         """Return the numbers that have no bounds, ``(..., k)``."""
-        return x[..., [self.numbers[j] for j in self.open]]
+        return _taken(x, [self.numbers[j] for j in self.open])
 
     def change(self, old: Frame, new: Frame) -> Tensor:
         """Return ``C (*b, D, D)``: features in a new frame are ``C`` times the old."""
@@ -210,6 +210,13 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
             if first is not None and second is not None:
                 same = first.unsqueeze(-1) == second.unsqueeze(-2)
         return values if same is None else values * same
+
+
+def _taken(x: Tensor, columns: Sequence[int]) -> Tensor:
+    """Return some coordinates, ``(..., k)``, as a view where they are neighbours."""
+    if columns and columns[-1] - columns[0] == len(columns) - 1:  # they ascend
+        return x[..., columns[0] : columns[-1] + 1]
+    return x[..., columns]
 
 
 def columns_of(actions: Actions) -> tuple[list[int], list[int]]:

@@ -63,34 +63,40 @@ class Readings(NamedTuple):
             bounds: what the beliefs expect there, ``(T, F)`` each.
             senses: the user's words.
         """
-        after, ends, noise, limited, doubts = self, None, None, [], []
-        count = self.least.shape[-1]
-        for told, functions in news.by_functions():
-            if ends is None or told.noise is not noise:
-                noise = told.noise
-                ends = bounds(noise)
-            # a range that was accepted once is accepted again
-            low, high = ends[0].minimum(after.least), ends[1].maximum(after.most)
+        items = news.by_functions()
+        if not items:
+            return news, self
+        # nothing is told twice of a choice, so that all can be judged at once
+        values = torch.zeros_like(self.least)
+        came, columns = torch.zeros_like(values, dtype=torch.bool), []
+        low, high = bounds(items[0][0].noise)
+        for told, functions in items:
             # indexing by a list of numbers would wait for the device
             first, last = functions[0], functions[-1] + 1
-            columns = functions if last - first > len(functions) else slice(first, last)
-            values = told.values.new_zeros(len(low), count)
-            values[:, columns] = told.values
-            came = torch.zeros_like(after.beyond[0], dtype=torch.bool)
-            came[:, columns] = told.mask().unsqueeze(-1)
-            within, outside, beyond = _bounded(values, came, low, high, after.beyond)
-            value = within.double()
-            after = Readings(
-                beyond,
-                torch.where(came, value.minimum(after.least), after.least),
-                torch.where(came, value.maximum(after.most), after.most),
-            )
-            doubts.append((values, outside, low, high))
-            limited.append(told._replace(values=within[:, columns]))
-        # wait for the device once only
-        if doubts and bool(torch.stack([doubt[1] for doubt in doubts]).any()):
-            for doubt in doubts:
-                _warn_of(senses, f"round {news.choice.t}", *doubt)
+            at = functions if last - first > len(functions) else slice(first, last)
+            mask = told.mask().unsqueeze(-1)
+            values[:, at] = torch.where(mask, told.values, values[:, at])
+            came[:, at] |= mask
+            columns.append(at)
+            if told.noise is not items[0][0].noise:
+                least, most = bounds(told.noise)
+                low, high = low.clone(), high.clone()
+                low[:, at] = torch.where(mask, least[:, at], low[:, at])
+                high[:, at] = torch.where(mask, most[:, at], high[:, at])
+        # a range that was accepted once is accepted again
+        low, high = low.minimum(self.least), high.maximum(self.most)
+        within, outside, beyond = _bounded(values, came, low, high, self.beyond)
+        if outside is not None:
+            _warn_of(senses, f"round {news.choice.t}", values, outside, low, high)
+        after = Readings(
+            beyond,
+            torch.where(came, within.minimum(self.least), self.least),
+            torch.where(came, within.maximum(self.most), self.most),
+        )
+        limited = [
+            told._replace(values=within[:, at].to(told.values))
+            for (told, _), at in zip(items, columns, strict=True)
+        ]
         split = len(news.rewards)
         return news._replace(rewards=limited[:split], costs=limited[split:]), after
 
@@ -127,7 +133,7 @@ def bounded_data(
             least = torch.where(least.isfinite(), least, average - reach)
             most = torch.where(most.isfinite(), most, average + reach)
             row, outside, beyond = _bounded(values, came, least, most, beyond)
-            if bool(outside.any()):
+            if outside is not None:
                 where = f"row {n} of the data from before"
                 _warn_of(senses, where, values, outside, least, most)
             gap = row - average
@@ -140,8 +146,10 @@ def bounded_data(
 
 def _bounded(
     values: Tensor, came: Tensor, low: Tensor, high: Tensor, beyond: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None, Tensor]:
     """Return readings kept within bounds, a mask of those moved, and ``beyond``.
+
+    The mask is ``None`` where no reading lies outside.
 
     Args:
         values: ``(T, F)``.
@@ -152,6 +160,8 @@ def _bounded(
     """
     side = ((values > high).to(beyond) - (values < low).to(beyond)) * came
     beyond = torch.where(came, torch.cat([beyond[1:], side.unsqueeze(0)]), beyond)
+    if not bool(side.any()):
+        return values, None, beyond
     limited = (side != 0) & (beyond.sum(0).abs() < MOVED)
     clamped = torch.minimum(torch.maximum(values, low), high)
     return torch.where(limited, clamped.to(values), values), limited, beyond

@@ -12,6 +12,7 @@ from cbandit_kernels.forms import (
     kernel_columns_ref,
     kernel_matrix_ref,
 )
+from cbandit_kernels.prices import Priced, window_price, window_price_ref
 from cbandit_kernels.rounds import (
     finish_round,
     finish_round_ref,
@@ -40,6 +41,7 @@ __all__ = [
     "Frame",
     "Late",
     "Look",
+    "Priced",
     "describe_native",
     "finish_round",
     "finish_round_ref",
@@ -56,4 +58,6 @@ __all__ = [
     "stream_round",
     "stream_round_ref",
     "streams_natively",
+    "window_price",
+    "window_price_ref",
 ]

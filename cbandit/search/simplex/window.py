@@ -9,20 +9,14 @@ each row plays ``argmax f - phi c``; over all rows this is one *plan*, with an a
 reward and an average spend. The programme's solution mixes at most ``m + 1`` plans, all
 of them best at the price, and so are its shares of the last row's choices.
 
-One cost: the spend of the best plan is a step function that does not rise with the
-price. Two plans, one that spends too much and one that does not, are equally good at
-one price between theirs; the best plan at that price replaces one of them, until none
-is better. Several costs: column generation, with plans as arms.
+One cost: :mod:`cbandit_kernels.prices`. Several: column generation, with plans as arms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -36,6 +30,7 @@ from cbandit.search.simplex.programme import (
     PolicySolution,
     distribution,
 )
+from cbandit_kernels import window_price
 
 RELAXED = 1e-9  # by this share more than the least excess give infeasible limits way
 
@@ -94,111 +89,14 @@ def resolve_row(f: Tensor, c: Tensor, target: Tensor, unit: Tensor) -> Price:
 # -- one cost --------------------------------------------------------------------------
 
 
-# On the host, by numpy: the numbers are few, and calls of torch cost more than they do.
-
-Numbers = npt.NDArray[Any]
-
-
-class _Plans(NamedTuple):
-    """The best plan at some price: average reward and spend, last row's choice.
-
-    All are ``(T,)``; a price may be infinite.
-    """
-
-    price: Numbers
-    reward: Numbers
-    spend: Numbers
-    last: Numbers
-
-    def where(self, chosen: Numbers, other: _Plans) -> _Plans:
-        """Return these plans in the trials ``chosen``, ``other`` elsewhere."""
-        pairs = zip(self, other, strict=True)
-        return _Plans(*(np.where(chosen, a, b) for a, b in pairs))
-
-
-class _Window:
-    """Rewards and costs of the rows, ``(T, n, K)`` each."""
-
-    def __init__(self, f: Numbers, c: Numbers) -> None:
-        self.f, self.c = f, c
-        self._flat = np.ascontiguousarray(f).ravel(), np.ascontiguousarray(c).ravel()
-        self._rows = f.shape[-1] * np.arange(f[..., 0].size).reshape(f.shape[:-1])
-
-    def planned(self, price: Numbers) -> _Plans:
-        """Return the best plan at finite prices ``(T,)``."""
-        score = self.f - price[:, None, None] * self.c
-        return self.averaged(price, score.argmax(-1))
-
-    def averaged(self, price: Numbers, at: Numbers) -> _Plans:
-        """Return the plan that plays the choices ``at (T, n)``."""
-        place = self._rows + at
-        reward, spend = (values[place].mean(-1) for values in self._flat)
-        return _Plans(price, reward, spend, at[:, -1])
-
-    def cheapest(self) -> _Plans:
-        """Return the cheapest plan; of choices that cost the same, the better one."""
-        cost = np.where(np.isneginf(self.f), np.inf, self.c)
-        least = cost.min(-1, keepdims=True)
-        at = np.where(cost <= least, self.f, -np.inf).argmax(-1)
-        return self.averaged(np.full(len(at), np.inf), at)
-
-
 def _one_price(f: Tensor, c: Tensor, target: Tensor, begin: Tensor | None) -> Price:
     """Return the price of one cost, ``c (T, n, K)``, ``target (T,)``."""
-    window = _Window(f.cpu().numpy(), c.cpu().numpy())
-    tau, device = target.cpu().numpy(), f.device
-    high, low = window.cheapest(), window.planned(np.zeros(len(tau)))
-    scale = np.maximum(np.maximum(abs(high.spend), abs(low.spend)), abs(tau))
-    infeasible = high.spend > tau + FEASIBLE * scale
-    tau = np.maximum(tau, high.spend)
-    free = low.spend <= tau  # nothing has to be paid for
-    # those of the last search, which mostly lie next to the price
-    for near in () if begin is None else begin[..., 0].cpu().numpy().T:
-        low, high = _between(low, high, tau, window.planned(near))
-    active, price = ~free, np.zeros(len(tau))
-    while active.any():
-        gap = np.where(active, low.spend - high.spend, 1.0)
-        price = np.where(active, (low.reward - high.reward) / gap, price)
-        new = window.planned(price)
-        chord = low.reward - price * low.spend
-        size = abs(low.reward) + abs(high.reward) + abs(price) * scale
-        inside = (new.spend < low.spend) & (new.spend > high.spend)
-        inside |= (new.spend == low.spend) & (new.reward > low.reward)
-        inside |= (new.spend == high.spend) & (new.reward > high.reward)
-        better = new.reward - price * new.spend > chord + ROUNDING * size
-        active = active & inside & better
-        over = new.spend > tau
-        low, high = new.where(active & over, low), new.where(active & ~over, high)
-    sure = free | (low.last == high.last)
-    gap = np.where(sure, 1.0, low.spend - high.spend)
-    share = np.where(sure, 0.0, (low.spend - tau) / gap)
-    index, shares, near = (
-        torch.from_numpy(np.stack(pair, -1))
-        for pair in (
-            (low.last, high.last),
-            (1 - share, share),
-            # an infinite price says nothing about where to begin
-            (low.price, np.where(np.isinf(high.price), 2 * price, high.price)),
-        )
-    )
-    pi = distribution(index, shares)
-    number, probability = pi.index.to(device), pi.probability.to(device)
-    doubtful = torch.from_numpy(infeasible).to(device)
-    return Price(
-        torch.from_numpy(price).unsqueeze(-1).to(device),
-        Distribution(number, probability, doubtful),
-        near.unsqueeze(-1).to(device),
-    )
-
-
-def _between(
-    low: _Plans, high: _Plans, target: Numbers, new: _Plans
-) -> tuple[_Plans, _Plans]:
-    """Return the nearest plans above and below the target, of three of them."""
-    over = new.spend > target
-    below = over & (new.price > low.price)
-    above = ~over & (new.price < high.price)
-    return new.where(below, low), new.where(above, high)
+    near = None if begin is None else begin[..., 0].cpu()
+    given = f.cpu(), c.cpu(), target.cpu(), near
+    found = window_price(*given, feasible=FEASIBLE, rounding=ROUNDING)
+    price, arms, shares, near, infeasible = (part.to(f.device) for part in found)
+    pi = Distribution(arms, shares, infeasible)
+    return Price(price.unsqueeze(-1), pi, near.unsqueeze(-1))
 
 
 # -- several costs ---------------------------------------------------------------------

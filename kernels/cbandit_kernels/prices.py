@@ -1,0 +1,180 @@
+"""The price of one cost over a window of rows: at it, the average spend is the target.
+
+At a price each row plays the choice of greatest ``reward - price * cost``; over all
+rows this is a *plan*, with an average reward and an average spend. The spend of the
+best plan is a step function that does not rise with the price. Two plans, one that
+spends too much and one that does not, are equally good at one price between theirs; the
+best plan at that price replaces one of them, until none is better.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from cbandit_kernels.backends import native
+
+__all__ = ["Priced", "window_price", "window_price_ref"]
+
+# On the host, by numpy: the numbers are few, and calls of torch cost more than they do.
+
+Numbers = npt.NDArray[Any]
+
+
+class Priced(NamedTuple):
+    """The price in each trial, and what the last row plays at it.
+
+    Args:
+        price: ``(T,)``.
+        arms: of the last row, ``(T, 2)``, by number; an unused one is last and 0.
+        shares: their probabilities, ``(T, 2)``.
+        near: prices at which the plans that are mixed are best, ``(T, 2)``.
+        infeasible: trials in which no plan reaches the target, ``(T,)``; what is said
+            of these is of the cheapest plan.
+    """
+
+    price: Tensor
+    arms: Tensor
+    shares: Tensor
+    near: Tensor
+    infeasible: Tensor
+
+
+class _Plans(NamedTuple):
+    """The best plan at some price: average reward and spend, last row's choice.
+
+    All are ``(T,)``; a price may be infinite.
+    """
+
+    price: Numbers
+    reward: Numbers
+    spend: Numbers
+    last: Numbers
+
+    def where(self, chosen: Numbers, other: _Plans) -> _Plans:
+        """Return these plans in the trials ``chosen``, ``other`` elsewhere."""
+        pairs = zip(self, other, strict=True)
+        return _Plans(*(np.where(chosen, a, b) for a, b in pairs))
+
+
+class _Window:
+    """Rewards and costs of the rows, ``(T, n, K)`` each."""
+
+    def __init__(self, f: Numbers, c: Numbers) -> None:
+        self.f, self.c = f, c
+        self._flat = np.ascontiguousarray(f).ravel(), np.ascontiguousarray(c).ravel()
+        self._rows = f.shape[-1] * np.arange(f[..., 0].size).reshape(f.shape[:-1])
+
+    def planned(self, price: Numbers) -> _Plans:
+        """Return the best plan at finite prices ``(T,)``."""
+        score = self.f - price[:, None, None] * self.c
+        return self.averaged(price, score.argmax(-1))
+
+    def averaged(self, price: Numbers, at: Numbers) -> _Plans:
+        """Return the plan that plays the choices ``at (T, n)``."""
+        place = self._rows + at
+        reward, spend = (values[place].mean(-1) for values in self._flat)
+        return _Plans(price, reward, spend, at[:, -1])
+
+    def cheapest(self) -> _Plans:
+        """Return the cheapest plan; of choices that cost the same, the better one."""
+        cost = np.where(np.isneginf(self.f), np.inf, self.c)
+        least = cost.min(-1, keepdims=True)
+        at = np.where(cost <= least, self.f, -np.inf).argmax(-1)
+        return self.averaged(np.full(len(at), np.inf), at)
+
+
+def window_price_ref(
+    f: Tensor,
+    c: Tensor,
+    target: Tensor,
+    begin: Tensor | None = None,
+    feasible: float = 0.0,
+    rounding: float = 0.0,
+    *,
+    backend: str | None = None,
+) -> Priced:
+    """Return the price at which the average spend over a window is the target.
+
+    Args:
+        f: estimated rewards, ``(T, n, K)`` float64, on the host; minus infinity forbids
+            a choice, and every row allows one.
+        c: estimated costs, likewise.
+        target: ``(T,)``.
+        begin: finite prices near which to look first, ``(T, k)``.
+        feasible: the target may be exceeded by this share of the spends.
+        rounding: a plan is better if it is by this share of rewards and spends.
+        backend: ``None``, ``"native"`` to insist on compiled loops, or ``"torch"``.
+    """
+    window, tau = _Window(f.numpy(), c.numpy()), target.numpy()
+    high, low = window.cheapest(), window.planned(np.zeros(len(tau)))
+    scale = np.maximum(np.maximum(abs(high.spend), abs(low.spend)), abs(tau))
+    infeasible = high.spend > tau + feasible * scale
+    tau = np.maximum(tau, high.spend)
+    free = low.spend <= tau  # nothing has to be paid for
+    # those of the last search, which mostly lie next to the price
+    for near in () if begin is None else begin.numpy().T:
+        low, high = _between(low, high, tau, window.planned(near))
+    active, price = ~free, np.zeros(len(tau))
+    while active.any():
+        gap = np.where(active, low.spend - high.spend, 1.0)
+        price = np.where(active, (low.reward - high.reward) / gap, price)
+        new = window.planned(price)
+        chord = low.reward - price * low.spend
+        size = abs(low.reward) + abs(high.reward) + abs(price) * scale
+        inside = (new.spend < low.spend) & (new.spend > high.spend)
+        inside |= (new.spend == low.spend) & (new.reward > low.reward)
+        inside |= (new.spend == high.spend) & (new.reward > high.reward)
+        better = new.reward - price * new.spend > chord + rounding * size
+        active = active & inside & better
+        over = new.spend > tau
+        low, high = new.where(active & over, low), new.where(active & ~over, high)
+    sure = free | (low.last == high.last)
+    gap = np.where(sure, 1.0, low.spend - high.spend)
+    share = np.where(sure, 0.0, (low.spend - tau) / gap)
+    turned = (share >= 1) | ((share > 0) & (high.last < low.last))
+    arms, shares, near = (
+        np.stack(pair, -1)
+        for pair in (
+            (low.last, high.last),
+            (1 - share, share),
+            # an infinite price says nothing about where to begin
+            (low.price, np.where(np.isinf(high.price), 2 * price, high.price)),
+        )
+    )
+    turn = turned[:, None]
+    arms, shares = (np.where(turn, v[:, ::-1], v) for v in (arms, shares))
+    found = price, arms * (shares > 0), shares, near, infeasible
+    return Priced(*map(torch.from_numpy, found))
+
+
+def window_price(
+    f: Tensor,
+    c: Tensor,
+    target: Tensor,
+    begin: Tensor | None = None,
+    feasible: float = 0.0,
+    rounding: float = 0.0,
+    *,
+    backend: str | None = None,
+) -> Priced:
+    """:func:`window_price_ref`, by compiled loops where they are at hand."""
+    if backend == "native" or (backend is None and native(f)):
+        from cbandit_kernels._native.prices import price
+
+        return Priced(*price(f, c, target, begin, feasible, rounding))
+    return window_price_ref(f, c, target, begin, feasible, rounding)
+
+
+def _between(
+    low: _Plans, high: _Plans, target: Numbers, new: _Plans
+) -> tuple[_Plans, _Plans]:
+    """Return the nearest plans above and below the target, of three of them."""
+    over = new.spend > target
+    below = over & (new.price > low.price)
+    above = ~over & (new.price < high.price)
+    return new.where(below, low), new.where(above, high)
