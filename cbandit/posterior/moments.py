@@ -35,6 +35,7 @@ from cbandit.posterior.observations import (
     Update,
     explained,
 )
+from cbandit_kernels import WeightSums, enter_weights
 
 FRESH = 256  # changes of a block, after which it is factored anew
 FRAMED = 4  # inputs from which on their mean and spread count, then twice as many;
@@ -282,14 +283,6 @@ class Moments:
         precision, values = self._worth(update), update.values
         if sign < 0:
             precision = -precision
-        sums, weighted = self._sums[place], self._weighted[place]
-        if self.fade is not None:
-            kept = self._age(self._clock[place])[:, None, None]
-            sums, weighted = sums * kept, weighted * kept
-            self._clock[place] = float(self.now)
-        row = (h * precision.unsqueeze(-1)).unsqueeze(-2)
-        self._sums[place] = sums.baddbmm_(h.unsqueeze(-1), row)
-        self._weighted[place] = weighted.baddbmm_(values.unsqueeze(-1), row)
         self._count_in(values, precision)
         for times, key, want in zip(
             self._times, update.keys, update.wanted, strict=True
@@ -300,13 +293,16 @@ class Moments:
                     del times[key]
         keys = list(enumerate(numbers))
         changes = [self._changes.get(key, 0) + 1 for key in keys]
-        if sign < 0 or self.fade is not None or max(changes) >= FRESH:
-            self._factor(place)
-            changes = [0] * len(keys)
+        stays = sign > 0 and self.fade is None
+        if stays:
+            enter_weights(self._held(), place[1], h, precision, values)
         else:
-            self._change_root(place, h * precision.sqrt().unsqueeze(-1))
+            self._add(place, h, precision, values)
+        if not stays or max(changes) >= FRESH:
+            self._factor(place)
+            self._rotate(place)
+            changes = [0] * len(keys)
         self._changes.update(zip(keys, changes, strict=True))
-        self._rotate(place)
         self._changed(numbers)
         return h
 
@@ -404,20 +400,36 @@ class Moments:
 
     # -- roots -----------------------------------------------------------------------
 
-    def _change_root(self, place: tuple[Tensor, Tensor], h: Tensor) -> None:
-        """Change roots by the observation of ``h (T, D)``, of precision 1.
+    def _held(self) -> WeightSums:
+        """Return the arrays that an observation changes."""
+        return WeightSums(
+            self._sums,
+            self._weighted,
+            self._root,
+            self._rotated,
+            self._fitted,
+            self._log_det,
+        )
 
-        With ``v = W' h`` and ``r^2 = 1 + |v|^2``, the root of ``W (I + v v')^-1 W'`` is
-        ``W (I - v v' / (r (r + 1)))``.
+    def _add(
+        self,
+        place: tuple[Tensor, Tensor],
+        h: Tensor,
+        precision: Tensor,
+        values: Tensor,
+    ) -> None:
+        """Add an observation to the sums of its blocks, which are of this round then.
+
+        A negative precision removes it. The roots stay.
         """
-        root = self._root[place].double()
-        v = h.unsqueeze(-2) @ root  # T x 1 x D
-        square = v.square().sum((-2, -1))
-        r = (1 + square).sqrt()
-        factor = (-1 / (r * (r + 1)))[:, None, None]
-        changed = torch.baddbmm(root, root @ v.mT, v * factor)
-        self._root[place] = changed.to(self._root.dtype)
-        self._log_det[place] += square.log1p()
+        sums, weighted = self._sums[place], self._weighted[place]
+        if self.fade is not None:
+            kept = self._age(self._clock[place])[:, None, None]
+            sums, weighted = sums * kept, weighted * kept
+            self._clock[place] = float(self.now)
+        row = (h * precision.unsqueeze(-1)).unsqueeze(-2)
+        self._sums[place] = sums.baddbmm_(h.unsqueeze(-1), row)
+        self._weighted[place] = weighted.baddbmm_(values.unsqueeze(-1), row)
 
     def _factor(self, place: tuple[Tensor, Tensor]) -> None:
         """Compute the roots of some blocks afresh, one a trial."""

@@ -22,6 +22,7 @@ from cbandit_kernels.rounds import (
     stream_round_ref,
 )
 from cbandit_kernels.types import SCORES, Change, Factors, Found, Frame, Late, Look
+from cbandit_kernels.weights import WeightSums, enter_weights, enter_weights_ref
 from cbandit_kernels.whole import (
     FUSED_RANK,
     joint_round,
@@ -42,7 +43,10 @@ __all__ = [
     "Late",
     "Look",
     "Priced",
+    "WeightSums",
     "describe_native",
+    "enter_weights",
+    "enter_weights_ref",
     "finish_round",
     "finish_round_ref",
     "joint_round",
