@@ -75,7 +75,8 @@ class Readings(NamedTuple):
             first, last = functions[0], functions[-1] + 1
             at = functions if last - first > len(functions) else slice(first, last)
             mask = told.mask().unsqueeze(-1)
-            values[:, at] = torch.where(mask, told.values, values[:, at])
+            new, whole = told.values, told.where is None
+            values[:, at] = new if whole else torch.where(mask, new, values[:, at])
             came[:, at] |= mask
             columns.append(at)
             if told.noise is not items[0][0].noise:

@@ -1093,7 +1093,7 @@ class Group(Value):
     def _in_units(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         """Return an engine's means and variances as means and deviations in units."""
         # the floor keeps gradients finite where nothing is uncertain
-        std = var.clamp_min(1e-300).sqrt().unsqueeze(1)
+        std = var.clamp_min(1e-300).sqrt_().unsqueeze(1)
         return self.scale.mean(mean), self._of_each(std)
 
     def by_choice(self, space: Contextual) -> bool:
@@ -1137,29 +1137,29 @@ class Group(Value):
             noise: the reading's own variance, ``(T,)``; ``None``: the belief's.
             rough: whether some data are stand-ins for feedback to come.
         """
-        links = self.scale.units().links
         center, size, known, seen = (v.unsqueeze(-1) for v in self.scale.units()[:4])
-        units = Units(center, size, known, seen, links)
         if not self.scale.standardize:
-            endless = units.seen.expand(-1, -1, x.shape[-2])
+            endless = seen.expand(-1, -1, x.shape[-2])
             return [-endless, endless]
         mean, std = self.anywhere(x)
         variance = std.square() + self.noises().unsqueeze(-1)
         if noise is not None:
             variance = (
                 variance
-                + devices.put(noise, self.prior.device)[:, None, None]
-                / units.size.square()
+                + devices.put(noise, self.prior.device)[:, None, None] / size.square()
             )
         deviation = variance.sqrt()
         learned = self.fitted or self.gp.conjugate
-        near = std < NEAR if learned and not rough else std < 0
-        deviation = deviation.maximum(torch.where(near, FINE, ROUGH))
+        near = std < NEAR
+        fine = near if learned and not rough else torch.zeros_like(near)
+        deviation = deviation.maximum(torch.where(fine, FINE, ROUGH))
+        known = known & (seen >= LEAST)
         places = [count >= PLACES for count in self.engine.history.distinct()]
-        wide = devices.put(places, self.prior.device)[:, None, None] | (std < NEAR)
-        known = units.known & (units.seen >= LEAST) & wide
-        reach = torch.where(known, REACH * deviation * units.size, torch.inf)
-        center = units.center + mean * units.size
+        if not all(places):
+            wide = devices.put(places, self.prior.device)[:, None, None]
+            known = known & (wide | near)
+        reach = torch.where(known, REACH * deviation * size, torch.inf)
+        center = center + mean * size
         return [center - reach, center + reach]
 
     def pathwise(self, streams: Streams) -> Pathwise:

@@ -42,6 +42,7 @@ FRAMED = 4  # inputs from which on their mean and spread count, then twice as ma
 # before that the first one is their origin
 ALIKE = 1e-12  # a spread below this share of the mean is its rounding
 FEW = 4  # points a block, up to which blocks are multiplied side by side
+MANY = 64  # blocks from which on those without observations are left out
 HELD = 1 << 23  # numbers up to which rows of points are kept where sums fade
 TOGETHER = 1 << 23  # numbers of the blocks that are copied for that at once
 
@@ -613,10 +614,30 @@ class Moments:
 
     def _rows(self, contexts: Tensor, h: Tensor) -> Recent:
         """Return the moments of rows with features ``(T, n, D)``."""
-        root = self._root
-        half = h.to(root).unsqueeze(1) @ root
-        fades = half if self.fade is not None else None
-        return Recent(contexts, h, fades, *self._moments(half, slice(None)))
+        root, wide = self._root, h.to(self._root).unsqueeze(1)
+        met = self._met()
+        if met is None:
+            half = wide @ root
+            fades = half if self.fade is not None else None
+            return Recent(contexts, h, fades, *self._moments(half, slice(None)))
+        mean, var = self._moments(wide @ root[:, met], met)
+        prior = torch.linalg.vecdot(wide, wide).mT.double()  # T x n x 1
+        shape = *prior.shape[:-1], self.blocks
+        zeros = mean.new_zeros(self.trials, self.functions, *shape[1:])
+        means = zeros.index_copy_(-1, met, mean)
+        return Recent(
+            contexts, h, None, means, prior.expand(shape).index_copy(-1, met, var)
+        )
+
+    def _met(self) -> Tensor | None:
+        """Return the blocks that were observed, if these are few; else ``None``.
+
+        A device would be waited for, and reads all of them soon.
+        """
+        if self.blocks < MANY or self.fade is not None or self._log_det.is_cuda:
+            return None
+        met = self._log_det.any(0).nonzero().flatten()
+        return met if 2 * len(met) < self.blocks else None
 
     def _keeps(self, rows: int) -> bool:
         """Return whether so many rows of all blocks are kept from look to look."""

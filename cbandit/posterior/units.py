@@ -378,7 +378,8 @@ class Scale(Value):
         if not self.standardize:
             return mean + self.means.unsqueeze(-1)
         gap, size, constants = self._frame(mean.dtype)
-        return (mean[:, :-1] - gap * mean[:, -1:]) / size + constants
+        above = mean[:, :-1] - gap * mean[:, -1:]
+        return above.div_(size).add_(constants)
 
     def _frame(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Return how an engine's mean enters units: gap, size, constant, ``(T, f, 1)``.

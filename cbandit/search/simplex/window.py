@@ -65,7 +65,7 @@ def resolve(
         unit: what an excess of each cost is compared with, ``(T, m)``, above 0.
         begin: prices to begin with, as ``near`` of an earlier :class:`Price`.
     """
-    if not bool((f > -torch.inf).any(-1).all()):
+    if not bool((f.amax(-1) > -torch.inf).all()):
         raise CBanditError("f must allow a choice in every row; got a row without any")
     if c.shape[1] == 1:
         return _one_price(f, c[:, 0], target[:, 0], begin)
