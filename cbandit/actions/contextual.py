@@ -103,13 +103,13 @@ class Contextual(Actions):
     def candidates(self, values: Tensor) -> Tensor:
         """Return all choices in contexts ``(*b, k)``, as points ``(*b, N, d)``."""
         rows = self._rows.expand(*values.shape[:-1], -1, -1).clone()
-        rows[..., self._shown] = values.to(rows).unsqueeze(-2)
+        rows[..., self._places] = values.to(rows).unsqueeze(-2)
         return rows
 
     def of_first(self, values: Tensor) -> Tensor:
         """Return the first choice in contexts ``(*b, k)``, as points ``(*b, d)``."""
         rows = self._rows[0].expand(*values.shape[:-1], -1).clone()
-        rows[..., self._shown] = values.to(rows)
+        rows[..., self._places] = values.to(rows)
         return rows
 
     @cached_property
@@ -127,8 +127,16 @@ class Contextual(Actions):
         every = self._menu.block(0, self._menu.size)
         return self.joined(every, every.new_zeros(len(every), len(self._shown)))
 
+    @cached_property
+    def _places(self) -> slice | Tensor:
+        """The coordinates of the contexts; as a slice they are written to faster."""
+        first, count = int(self._shown[0]), len(self._shown)
+        if self._shown.tolist() == list(range(first, first + count)):
+            return slice(first, first + count)
+        return self._shown
+
     def __getstate__(self) -> dict[str, Any]:
-        computed = {"_rows", "categorical"}
+        computed = {"_rows", "_places", "categorical"}
         return {name: v for name, v in vars(self).items() if name not in computed}
 
     def read(self, context: Any, batch_shape: tuple[int, ...]) -> Tensor:
@@ -240,7 +248,7 @@ class Shown:
             return menu, mask
         if not space.levelled:
             points = space.candidates(values)
-            return Finite(points if batched else points[0]), mask
+            return Finite.of_row(points if batched else points[0]), mask
         count = space.domain.size // space.size  # of contexts
         here = self._number().unsqueeze(-1) == torch.arange(count, device=values.device)
         whole = here.unsqueeze(1).expand(-1, space.size, -1)

@@ -56,6 +56,18 @@ class Finite(Actions):
         self.batch_shape = tuple(base.shape[:-2])
         self.size, self.dim = int(self.all.shape[-2]), int(self.all.shape[-1])
 
+    @classmethod
+    def of_row(cls, points: Tensor) -> Finite:
+        """Return the set of a round's points, which are checked and nobody else's.
+
+        Args:
+            points: ``(N, d)`` or ``(trials, N, d)``.
+        """
+        out = object.__new__(cls)
+        out.all, out.batch_shape = points, tuple(points.shape[:-2])
+        out.size, out.dim = points.shape[-2:]
+        return out
+
     def points(self, index: ArrayLike) -> Tensor:
         """Return the coordinates ``(*index.shape, d)`` of the numbered actions.
 
