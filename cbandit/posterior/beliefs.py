@@ -578,8 +578,7 @@ class Beliefs(Value):
         parts = []
         for group in self.groups:
             names = ["reward" if f == 0 else f"cost {f}" for f in group.functions]
-            chosen = group.held.plan
-            parts.append(f"{', '.join(names)}: {chosen.name} ({chosen.why})")
+            parts.append(f"{', '.join(names)}: {group.held.describe()}")
         if self.ranks.size > 1:
             split = not all(group.held.keeps_all for group in self.groups)
             parts.append(f"{self.ranks}: {'a part of the set' if split else 'all'}")

@@ -118,6 +118,10 @@ class Engine:
         """Return whether it stores this stretch of the set; ``None``: all of it."""
         return True
 
+    def describe(self) -> str:
+        """Say which engine it is, and why."""
+        return f"{self.plan.name} ({self.plan.why})"
+
     # -- changes ---------------------------------------------------------------------
 
     def clear(self, functions: int) -> None:

@@ -9,9 +9,10 @@ change, come from the small float64 system.
 Each change leaves a rounding error in the variance, which stays when the variance falls
 and would hide small deviations under noise below 1e-5 of the prior variance. There, a
 variance that has fallen to a tenth is solved for from the small system before the set
-is looked at: each action a few times in a life. Deviations are within 1e-8 of the
-prior's down to noise of 1e-12 (in float32 within 1e-3), unless actions lie so close
-that rounded kernel values no longer tell them apart.
+is looked at: each action a few times in a life. Of variances that a refresh has just
+computed in float64, only those below a millionth of the prior's need it. Deviations are
+within 1e-8 of the prior's down to noise of 1e-12 (in float32 within 1e-3), unless
+actions lie so close that rounded kernel values no longer tell them apart.
 
 Outstanding choices count in a second array of variances, which stands for the data and
 these choices together. It is kept from look to look: a choice enters it once, when it
@@ -70,6 +71,7 @@ class Swept(Engine):
     CHECK_EARLY = (16, 64, 256)  # in a narrow dtype, whose errors may show at once
     CHECK_ACTIONS = 32
     FALLEN = 0.1  # of a variance: below this share it is solved for again
+    LOST = 1e-6  # of the prior's: a variance below it is too near a refresh's rounding
     SOLVED_TOGETHER = 1 << 12
     NARROW = 1e-2  # off by more after a refresh: the dtype is too narrow
 
@@ -106,6 +108,11 @@ class Swept(Engine):
         self.drift = 0.0
         self.refreshes = 0
         self._warned = False
+
+    def describe(self) -> str:
+        """Say which engine it is, why, and how it stores the kernel's rows."""
+        words = filter(None, (self.plan.why, self.rows.remark))
+        return f"{self.plan.name} ({'; '.join(words)})"
 
     def covers(self, stretch: tuple[int, int] | None) -> bool:
         """Return whether it stores this stretch of the set; ``None``: all of it."""
@@ -208,7 +215,10 @@ class Swept(Engine):
             self._compute_afresh()
             self._floor = self._opened = None
             if self.history.sharp_together():
-                self._floor = self._solve_for_fallen(self.var, self._floor)
+                share = self.LOST if self.dtype == torch.float64 else self.FALLEN
+                lost = torch.full_like(self.var, share * self._scale**2)
+                self._solve_for_fallen(self.var, lost)
+                self._floor = self.FALLEN * self.var
 
     def _compute_afresh(self) -> None:
         used = self.history.used

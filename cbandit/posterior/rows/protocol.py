@@ -56,6 +56,8 @@ class Rows(ABC):
     """Whether whole rows are stored; they are faster to compute than to read."""
     by_features = True
     """Whether :meth:`path` draws by random features, which not all kernels have."""
+    remark = ""
+    """What a user should know about how they are stored, in words."""
 
     def __init__(self, prior: Prior) -> None:
         self.prior, self._lots = prior, Lots(prior)
