@@ -66,6 +66,15 @@ def a_million_actions(names):
     assert best.x.tolist() == pytest.approx([0.66, 0.47], abs=0.15)
 
 
+def acquisition_rules(names):
+    rows = names["rows"]
+    assert list(rows) == ["EI", "PI", "KG", "MES"]
+    for row in rows.values():
+        assert -0.01 < row["gap"] < 0.05
+        assert row["within limit"] >= 16
+    assert max(rows, key=lambda name: rows[name]["violation"]) == "MES"
+
+
 def choosing_a_policy(names):
     ckb, rpol, opb, free = (
         names["rows"][each] for each in ("CKB-UCB", "RPOL-UCB", "OPB", "GPUCB")
@@ -133,6 +142,7 @@ CLAIMS = {
     each.__name__: each
     for each in (
         a_million_actions,
+        acquisition_rules,
         choosing_a_policy,
         ckb_in_botorch,
         in_ten_minutes,

@@ -56,12 +56,15 @@ class Rows(ABC):
     """Whether whole rows are stored; they are faster to compute than to read."""
     by_features = True
     """Whether :meth:`path` draws by random features, which not all kernels have."""
-    remark = ""
-    """What a user should know about how they are stored, in words."""
 
     def __init__(self, prior: Prior) -> None:
         self.prior, self._lots = prior, Lots(prior)
         self.clear()
+
+    @property
+    def remark(self) -> str:
+        """What a user should know about how rows are stored, or nothing."""
+        return ""
 
     @abstractmethod
     def clear(self) -> None:
