@@ -375,6 +375,25 @@ def plain_torch():
         yield
 
 
+def pretended_device(there=True):
+    """Triton's kernels are what rounds use, in its interpreter where no GPU is."""
+    from cbandit_kernels import rounds
+
+    real = rounds.on_device
+
+    def on_device(values):
+        return there and (real(values) or values.is_cpu)
+
+    return mock.patch.object(rounds, "on_device", on_device)
+
+
+def kernel_verdicts():
+    """No kernel has been checked on any device; what was known returns after it."""
+    from cbandit_kernels import checked
+
+    return mock.patch.dict(checked._verdicts, clear=True)
+
+
 def native_power(double):
     """The compiled power of two."""
     from cbandit_kernels._native.values import power

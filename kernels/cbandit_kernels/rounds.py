@@ -7,8 +7,9 @@ once a round. Three forms: :func:`stream_round` makes the columns itself, from t
 distinct actions tried; :func:`stored_round` sums them from kernel rows that are kept;
 :func:`finish_round` is given them, by a matrix product.
 
-Each has its plain-torch reference beside it, of the same signature. ``T`` trials, ``F``
-functions (the reward first), ``n`` actions, ``d`` coordinates.
+Each has its plain-torch reference beside it, of the same signature, which takes its
+place on a device where they do not agree (:mod:`cbandit_kernels.checked`). ``T``
+trials, ``F`` functions (the reward first), ``n`` actions, ``d`` coordinates.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from cbandit_kernels.backends import native, streams_natively
+from cbandit_kernels.checked import ACTIONS, Numbers, agrees, sample_frame
 from cbandit_kernels.forms import kernel_columns_ref
 from cbandit_kernels.scores import score_ref
 from cbandit_kernels.types import Change, Found, Frame, Look
@@ -31,6 +33,10 @@ __all__ = [
     "stream_round",
     "stream_round_ref",
 ]
+
+VALUES = 1 << 25  # kernel values that are made together
+
+TRIED = 9  # actions, in a sample that checks a kernel
 
 
 def finish_round_ref(
@@ -90,15 +96,41 @@ def finish_round(
     backend: str | None = None,
 ) -> Found:
     """Do as :func:`finish_round_ref`, fused: by Triton on CUDA, compiled on the CPU."""
-    if backend == "triton" or (backend is None and mean.is_cuda):
-        from cbandit_kernels._triton.rounds import finish
-
-        return finish(columns, change, mean, var, look, start, draw)
+    known = columns, change, mean, var, look, start, draw
+    if backend == "triton" or (backend is None and _finishes(mean, change, look, draw)):
+        return _launch_finish(*known)
     if backend == "native" or (backend is None and native(mean)):
         from cbandit_kernels._native.rounds import finish as finish_natively
 
-        return finish_natively(columns, change, mean, var, look, start, draw)
-    return finish_round_ref(columns, change, mean, var, look, start, draw)
+        return finish_natively(*known)
+    return finish_round_ref(*known)
+
+
+def _launch_finish(
+    columns: Tensor,
+    change: Change,
+    mean: Tensor,
+    var: Tensor,
+    look: Look,
+    start: int,
+    draw: Tensor | None,
+) -> Found:
+    from cbandit_kernels._triton.rounds import finish
+
+    return finish(columns, change, mean, var, look, start, draw)
+
+
+def _finishes(mean: Tensor, change: Change, look: Look, draw: Tensor | None) -> bool:
+    """Whether the device's kernel can be trusted with such a round."""
+    if not on_device(mean):
+        return False
+    count = change.spread.shape[-1]
+
+    def columns(numbers: Numbers) -> tuple[object, ...]:
+        return (numbers.values(numbers.trials, count, ACTIONS),)
+
+    known = change, mean, look, draw
+    return agrees("finish", _launch_finish, finish_round_ref, known, None, columns)
 
 
 def stored_round_ref(
@@ -176,7 +208,12 @@ def stream_round_ref(
     x, y = frame(points), frame(tried.to(points.dtype))
     if points.dim() == 2 and x.shape[1] == 1:
         x = x.squeeze(1)
-    columns = kernel_columns_ref(x, y, weights.to(points.dtype), kinds, frame.far)
+    weights = weights.to(points.dtype)
+    step = max(1, VALUES // max(1, y[0].shape[:-1].numel()))
+    parts = x.split(step, -2)
+    columns = torch.cat(
+        [kernel_columns_ref(part, y, weights, kinds, frame.far) for part in parts], -1
+    )
     columns = columns.expand(var.shape[0], -1, -1)
     return finish_round_ref(columns, change, mean, var, look, start, draw)
 
@@ -198,13 +235,64 @@ def stream_round(
 ) -> Found:
     """Do as :func:`stream_round_ref`, fused: by Triton on CUDA, compiled on the CPU."""
     known = (points, frame, tried, weights, kinds, change, mean, var, look, start, draw)
-    if backend == "triton" or (backend is None and mean.is_cuda):
-        from cbandit_kernels._triton.rounds import stream
-
-        return stream(*known)
+    if backend == "triton" or (
+        backend is None and _streams(points, frame, kinds, change, mean, look, draw)
+    ):
+        return _launch_stream(*known)
     dim = points.shape[-1]
     if backend == "native" or (backend is None and streams_natively(mean, kinds, dim)):
         from cbandit_kernels._native.rounds import stream as stream_natively
 
         return stream_natively(*known)
     return stream_round_ref(*known)
+
+
+def _launch_stream(
+    points: Tensor,
+    frame: Frame,
+    tried: Tensor,
+    weights: Tensor,
+    kinds: tuple[str, ...],
+    change: Change,
+    mean: Tensor,
+    var: Tensor,
+    look: Look,
+    start: int,
+    draw: Tensor | None,
+) -> Found:
+    from cbandit_kernels._triton.rounds import stream
+
+    return stream(
+        points, frame, tried, weights, kinds, change, mean, var, look, start, draw
+    )
+
+
+def _streams(
+    points: Tensor,
+    frame: Frame,
+    kinds: tuple[str, ...],
+    change: Change,
+    mean: Tensor,
+    look: Look,
+    draw: Tensor | None,
+) -> bool:
+    """Whether the device's kernel can be trusted with such a round."""
+    if not on_device(mean):
+        return False
+    count, dim, own = change.spread.shape[-1], points.shape[-1], points.dim() == 3
+
+    def columns(numbers: Numbers) -> tuple[object, ...]:
+        trials = numbers.trials
+        places = numbers.share(*([trials] if own else []), ACTIONS, dim).to(mean)
+        tried = numbers.share(trials, TRIED, dim)
+        weights = numbers.signed(trials, TRIED, count)
+        alike = sample_frame(numbers, frame, len(kinds), dim)
+        return places, alike, tried, weights, kinds
+
+    known, form = (change, mean, look, draw), (kinds, dim, own, frame.far)
+    return agrees("stream", _launch_stream, stream_round_ref, known, form, columns)
+
+
+def on_device(values: Tensor) -> bool:
+    """Whether these lie where Triton's kernels run."""
+    return values.is_cuda

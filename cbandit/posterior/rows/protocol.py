@@ -63,7 +63,7 @@ class Rows(ABC):
 
     @property
     def remark(self) -> str:
-        """What a user should know about how rows are stored, or nothing."""
+        """Words for users about how rows are stored, or none."""
         return ""
 
     @abstractmethod
