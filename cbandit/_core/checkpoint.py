@@ -9,7 +9,8 @@ Beside a file there may be a journal, ``FILE.journal``: one line that names the 
 digest, and records that were appended since. Each has a line of its own with its length
 and a digest of all before it and itself. What a crash left of a last record does not
 count, any other damage is an error, and a journal of a file that has been replaced is
-none.
+none. A file that may be appended to gets its journal at once, still without records, so
+that a reader can tell a journal that was lost from one that was never begun.
 
 A policy or a run notes the digests of the files that it has read or written. It does
 not replace a file that has changed since. Nor does it replace a file that it has never
@@ -80,6 +81,7 @@ def write(
     overwrite: bool = False,
     rounds: int = 0,
     apart: graph.Apart | None = None,
+    followed: bool = False,
 ) -> None:
     """Put ``content`` in the file ``path``, atomically.
 
@@ -92,6 +94,7 @@ def write(
         overwrite: replace any checkpoint of this format.
         rounds: the number of rounds in ``content``.
         apart: a part of the content that is left out.
+        followed: whether to begin a journal beside it.
     """
     target, noted = _path(path), {} if digests is None else digests
     if target.is_dir():
@@ -129,7 +132,12 @@ def write(
         for part in parts:
             file.write(part)
     noted[place] = (mark,)
-    _journal(target).unlink(missing_ok=True)  # it is of the file before
+    journal = _journal(target)
+    if not followed:
+        journal.unlink(missing_ok=True)  # it is of the file before
+        return
+    with suppress(OSError):  # the file is there, and all is in it
+        journal.write_bytes(_first(mark))
 
 
 class Entries(NamedTuple):
@@ -188,15 +196,18 @@ def append(path: object, bodies: Sequence[bytes], digests: Digests) -> bool:
     return True
 
 
-def journal_of(path: object, digests: Digests) -> list[bytes]:
-    """Return the records that follow a checkpoint, which :func:`read` has noted."""
+def journal_of(path: object, digests: Digests) -> list[bytes] | None:
+    """Return the records that follow a checkpoint, which :func:`read` has noted.
+
+    ``None``: it has no journal.
+    """
     target = _path(path)
     with open(target, "rb") as file:
         head = _head(target, file.readline(LINE).rstrip(b"\n"))
     entries = _entries(target, head)
     if digests.get(os.path.realpath(target)) != (entries.mark,):
         raise CheckpointError(f"{target} was written while it was read: load it again")
-    return entries.bodies
+    return entries.bodies if entries.end else None
 
 
 def _journal(target: Path) -> Path:

@@ -274,6 +274,8 @@ class Policy(metaclass=ABCMeta):
     #: the calls since a checkpoint that is appended to, and the time of one of them
     _journal: Journal | None = None
     _clock: float | None = None
+    #: whether the file that it was saved to last is followed by a journal
+    followed = False
     #: the set, and its label once a file was saved without it
     _labelled: tuple[Any, tuple[str, ...]] | None = None
     #: positions in categories that are not chosen any more, by name
@@ -1381,34 +1383,36 @@ class Policy(metaclass=ABCMeta):
                 tells and looks, in milliseconds whatever the size of it all. They go to
                 a file beside it, ``path.journal``, and are called again on load. The
                 first time, after 200 calls, and where something called cannot be
-                written (a function, say) the file is written whole.
+                written (a function or a pandas column, say) the file is written whole.
+                The two files belong together: copy or move both.
         """
-        if checks.flag("append", append) and self._appended(path):
+        actions = checks.flag("actions", actions)
+        if checks.flag("append", append) and self._appended(path, actions):
             return
         overwrite = checks.flag("overwrite", overwrite)
         apart = None
-        if not checks.flag("actions", actions):
+        if not actions:
             apart = graph.Apart(self.actions, self._label())
-        self._journal = None
+        self._journal, self.followed = None, append
         self.lighten(actions)
         digests, self.digests = self.digests, {}  # where files lie stays out of them
         rounds = self._now.t
         try:
             distributed.current().first(
                 lambda: checkpoint.write(
-                    path, "policy", self, digests, overwrite, rounds, apart
+                    path, "policy", self, digests, overwrite, rounds, apart, append
                 )
             )
         finally:
             self.digests = digests
-        self._journal = Journal(os.path.realpath(path)) if append else None
+        self._journal = Journal(os.path.realpath(path), actions) if append else None
 
-    def _appended(self, path: str | os.PathLike[str]) -> bool:
+    def _appended(self, path: str | os.PathLike[str], actions: bool) -> bool:
         """Append what was called to the file's journal, if that says it all."""
         journal = self._journal
         if journal is None or not journal.whole:
             return False
-        if journal.path != os.path.realpath(path):
+        if (journal.path, journal.actions) != (os.path.realpath(path), actions):
             return False
         done: bool = distributed.current().first(
             lambda: checkpoint.append(path, journal.bodies, self.digests)
@@ -1573,8 +1577,14 @@ def load(
     if actions is not None:
         give(policy._label())
     bodies = distributed.current().first(lambda: checkpoint.journal_of(path, digests))
+    if bodies is None and policy.followed:
+        warn(
+            f"{path} was saved with append=True, and {path}.journal is not there, or "
+            f"is of another file: what was appended after round {policy.t} is missing. "
+            "The two belong together: copy or move both"
+        )
     try:
-        policy.call_again(calls_in(bodies, trusted(trust)))
+        policy.call_again(calls_in(bodies or [], trusted(trust)))
     except CheckpointError as error:
         raise CheckpointError(f"{path}.journal was not read: {error}") from None
     policy.digests = digests

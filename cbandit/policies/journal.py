@@ -76,10 +76,11 @@ class Journal:
 
     Args:
         path: of the checkpoint.
+        actions: whether the checkpoint holds the set.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path, self._count = path, 0
+    def __init__(self, path: str, actions: bool = True) -> None:
+        self.path, self.actions, self._count = path, actions, 0
         #: whether every call since the checkpoint is here, or in the file
         self.whole = True
         #: one a call
@@ -93,10 +94,12 @@ class Journal:
             return
         try:
             parts = graph.written(tuple(call))
-        except Exception:  # a function, say, that has no name
+            body = b"".join(bytes(part) for part in parts)
+            calls_in([body], {})
+        except Exception:  # a function without a name, or a class that load refuses
             self.stop()
             return
-        self.bodies.append(b"".join(bytes(part) for part in parts))
+        self.bodies.append(body)
 
     def stop(self) -> None:
         """Note no more: the next save has to write all."""
