@@ -506,6 +506,22 @@ def test_values_that_are_no_outcome(value):
     assert (policy.posterior().reward.mean > before).all()
 
 
+@pytest.mark.parametrize("value", [(10**18, 1e-300), (3, 1e-200), (0.0, 0.0)])
+def test_rates_that_no_number_holds_are_refused(value):
+    actions = cb.Finite(column(0.2, 0.7))
+    policy = cb.GPUCB(actions, reward=cb.GP(rbf(), outcome=COUNT), trials=2)
+    before = policy.posterior().reward.mean
+    events, exposure = ([1, part] for part in value)
+    with pytest.raises(ValueError, match="exposure"):
+        policy.tell(policy.ask(), reward=(events, exposure))
+    with pytest.raises(ValueError, match="exposure"):
+        policy.observe(index=[0, 1], reward=(events, exposure))
+    assert torch.equal(policy.posterior().reward.mean, before)
+    policy.tell(policy.outstanding[0], reward=([1, 0], [1e-100, 1e100]))
+    policy.refit()
+    assert policy.posterior().reward.mean.isfinite().all()
+
+
 def test_policies_that_cannot_take_outcomes():
     actions = cb.Finite(column(0.2, 0.7))
     gaussian, binary = cb.GP(rbf(), noise=0.01), cb.GP(rbf(), outcome=BINARY)

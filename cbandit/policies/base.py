@@ -1045,8 +1045,10 @@ class Policy(metaclass=ABCMeta):
             return torch.where(devices.put(mask, read.device).unsqueeze(-1), read, 1.0)
 
         events, tries = tallied(name, value, outcomes, exposure, read)
-        values = devices.put(events / tries, self.device)
-        values = self.senses.turned(values, functions)
+        share = checks.measured(
+            f"{name}, over tries or exposure,", events / tries, self.dtype
+        )
+        values = self.senses.turned(devices.put(share, self.device), functions)
         return values, devices.put(tries, self.device)
 
     def _check_exposure(self, exposure: ArrayLike, counts: Sequence[int]) -> None:
@@ -1245,7 +1247,10 @@ class Policy(metaclass=ABCMeta):
             events, tries = torch.cat(parts[::2], -1), torch.cat(parts[1::2], -1)
         else:
             events, tries = tallied(name, value, outcomes, exposure, read)
-        return events / tries, tries
+        share = checks.measured(
+            f"{name}, over tries or exposure,", events / tries, self.dtype
+        )
+        return share, tries
 
     # -- what happened ---------------------------------------------------------------
 

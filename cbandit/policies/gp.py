@@ -440,7 +440,11 @@ class GPPolicy(Policy):
                 )
             inside = (limit > 0) & (limit < 1) if kind == BINARY else limit > 0
             if not bool(inside.all()):
-                what = "a probability between 0 and 1" if kind == BINARY else "a rate"
+                what = (
+                    "a probability between 0 and 1"
+                    if kind == BINARY
+                    else "a rate above 0"
+                )
                 raise CBanditError(
                     f"the threshold of {self._labels[f]} must be {what}, as its belief "
                     f"has outcome={kind!r}; got {limit.tolist()}"
