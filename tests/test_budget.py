@@ -200,6 +200,43 @@ def test_what_never_comes_stays_spent_unless_its_cost_is_told(way):
     assert policy.history()["usd"].tolist()[1] == 0.25
 
 
+def test_a_failure_in_one_trial_spends_what_was_promised_there():
+    policy = policy_of(trials=2)
+    choice = policy.ask()
+    first, other = policy.budget["usd"].promised.tolist()
+    assert first > 0
+    policy.tell(choice, failed=True, where=[True, False])
+    standing = policy.budget["usd"]
+    assert standing.spent.tolist() == [first, 0.0]
+    assert standing.promised.tolist() == [0.0, other]
+    assert standing.left.tolist() == [10.0 - first, 10.0 - other]
+    policy.tell(choice, reward=[0.0, 1.0], cost=[0.0, 0.25], where=[False, True])
+    standing = policy.budget["usd"]
+    assert standing.spent.tolist() == [first, 0.25]
+    assert standing.promised.tolist() == [0.0, 0.0]
+    # what fails at a known cost there, and is cancelled at a known cost elsewhere
+    choice = policy.ask()
+    policy.tell(choice, failed=True, where=[True, False], cost=[0.5, 0.0])
+    assert policy.budget["usd"].promised.tolist()[0] == 0.0
+    policy.tell(choice, failed=True, where=[False, True], cost=[0.0, 0.75])
+    assert policy.budget["usd"].spent.tolist() == [first + 0.5, 1.0]
+
+
+def test_the_error_counts_choices_of_the_trial_that_it_names():
+    policy = policy_of(total=torch.tensor([2.0, 2.5]), trials=2, rounds=40)
+    while True:
+        try:
+            choice = policy.ask()
+        except cb.BudgetError as error:
+            text = str(error)
+            break
+        if policy.t == 1:  # at once in the trial that is the richest
+            policy.tell(choice, reward=[0, 0], cost=[0, 0], where=[False, True])
+    waiting = policy.t - 1
+    assert "in trial 1" in text
+    assert f"promised to {waiting} outstanding" in text
+
+
 def test_without_a_budget_costs_beside_an_end_are_errors():
     policy = policy_of(thresholds={"usd": "<= 1"})
     choice = policy.ask()

@@ -123,6 +123,13 @@ class Promise(NamedTuple):
         bound = torch.where(came, 0.0, self.bound)
         return spent, self._replace(bound=bound, open=self.open & ~came)
 
+    def closed(self, where: Tensor) -> tuple[Tensor, Promise]:
+        """Return what the trials ``where (T,)`` spend, and the promise of the others.
+
+        No cost comes there any more, so all that was promised counts as spent.
+        """
+        return self.charged(self.bound, where.unsqueeze(-1).expand_as(self.open))
+
 
 class Account(NamedTuple):
     """The amounts spent of ``b`` budgets, and promised.
@@ -158,6 +165,9 @@ class Account(NamedTuple):
         for told in (*news.costs, *news.charged):
             values, came = told.wide(m)
             more, promise = promise.charged(values[:, at].to(spent), came[:, at])
+            spent = spent + more
+        if news.failed is not None:
+            more, promise = promise.closed(devices.put(news.failed, spent.device))
             spent = spent + more
         if news.cancelled:
             spent = spent + promise.bound
@@ -295,7 +305,7 @@ class Budgets:
         left = self.left(account)
         short = (least > left).double().mean(0).argmax()
         j, i = int(short), int(left[:, int(short)].argmax())
-        waits = sum(bool(promise.open.any()) for promise in account.promises.values())
+        waits = sum(bool(promise.open[i, j]) for promise in account.promises.values())
         hint = ""
         if waits:
             hint = (
