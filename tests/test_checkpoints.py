@@ -366,6 +366,8 @@ def test_a_checkpoint_without_the_set_takes_that_set_alone(tmp_path):
         with pytest.raises(cb.CheckpointError, match=r"another set"):
             cb.load(path, actions=wrong)
     assert cb.load(path, actions=cb.Finite(points)).t == 3
+    by_column = points.T.contiguous().T  # as a table's numbers lie in memory
+    assert cb.load(path, actions=cb.Finite(by_column)).t == 3
     policy.save(path)
     with pytest.raises(cb.CheckpointError, match=r"another set"):
         cb.load(path, actions=cb.Finite(other))

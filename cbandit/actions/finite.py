@@ -46,7 +46,8 @@ class Finite(Actions):
         else:
             rows = checks.tensor("points", points, None)
             rows = rows if rows.is_floating_point() else rows.double()
-            self.all = checks.finite("points", rows)
+            # in one order in memory: equal sets have one digest and give equal bits
+            self.all = checks.finite("points", rows).contiguous()
             if rows.dim() not in (2, 3) or 0 in rows.shape:
                 raise CBanditError(
                     "points must have shape (N, d), so (N, 1) on a line, or "
