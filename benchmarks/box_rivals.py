@@ -322,7 +322,7 @@ def gp(**settings: Any) -> Any:
 
 RULES: dict[str, Rule] = {
     "RPOL": partial(Asked, cb.RPOL),
-    "RPOL-TS": partial(Asked, partial(cb.RPOL, explore=cb.TS(1.0))),
+    "RPOL-TS": partial(Asked, partial(cb.RPOL, explore=cb.TS())),
     "CKB": partial(Asked, cb.CKB),
     "qLogNEI": partial(Improving, noisy_improvement),
     "LogCEI": partial(Improving, analytic_improvement),

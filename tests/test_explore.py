@@ -387,3 +387,75 @@ class TestMargins:
         actions = cb.Finite(self.GRID)
         with pytest.raises(cb.CBanditError, match=words):
             make(actions, cb.GP.default(actions))
+
+
+class TestDrawsOfTheRewardAlone:
+    """``cb.TS()`` in RPOL under default beliefs: costs are means plus a margin."""
+
+    GRID = torch.linspace(0, 1, 101, dtype=F64).unsqueeze(-1)
+
+    def test_where_nothing_is_said_of_costs(self):
+        actions = cb.Finite(self.GRID)
+        gp = cb.GP.default(actions)
+        mine = cb.GP(gpytorch.kernels.RBFKernel().double(), noise=0.1, standardize=True)
+
+        def said(explore, costs=gp, kind=cb.RPOL):
+            both = {"reward": gp, "costs": costs, "explore": explore}
+            return repr(kind(actions, **both).explore)
+
+        assert said(cb.TS()) == "TS(0.5, cost_beta=0.0, margin=1.0)"
+        assert said(cb.TS(1.0)) == "TS(1.0, cost_beta=0.0, margin=1.0)"
+        assert said(cb.TS(1.0, margin=0.0)) == said(cb.TS(), mine) == "TS(1.0)"
+        assert said(cb.TS(2.0, 1.0)) == "TS(2.0, cost_beta=1.0)"
+        for kind in (cb.CKB, cb.baselines.CONFIG):
+            assert said(cb.TS(), kind=kind) == "TS(1.0)"
+
+    @pytest.mark.parametrize("trials", [None, 2])
+    @pytest.mark.parametrize("box", [False, True])
+    def test_costs_are_means_and_a_deviation_at_the_last_choice(self, trials, box):
+        actions = cb.Box([0.0], [1.0]) if box else cb.Finite(self.GRID)
+        gp = cb.GP.default(actions)
+        gp.refit_every = None  # posteriors below are then those of the ask itself
+        policy = cb.RPOL(
+            actions, reward=gp, costs=[gp] * 2, explore=cb.TS(), trials=trials
+        )
+        batch, x = (() if trials is None else (trials,)), self.GRID[[5, 50, 95]]
+        reward = torch.tensor([0.0, 1.0, 2.0], dtype=F64).expand(*batch, 3)
+        cost = torch.tensor([[-3.0, 1.0], [-1.0, 0.0], [2.0, -2.0]], dtype=F64)
+        cost = cost.expand(*batch, 3, 2)
+        policy.observe(x=x.expand(*batch, 3, 1), reward=reward, cost=cost)
+        last = None
+        for _ in range(3):
+            choice = policy.ask()
+            taken = policy.explain(choice).taken[..., 1:]
+            posterior = policy.posterior(x=choice.x.unsqueeze(-2))
+            mean, std = posterior.costs.mean[..., 0], posterior.costs.std[..., 0]
+            expected = mean if last is None else mean + last
+            torch.testing.assert_close(taken, expected, rtol=1e-6, atol=1e-8)
+            sizes = cost.std(-2, correction=1)
+            cost = torch.cat([cost, mean.unsqueeze(-2)], -2)
+            # a margin is in units, which move with what is told
+            last = std / sizes * cost.std(-2, correction=1)
+            policy.tell(choice, reward=torch.ones(batch), cost=mean)
+
+    def test_fewer_and_smaller_excesses(self):
+        """Paired over 40 trials: a t test, at a rate of RATE under equal violations."""
+        trials, actions = 40, cb.Finite(torch.cartesian_prod(*[self.GRID[::5, 0]] * 2))
+        gp = cb.GP.default(actions)
+        gp.refit_every = None  # fits take most of the time
+
+        def excess(explore):
+            both = {"reward": gp, "costs": gp, "thresholds": 0.2}
+            policy = cb.RPOL(actions, **both, explore=explore, trials=trials, seed=3)
+            total = torch.zeros(trials, dtype=F64)
+            for _ in range(15):
+                choice = policy.ask()
+                x, y = choice.x.unbind(-1)
+                cost = x * y + 0.2 * torch.sin(9 * x)
+                total += (cost - 0.2).clamp_min(0)
+                policy.tell(choice, reward=x + y, cost=cost)
+            return total
+
+        drawn, alone = excess(cb.TS(1.0, margin=0.0)), excess(cb.TS())
+        test = stats.ttest_rel(drawn, alone, alternative="greater")
+        assert test.pvalue < RATE

@@ -263,7 +263,7 @@ class GPPolicy(Policy):
         explore: how estimates come from beliefs: :class:`~cbandit.UCB` (``cb.UCB(1.0)``
             unless given), :class:`~cbandit.TS` or :class:`~cbandit.Rand`. A class may
             set ``usual``, and ``cautious`` for where all beliefs are
-            :meth:`cbandit.GP.default`'s.
+            :meth:`cbandit.GP.default`'s; draws are :meth:`cbandit.TS.cautious` there.
         start: the first multiplier, a number, ``(*trials,)`` or ``(1 or *trials, m)``;
             ``None``: there is none, and the score must do without.
         restart: how many rounds an epoch has, or ``"doubling"``: the multiplier is back
@@ -299,7 +299,8 @@ class GPPolicy(Policy):
 
     explores: tuple[type, ...] = (UCB, TS, Rand)
     usual: Explore = UCB(1.0)  # what explore=None is
-    #: what it is where all beliefs are GP.default's, unless feedback is delayed
+    #: what it is where all beliefs are GP.default's, unless feedback is delayed; draws
+    #: that leave the costs open are then TS.cautious
     cautious: Explore | None = None
     hallucinates = False  # what pending=None is, where that goes
     #: "Delayed", "Sliding", "hallucinate" or "caution" (a margin, or a negative
@@ -337,7 +338,7 @@ class GPPolicy(Policy):
     ) -> None:
         self.settings = stated(self, locals())
         beliefs, m = functions_of(reward, costs)
-        explore = self._usual(beliefs, feedback) if explore is None else explore
+        explore = self._exploring(explore, beliefs, feedback)
         self.patient = pending == "hallucinate"
         pending = self._suited(actions, explore, feedback, pending)
         self.learns_costs, self.sees_costs = not observed_costs, observed_costs
@@ -451,12 +452,16 @@ class GPPolicy(Policy):
                 )
         return kinds
 
-    def _usual(self, beliefs: Sequence[GP], feedback: object) -> Explore:
-        """Return how to explore where the user does not say."""
+    def _exploring(
+        self, explore: Explore | None, beliefs: Sequence[GP], feedback: object
+    ) -> Explore:
+        """Return how to explore, what the user does not say filled in."""
         by_default = all(belief.unit is not None for belief in beliefs)
         if self.cautious is None or isinstance(feedback, Delayed) or not by_default:
-            return self.usual
-        return self.cautious
+            return self.usual if explore is None else explore
+        if isinstance(explore, TS) and explore.open:
+            return explore.cautious()
+        return self.cautious if explore is None else explore
 
     def _suited(
         self,

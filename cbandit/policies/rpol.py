@@ -54,7 +54,9 @@ class RPOL(GPPolicy):
             :meth:`cbandit.GP.default`'s and feedback is not delayed, so that few rounds
             end just above a limit. The paper's bounds are for no margin; with one they
             hold for limits that are tighter by it. With :class:`~cbandit.TS` it keeps
-            looking for better feasible actions, at a greater violation.
+            looking for better feasible actions; under such beliefs ``cb.TS()`` draws
+            the reward alone (:meth:`cbandit.TS.cautious`), for drawn costs violate
+            limits several times as much. No bound covers draws.
         penalty: ``"observation"``: ``Q`` gains the rectified cost observed, as in the
             paper. ``"estimate"`` (ours): ``Q`` gains ``[g_t(x_t)]_+``, because
             noise, once rectified, makes ``Q`` grow at feasible points too. Of binary
