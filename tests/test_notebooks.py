@@ -19,7 +19,7 @@ import pytest
 import torch
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
-LONG = ("ckb_in_ax", "ckb_in_botorch", "live_service")
+LONG = ("ckb_in_ax", "ckb_in_botorch", "few_evaluations", "live_service")
 NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:e[-+]?\d+)?")
 
 
@@ -95,6 +95,18 @@ def ckb_in_botorch(names):
     assert min(float(gap.norm()) for gap in gaps) > 0.1
 
 
+def few_evaluations(names):
+    best = {}
+    for name, (policy, told) in names["runs"].items():
+        over = told[:, 1].clamp_min(0)
+        assert over[0] > 0 and over[:5].mean() > 4 * over[-10:].mean()
+        assert (over[-10:] > 0).sum() <= 3
+        best[name] = float(told[over == 0, 0].max())
+        assert bool(policy.recommend().feasible)
+    first, second = best.values()
+    assert first > 1.5 and second > -3.6
+
+
 def in_ten_minutes(names):
     world = names["world"]
     assert f"{float(world.optimum(1)):.3f}" == "0.611"
@@ -145,6 +157,7 @@ CLAIMS = {
         acquisition_rules,
         choosing_a_policy,
         ckb_in_botorch,
+        few_evaluations,
         in_ten_minutes,
         own_policy,
         own_table,
