@@ -198,6 +198,9 @@ class StatedPolicy:
             **task.common,
             **beliefs,
         }
+        limits = offers["thresholds"]
+        if isinstance(limits, Mapping) and not {"costs", "m"} & beliefs.keys():
+            del offers["thresholds"]  # there are no costs that have these names
         if not getattr(kind, "no_design", ""):  # safe policies begin where it is safe
             offers["design"] = task.settings.design_in(int(problem.actions.dim))
         if kind is cb.baselines.BoTorchPolicy and "make_acquisition" not in table:

@@ -262,10 +262,18 @@ class Covariance:
         x = x.double()
         return x if self.unit is None else self.unit.of(x)
 
-    def scaled(self, x: Tensor) -> Tensor:
-        """Return scaled coordinates ``(f, *b, n, d)``, one copy per factor."""
+    def scaled(self, x: Tensor, trials: Tensor | None = None) -> Tensor:
+        """Return scaled coordinates ``(f, *b, n, d)``, one copy per factor.
+
+        Args:
+            x: ``(*b, n, d)``.
+            trials: ``(k,)``, whose hyperparameters count, ``b = k``; ``None``: all.
+        """
         x = self.inputs(x)
-        parts = [x * form.scale.unsqueeze(-2).to(x.device) for form in self.closed()]
+        scales = [form.scale.unsqueeze(-2) for form in self.closed()]
+        if trials is not None and self.batch_shape:
+            scales = [scale[trials] if scale.dim() > 2 else scale for scale in scales]
+        parts = [x * scale.to(x.device) for scale in scales]
         return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(parts)
 
     def closed(self) -> list[Form]:
@@ -363,14 +371,39 @@ class Covariance:
             return values * self.amplitude.to(values)[..., None, None]
         return values if self.amplitude == 1.0 else values * self.amplitude
 
+    def rows(self, trials: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return ``k(x_i, y)``, ``(k, n)``, by the hyperparameters of single trials.
+
+        Args:
+            trials: ``(k,)``, a trial for each point.
+            x: ``(k, d)``.
+            y: ``(n, d)``, or ``(T, n, d)`` if points differ by trial.
+        """
+        if self.forms is None or not self.batch_shape:
+            count = math.prod(self.batch_shape) if self.batch_shape else len(y)
+            every = x.new_zeros(count, 1, x.shape[-1])
+            every[trials, 0] = x
+            return self.cross(every, y)[trials, 0]
+        y = y[trials] if y.dim() > 2 else y
+        xs, ys = self.scaled(x.unsqueeze(-2), trials), self.scaled(y, trials)
+        values = self._product(xs, ys)
+        if isinstance(self.amplitude, Tensor) and self.amplitude.dim():
+            values = values * self.amplitude.to(values)[trials, None, None]
+        else:
+            values = self.times(values)
+        return values[:, 0]
+
+    def _product(self, xs: Tensor, ys: Tensor) -> Tensor:
+        """Return the product of the closed forms at scaled coordinates."""
+        values = kernel_matrix_ref(xs[0], ys[0], self.kinds[0])
+        for xf, yf, kind in zip(xs[1:], ys[1:], self.kinds[1:], strict=True):
+            values = values * kernel_matrix_ref(xf, yf, kind)
+        return values
+
     def cross(self, x: Tensor, y: Tensor) -> Tensor:
         """Return ``k(x, y) (*b, n, u)`` of ``x (*b, n, d)`` and ``y (*b, u, d)``."""
         if self.forms is not None:
-            xs, ys = self.scaled(x), self.scaled(y)
-            values = kernel_matrix_ref(xs[0], ys[0], self.kinds[0])
-            for xf, yf, kind in zip(xs[1:], ys[1:], self.kinds[1:], strict=True):
-                values = values * kernel_matrix_ref(xf, yf, kind)
-            return self.times(values)
+            return self.times(self._product(self.scaled(x), self.scaled(y)))
         needed = torch.is_grad_enabled() and x.requires_grad
         with (
             torch.set_grad_enabled(needed),
@@ -498,6 +531,19 @@ def trial_of(kernel: gpk.Kernel, trial: int) -> gpk.Kernel:
     if not kernel.batch_shape:
         return copy.deepcopy(kernel)
     return _changed(kernel, lambda value: value[trial].clone(), ())
+
+
+def load_trial(one: gpk.Kernel, kernel: gpk.Kernel, trial: int) -> None:
+    """Give ``one``, made by :func:`trial_of`, the hyperparameters of another trial."""
+    for part, whole in zip(one.modules(), kernel.modules(), strict=True):
+        if isinstance(part, gpk.Kernel):
+            pairs = zip(part.parameters(False), whole.parameters(False), strict=True)
+            for value, values in pairs:
+                value.data = values.data[trial].clone()
+            buffers = dict(part.named_buffers(recurse=False))
+            for name, values in whole.named_buffers(recurse=False):
+                if name != "active_dims":
+                    buffers[name].data = values.data[trial].clone()
 
 
 def _changed(

@@ -219,6 +219,7 @@ class Closed:
         )
         mixed = (self._count > 0) & (self._stated > 0)
         self._gap = np.where(mixed, gap * gap, 0.0)
+        self._lower = np.tri(len(self._count), dtype=bool)
         self._noise, self._mean = noise.clone(), 0.0
         self._vague = VAGUE * scale if learning.mean else 0.0
         self._lengths, self._learns = factors[-1].place.stop, learning.noise
@@ -284,8 +285,8 @@ class Closed:
             return math.inf, np.zeros_like(vector)
         half = np.log(factor.diagonal()).sum()
         inverse, _ = dpotri(factor, lower=1, overwrite_c=1)
-        inverse = np.tril(inverse)
-        inverse += np.tril(inverse, -1).T
+        # symmetric: transposed, so that it lies in memory as LAPACK left it
+        inverse = np.where(self._lower, inverse, inverse.T).T
         inverse *= root
         inverse *= root[:, None]
         usual = self._count / (lam * precision)  # how much the belief's noise counts

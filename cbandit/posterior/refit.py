@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from cbandit._core import devices
-from cbandit.posterior.covariance import trial_of
+from cbandit.posterior.covariance import load_trial, trial_of
 from cbandit.posterior.gradients import Array, Closed
 from cbandit.posterior.likelihood import (
     VAGUE,
@@ -46,11 +46,13 @@ def fit_hyperparameters(
         fitted, means = devices.put(torch.stack(learned), device)
         return fitted, means
     fitted, means = noise.clone(), torch.zeros_like(noise)
+    one = trial_of(kernel, 0) if kernel.batch_shape else kernel
     for i in range(len(noise)):
-        one = trial_of(kernel, i) if kernel.batch_shape else kernel
         part = data.trial(i)
         if part.x.shape[-2] == 0:
             continue
+        if one is not kernel:  # copying a kernel takes as long as a fit of few data
+            load_trial(one, kernel, i)
         fitted[i], means[i] = _fit_one(one, noise[i : i + 1], part, learning)
         if one is not kernel:
             parameters = dict(one.named_parameters())

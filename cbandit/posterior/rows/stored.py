@@ -63,21 +63,34 @@ class Stored(Rows):
             if count > 1:
                 self._rows[slot // self.CHUNK][:, slot % self.CHUNK].zero_()
         self._written = max(self._written, max(slots) + 1)
-        step = 1 << 14
         apart = covariance.batch_shape or actions.batch_shape
         at = devices.put(trials, prior.device) if apart else None
+        # the coordinates of a stretch stay in cache, those of all trials together
+        step = max(1 << 8, (1 << 14) // len(trials))
         for start in range(first, last, step):
             stop = min(start + step, last)
             block = actions.block(start, stop)
             if at is not None:
-                every = x.new_zeros(count, 1, x.shape[-1])
-                every[at, 0] = x
-                rows = covariance.cross(every, block)[at, 0]
+                rows = covariance.rows(at, x, block)
             else:
                 rows = covariance.cross(x, block)
-            for trial, slot, row in zip(trials, slots, rows, strict=True):
-                chunk = self._rows[slot // self.CHUNK]
-                chunk[trial, slot % self.CHUNK, start - first : stop - first] = row
+            self._keep(trials, slots, slice(start - first, stop - first), rows)
+
+    def _keep(
+        self, trials: list[int], slots: list[int], stretch: slice, rows: Tensor
+    ) -> None:
+        """Store a stretch of some rows ``(k, n)``, one for each of ``trials``."""
+        for k in sorted({slot // self.CHUNK for slot in slots}):
+            some = [i for i, slot in enumerate(slots) if slot // self.CHUNK == k]
+            trial, slot = (
+                [trials[i] for i in some],
+                [slots[i] % self.CHUNK for i in some],
+            )
+            part = rows if len(some) == len(slots) else rows[some]
+            if len(some) == 1:
+                self._rows[k][trial[0], slot[0], stretch] = part[0]
+            else:
+                self._rows[k][trial, slot, stretch] = part.to(self._rows[k].dtype)
 
     def multiply(self, weights: Tensor) -> Columns:
         """Return ``weights^T K``, by one product with each chunk of rows."""
