@@ -2,10 +2,16 @@
 
 It is made at the first failure, from all that was measured and all that has failed. It
 is binary: ``P(fails) = Phi(f)``, with a Gaussian process of variance 1 and the set's
-default kernel for ``f``, whose mean says that 5 % of all actions fail. What fails with
-an expected probability above one half is left out while anything else is left; then the
-actions that fail least likely are. One failure at an action that was never measured
-leaves it at 0.24, two at 0.41, three at 0.52.
+default kernel for ``f``, whose mean says that 5 % of all actions fail; lengthscales are
+learned. One failure at an action that was never measured leaves it at 0.24, two at
+0.41, three at 0.52.
+
+An action that fails loses the round, and next to a region that fails the belief is
+slow to pass one half: whoever asks up to there loses about every second round. So the
+bar lies half-way between one half and the least probability at any action tried so
+far, mostly a little above one quarter: one failure may be luck, two are not. Where half
+of all tries fail everywhere, the bar is one half. Where nothing is below the bar, what
+is below one half is left, and else the actions that fail least likely.
 """
 
 from __future__ import annotations
@@ -25,6 +31,7 @@ from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.observations import Part
 
 USUAL = 0.05  # of all actions, the share that fails before anything is known
+TRIED = 256  # the latest tries, among which the action least likely to fail is sought
 
 
 class Result(NamedTuple):
@@ -65,20 +72,21 @@ class Failing(NamedTuple):
     def left(self, on: Actions, mask: Tensor | None) -> Tensor:
         """Return the actions of a set that likely work, ``(T, N)`` bool.
 
-        Where none of ``mask (1 or T, N)`` does, those are left that fail least likely.
+        ``mask (1 or T, N)`` says which may be chosen.
         """
         beliefs = self.beliefs
         if on is beliefs.actions:
-            parts = [block.mean[:, 0] for block in beliefs.blocks()]
+            parts = [_height(block.mean, block.std) for block in beliefs.blocks()]
         else:
-            parts = [beliefs.anywhere(on.block(0, on.size))[0][:, 0]]
-        latent = torch.cat(parts, -1)  # above 0 where P(fails) is above one half
+            parts = [_height(*beliefs.anywhere(on.block(0, on.size)))]
+        height = torch.cat(parts, -1)
         if mask is not None:
-            latent = latent.masked_fill(~mask, torch.inf)
-        level = latent.amin(-1, keepdim=True)
-        if mask is not None and bool(level.isinf().any()):
+            height = height.masked_fill(~mask, torch.inf)
+        least = height.amin(-1, keepdim=True)
+        if mask is not None and bool(least.isinf().any()):
             raise CBanditError("among must leave an action to choose")
-        return latent <= level.clamp_min(0.0)
+        bar = self._bar().to(height)
+        return height <= torch.where(least <= bar, bar, least.clamp_min(0.0))
 
     def above(
         self, whole: Callable[[Tensor], Tensor] | None
@@ -88,13 +96,24 @@ class Failing(NamedTuple):
         It takes ``(T, n, c)`` and returns ``(T, 1, n)``; ``whole`` adds the context,
         where there is one.
         """
-        solve = self.beliefs.solver()
+        solve, bar = self.beliefs.solver(), self._bar().unsqueeze(1)
 
-        def latent(x: Tensor) -> Tensor:
-            mean: Tensor = solve(x if whole is None else whole(x))[0]
-            return mean
+        def excess(x: Tensor) -> Tensor:
+            mean, std = solve(x if whole is None else whole(x))
+            return _height(mean, std).unsqueeze(1) - bar
 
-        return latent
+        return excess
+
+    def _bar(self) -> Tensor:
+        """Return the height above which actions are left out, ``(T, 1)``."""
+        tried = _height(*self.beliefs.anywhere(self.beliefs.incumbents(TRIED)))
+        least = torch.special.ndtr(tried.amin(-1, keepdim=True))
+        return torch.special.ndtri(0.5 * (least + 0.5)).clamp_max(0.0)
+
+
+def _height(mean: Tensor, std: Tensor) -> Tensor:
+    """Return ``Phi^-1`` of the probability to fail, ``(T, n)``."""
+    return mean[:, 0] / (1 + std[:, 0].square()).sqrt()
 
 
 def noted(
