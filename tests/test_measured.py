@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from inside import Streams
 
 import cbandit as cb
 
@@ -253,3 +254,128 @@ def test_two_limits_on_one_column_are_two_columns():
     assert problem.actions.names.params(problem.actions.points(problem.best)) == {
         "threads": kept[-1]
     }
+
+
+# -- rows that failed, and outcomes of yes and no --------------------------------------
+
+SERVICE = pd.DataFrame(
+    {
+        "threads": [1, 2, 4, 4, 8, 8, 16],
+        "speed": [1.0, 2.0, 3.0, np.nan, np.nan, np.nan, 6.0],
+        "latency": [5.0, 9.0, 12.0, np.nan, np.nan, np.nan, 30.0],
+        "crashed": ["no", "no", "no", "yes", "yes", "Yes", None],
+        "slow": [False, False, True, None, None, None, True],
+    }
+)
+
+
+@pytest.mark.parametrize("failed", ["crashed", True])
+@pytest.mark.parametrize("trials", [None, 3])
+def test_rows_may_have_failed(failed, trials):
+    """4 threads fail every other time and 8 always, which is as bad as the worst."""
+    frame = SERVICE.drop(
+        columns=["slow"] if failed == "crashed" else ["slow", "crashed"]
+    )
+    problem = cb.problems.Table.from_frame(
+        frame, maximise="speed", limits={"latency": "<= 20"}, failed=failed
+    )
+    threads = problem.actions.points(torch.arange(5)).flatten()
+    assert threads.tolist() == [1, 2, 4, 8, 16]
+    assert problem.dropped == ()
+    rows = problem.evaluate(torch.tensor([1]), torch.arange(5), problem.actions.all)
+    assert rows.reward.tolist() == [1.0, 2.0, 3.0, 1.0, 6.0]
+    assert rows.costs.flatten().tolist() == [5.0, 9.0, 12.0, 30.0, 30.0]
+    assert float(problem.optimum(1)) == 3.0
+    policy = cb.baselines.Random(
+        problem.actions, thresholds=problem.thresholds, costs=["latency"], trials=trials
+    )
+    run = cb.simulate(policy, problem, 60)
+    played = run.actions.reshape(-1)
+    lost = run.failed.reshape(-1)
+    assert not bool(lost[(played != 4) & (played != 8)].any())
+    # what failed is not asked for again by a policy that does not learn from it
+    assert int(lost.sum()) >= 1
+    assert bool(run.rewards.reshape(-1)[lost].isnan().all())
+
+
+def test_a_share_of_the_readings_fails():
+    """Within five deviations of one half, of 4000 readings in 2000 trials."""
+    problem = cb.problems.Table([0.0, 1.0], [[0.0, 0.0]], failed=[0.5, 0.0], noise=1.0)
+    policy = cb.baselines.Random(problem.actions, costs=1, trials=2000)
+    streams = Streams(0, range(2000), "noise")
+    for index, share in ((0, 0.5), (1, 0.0)):
+        choice = policy.ask(among=[index])
+        lost = problem.observe(choice, streams)[2]
+        assert float(lost.double().mean()) == pytest.approx(
+            share, abs=0.056 * (share > 0)
+        )
+
+
+def test_yes_and_no_are_probabilities():
+    frame = SERVICE.drop(columns="crashed").dropna()
+    twice = pd.concat([frame, frame.assign(slow=[False, False, False, True])])
+    limits = {"slow": "<= 0.3", "latency": "<= 20"}
+    problem = cb.problems.Table.from_frame(twice, maximise="speed", limits=limits)
+    assert problem.outcomes == (None, "binary", None)
+    x = problem.actions.all
+    rows = problem.evaluate(torch.tensor([1]), torch.arange(4), x)
+    assert rows.costs[:, 0].tolist() == [0.0, 0.0, 0.5, 1.0]
+    gp = cb.GP.default(problem.actions)
+    policy = cb.CKB(
+        problem.actions,
+        reward=gp,
+        costs={"slow": cb.GP.default(problem.actions, outcome="binary"), "latency": gp},
+        thresholds=problem.thresholds,
+    )
+    run = cb.simulate(policy, problem, 25)
+    assert set(run.costs[:, 0].tolist()) <= {0.0, 1.0}
+    # drawn from the rows, they are what the rows held
+    drawn = cb.problems.Table.from_frame(
+        twice, maximise="speed", limits=limits, repeats="draw"
+    )
+    policy = cb.baselines.Random(drawn.actions, costs=limits, thresholds=limits)
+    assert set(cb.simulate(policy, drawn, 9).costs[:, 0].tolist()) <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize("limit", ["<= 0", "<= 1", ">= 2"])
+def test_a_limit_that_is_no_probability_keeps_numbers(limit):
+    frame = SERVICE.drop(columns="crashed").dropna()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        problem = cb.problems.Table.from_frame(
+            frame, maximise="speed", limits={"slow": limit}
+        )
+    assert problem.outcomes == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("failed", "words"),
+    [
+        ("speed", "must hold true and false, yes and no or 1 and 0; row 1 has 2.0"),
+        ("broken", "one column 'broken'"),
+        ("threads", "must hold true and false"),
+        (3, "failed must be a column"),
+    ],
+)
+def test_a_column_that_says_nothing_of_failures(failed, words):
+    frame = SERVICE.drop(columns="slow")
+    with pytest.raises(cb.CBanditError, match=words):
+        cb.problems.Table.from_frame(
+            frame, maximise="latency", limits={"crashed": "<= 0.5"}, failed=failed
+        )
+
+
+def test_not_all_rows_may_have_failed():
+    frame = SERVICE.iloc[3:6].drop(columns="slow")
+    with pytest.raises(cb.CBanditError, match="that did not fail"):
+        cb.problems.Table.from_frame(
+            frame, maximise="speed", limits={"latency": "<= 20"}, failed="crashed"
+        )
+
+
+@pytest.mark.parametrize(
+    "failed", [[1.0, 1.0], [0.5, 1.5], [0.5] * 3, [float("nan"), 0.0]]
+)
+def test_shares_that_are_none(failed):
+    with pytest.raises(cb.CBanditError, match="failed"):
+        cb.problems.Table([0.0, 1.0], [[0.0, 0.0]], failed=failed)

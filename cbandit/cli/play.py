@@ -61,6 +61,10 @@ def init(
         list[str] | None,
         typer.Option(metavar="COLUMN", help="Shown, not chosen; may be repeated."),
     ] = None,
+    failed: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="True, yes or 1 where a row failed."),
+    ] = None,
 ) -> None:
     """Write a commented study file from a table's columns, for `cbandit run`.
 
@@ -72,7 +76,8 @@ def init(
     --limit beside --maximise all other columns are knobs. Without --limit the other
     measured columns are kept below their medians, and where there are none the file
     asks for a limit. In tables of few rows, fractions that hardly repeat may be
-    measured too; the file marks guesses. Check it.
+    measured too; the file marks guesses. Check it. A limit on a column of true and
+    false, '<= 0.05', is one on the probability of true.
 
     Example: cbandit init data.csv --maximise throughput --limit 'latency <= 20'
     """
@@ -94,6 +99,7 @@ def init(
         goal,
         limit or (),
         context or (),
+        failed,
     )
     with atomic(out) as file:
         file.write(made.text.encode())

@@ -14,6 +14,7 @@ from cbandit.errors import CBanditError
 from cbandit.experiments.doubts import doubts
 from cbandit.experiments.settings import toml_key, toml_value
 from cbandit.experiments.tables import ReadTable
+from cbandit.problems.measured import truths, yes_or_no
 
 if TYPE_CHECKING:
     import pandas
@@ -85,6 +86,7 @@ class Column:
         distinct: how many different values it has.
         middle: the median of its numbers.
         whole: whether its numbers are whole.
+        yes_no: whether it holds yes and no, true and false or both 0 and 1.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Column:
     distinct: int
     middle: float = 0.0
     whole: bool = True
+    yes_no: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,7 @@ def sketch(
     goal: tuple[str, str] | None = None,
     limits: Sequence[str] = (),
     contexts: Sequence[str] = (),
+    failed: str | None = None,
 ) -> Sketch:
     """Return a study file for a table.
 
@@ -130,6 +134,7 @@ def sketch(
             measurements are kept below their medians; where there are none, the file
             asks for limits, and cannot run before.
         contexts: the columns that are shown before a choice, and not chosen.
+        failed: the column that says which rows failed.
 
     Columns that set nothing (see :func:`doubts`) are left out. Where a goal and limits
     are given, all others are knobs. Where not, a column of fractions that hardly repeat
@@ -140,9 +145,14 @@ def sketch(
     frame = read.frame
     _check_head(frame, table)
     columns = {str(k): _column(str(k), values) for k, values in frame.items()}
-    for context in contexts:
-        _there(context, columns)
-    every, columns = columns, {k: c for k, c in columns.items() if k not in contexts}
+    apart = [*contexts] if failed is None else [*contexts, failed]
+    for column in apart:
+        _there(column, columns)
+    if failed is not None:
+        if contexts:
+            raise CBanditError("--failed and --context: give one of them")
+        truths(frame, failed)
+    every, columns = columns, {k: c for k, c in columns.items() if k not in apart}
     wanted = dict(_limit(words, columns) for words in limits)
     if goal is not None:
         _known(goal[1], columns)
@@ -210,6 +220,11 @@ def sketch(
     ]
     if contexts:
         lines.append(f"contexts = {toml_value(list(contexts))}  # shown, not chosen")
+    empty = int(frame[[*outcomes]].isna().all(axis=1).sum())
+    if failed is not None:
+        lines.append(f"failed = {toml_value(failed)}  # true where a row failed")
+    elif empty and not contexts:
+        lines.append(f"# failed = true  # the {empty} rows without any outcome failed")
     lines += [f"# {remark}" for remark in remarks if remark not in kept]
     if not contexts:
         lines.append(
@@ -259,7 +274,10 @@ def _kept(frame: pandas.DataFrame, limits: Mapping[str, str]) -> list[str]:
     out, every = [], np.ones(len(frame), bool)
     for column, words in limits.items():
         sign, number = words.split()
-        values = frame[column].to_numpy("float64")
+        if yes_or_no(frame[column]):
+            values = truths(frame, column)
+        else:
+            values = frame[column].to_numpy("float64")
         met = values <= float(number) if sign == "<=" else values >= float(number)
         told = met[~np.isnan(values)]
         every &= met
@@ -288,7 +306,7 @@ def _column(name: str, values: pandas.Series[Any]) -> Column:
         shown = ", ".join(map(str, sorted(map(str, known.unique()))[:4]))
         dots = ", ..." if distinct > 4 else ""
         words = f"{distinct} texts: {shown}{dots}{gaps}"
-        return Column(name, words, False, distinct)
+        return Column(name, words, False, distinct, yes_no=yes_or_no(values))
     whole = bool((known == known.round()).all())
     kind = "whole numbers" if whole else "numbers"
     words = f"{kind}, {known.min():g} to {known.max():g}, {distinct} distinct{gaps}"
@@ -337,7 +355,7 @@ def _there(name: str, columns: dict[str, Column]) -> None:
 
 def _known(name: str, columns: dict[str, Column]) -> None:
     _there(name, columns)
-    if not columns[name].numeric:
+    if not (columns[name].numeric or columns[name].yes_no):
         raise CBanditError(f"{name} holds texts: it cannot be a measurement")
 
 

@@ -187,7 +187,7 @@ class StatedPolicy:
     def build(self, problem: Problem, task: Task) -> Policy:
         """Build the policy for a problem."""
         words, kind = self.table["type"], self.home.find_type(self.where, self.table)
-        beliefs = self._beliefs(problem, Arguments(kind))
+        beliefs = self._beliefs(problem, kind)
         apart = ("type", "belief", *beliefs)
         table = {k: v for k, v in self.table.items() if k not in apart}
         offers = {
@@ -219,25 +219,32 @@ class StatedPolicy:
         made: Policy = policy
         return made
 
-    def _beliefs(self, problem: Problem, takes: Arguments) -> dict[str, Any]:
+    def _beliefs(self, problem: Problem, kind: Any) -> dict[str, Any]:
         """Return the beliefs, or the number of costs, that the policy takes."""
         out: dict[str, Any] = {}
+        takes = Arguments(kind)
         limits = self.table.get("thresholds", getattr(problem, "thresholds", 0.0))
         names = list(limits) if isinstance(limits, Mapping) else None
         m = costs_of(problem)
+        outcomes: Sequence[str | None] = (None,) * (1 + m)
+        if getattr(kind, "takes_outcomes", False):
+            outcomes = getattr(problem, "outcomes", outcomes)
         if "reward" in takes:
-            out["reward"] = self._belief("reward", problem)
+            out["reward"] = self._belief("reward", problem, outcomes[0])
         if "costs" in takes:
             if str(takes.named.get("costs")).startswith("int"):
                 out["costs"] = names or m
             else:
-                one = self._belief("costs", problem)
-                out["costs"] = [one] * m if names is None else dict.fromkeys(names, one)
+                one = {o: self._belief("costs", problem, o) for o in outcomes[1:]}
+                each = [one[o] for o in outcomes[1:]]
+                out["costs"] = each
+                if names is not None:
+                    out["costs"] = dict(zip(names, each, strict=True))
         if "m" in takes.needed and "m" not in self.table:  # of a cb.Policy
             out["m"] = names or m
         return out
 
-    def _belief(self, name: str, problem: Problem) -> Any:
+    def _belief(self, name: str, problem: Problem, outcome: str | None) -> Any:
         key = name if name in self.table else "belief"
         table = self.table.get(key, {})
         where = f"{self.where} {key}"
@@ -245,4 +252,4 @@ class StatedPolicy:
             raise CBanditError(
                 f"{where} must be a table, such as {{ kernel = 'rbf' }}; got {table!r}"
             )
-        return belief(where, table, problem.actions, self.home)
+        return belief(where, table, problem.actions, self.home, outcome)

@@ -23,7 +23,13 @@ KERNELS: dict[str, Callable[..., gpk.Kernel]] = {
 }
 
 
-def belief(where: str, table: Mapping[str, Any], actions: Actions, home: Home) -> Any:
+def belief(
+    where: str,
+    table: Mapping[str, Any],
+    actions: Actions,
+    home: Home,
+    outcome: str | None = None,
+) -> Any:
     """Return the belief that a table of a study file describes.
 
     With a ``type`` it is that object. Else it is :meth:`~cbandit.GP.default`, in which
@@ -37,22 +43,25 @@ def belief(where: str, table: Mapping[str, Any], actions: Actions, home: Home) -
         table: of the file.
         actions: the set that the belief is over.
         home: which modules may be imported.
+        outcome: ``"binary"`` for yes and no, to which ``noise`` and ``standardize`` do
+            not apply; ``None``: numbers.
     """
     if "type" in table:
         return home.build(where, table)
-    return home.call(where, "a belief", partial(_gp, actions, home), table)
+    return home.call(where, "a belief", partial(_gp, actions, home, outcome), table)
 
 
 def _gp(
     actions: Actions,
     home: Home,
+    outcome: str | None,
     kernel: str | None = None,
     lengthscale: object = None,
     noise: object = None,
     standardize: object = None,
     refit_every: object = None,
 ) -> GP:
-    out = GP.default(actions)
+    out = GP.default(actions, outcome)
     if (kernel is not None or lengthscale is not None) and out.kernel is None:
         raise CBanditError(
             "kernel and lengthscale must be left out where the prior covariance of the "
@@ -62,7 +71,8 @@ def _gp(
         theirs = home.find(kernel)(actions)
         if not isinstance(theirs, gpk.Kernel):
             raise CBanditError(f"kernel: {kernel} must return a gpytorch kernel")
-        out = GP(theirs, None, "learned", standardize=True, refit_every="auto")
+        scaled = outcome is None
+        out = GP(theirs, None, "learned", scaled, "auto", outcome=outcome)
     elif kernel is not None:
         if kernel not in KERNELS:
             known = ", ".join(KERNELS)
@@ -72,10 +82,10 @@ def _gp(
         out.kernel = _swapped(out.kernel, KERNELS[kernel]).double()
     if lengthscale is not None:
         _stretch(out.kernel, lengthscale, actions.dim)
-    if noise is not None:
+    if noise is not None and outcome is None:
         out.noise = checks.nonnegative("noise", noise)
         out.learn_noise = False
-    if standardize is not None:
+    if standardize is not None and outcome is None:
         out.standardize = checks.flag("standardize", standardize)
     if refit_every is not None:
         out.refit_every = checked_refits(refit_every)

@@ -108,7 +108,8 @@ class Failing(NamedTuple):
         """Return the height above which actions are left out, ``(T, 1)``."""
         tried = _height(*self.beliefs.anywhere(self.beliefs.incumbents(TRIED)))
         least = torch.special.ndtr(tried.amin(-1, keepdim=True))
-        return torch.special.ndtri(0.5 * (least + 0.5)).clamp_max(0.0)
+        bar: Tensor = torch.special.ndtri(0.5 * (least + 0.5)).clamp_max(0.0)
+        return bar
 
 
 def _height(mean: Tensor, std: Tensor) -> Tensor:

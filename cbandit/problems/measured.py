@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 SHOWN = 5  # rows that a warning names
 FEW = 20  # rows whose settings may well differ all
 SPAN = 10**6  # whole numbers further apart than this count as numbers
+WORDS = {
+    **dict.fromkeys(("true", "yes", "1", "1.0"), 1.0),
+    **dict.fromkeys(("false", "no", "0", "0.0"), 0.0),
+}
 
 
 @dataclass(frozen=True)
@@ -32,12 +36,16 @@ class Measured:
 
     Args:
         actions: the configurations, each once, with names.
-        reward: means of the target, ``(N,)``, as in the frame.
-        costs: means of the costs, ``(m, N)``.
+        reward: means of the target, ``(N,)``, as in the frame; NaN where no row was
+            measured.
+        costs: means of the costs, ``(m, N)``, likewise.
         noise: variance of the reward; or the outcomes to draw from.
         cost_noise: variances of the costs, ``(m,)``; ``None`` if outcomes are drawn.
         dropped: the rows that were left out, by the frame's labels.
         repeats: how many rows were measured on configurations seen before.
+        failed: of each configuration's rows, the share that failed, ``(N,)``; ``None``:
+            no row did.
+        binary: which of target and limits are columns of yes and no.
     """
 
     actions: Finite
@@ -47,6 +55,8 @@ class Measured:
     cost_noise: Tensor | None
     dropped: tuple[Any, ...]
     repeats: int
+    failed: Tensor | None
+    binary: tuple[bool, ...]
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,7 @@ def measured(
     knobs: Sequence[str] | Mapping[str, Any] | None,
     noise: object,
     repeats: str,
+    failed: str | bool | None = None,
 ) -> Measured:
     """Read a frame; see :meth:`cbandit.problems.Table.from_frame`."""
     try:
@@ -88,35 +99,89 @@ def measured(
     if not isinstance(frame, pd.DataFrame):
         raise CBanditError(f"frame must be a pandas frame; got {checks.kind(frame)}")
     checks.one_of("repeats", repeats, "mean", "draw")
-    outcomes = [target, *limits]
-    chosen = [c for c in frame.columns if c not in outcomes] if knobs is None else knobs
+    outcomes, marked = [target, *limits], [failed] if isinstance(failed, str) else []
+    taken = [*outcomes, *marked]
+    chosen = [c for c in frame.columns if c not in taken] if knobs is None else knobs
     used = [*outcomes, *chosen]
-    _check_columns(frame, used, list(chosen))
-    whole, dropped = _complete(frame, used)
+    _check_columns(frame, [*used, *marked], list(chosen))
+    lost = _lost(frame, outcomes, failed)
+    whole, lost, dropped = _complete(frame, used, outcomes, lost)
     if knobs is None:
         _rows_apart(whole, list(chosen))
-    values = np.stack([_numbers(whole, name) for name in outcomes], -1)  # rows x 1 + m
-    told = knobs if isinstance(knobs, Mapping) else {}
-    parameters = {c: told.get(c) or _parameter(whole[c]) for c in chosen}
+    told = whole.loc[~lost]
+    kinds = [yes_or_no(told[c]) for c in outcomes]
+    values = np.full((len(whole), len(outcomes)), np.nan)  # rows x 1 + m
+    for j, (name, binary) in enumerate(zip(outcomes, kinds, strict=True)):
+        values[~lost, j] = truths(told, name) if binary else _numbers(told, name)
+    stated = knobs if isinstance(knobs, Mapping) else {}
+    parameters = {c: stated.get(c) or _parameter(whole[c]) for c in chosen}
     names = Names(parameters)
     x = np.stack([_coordinates(whole, c, parameters[c]) for c in chosen], -1)
     points, group = np.unique(x, axis=0, return_inverse=True)
-    group = group.reshape(-1)
-    count = np.bincount(group)
-    means = np.stack(
-        [np.bincount(group, column) / count for column in values.T]
-    )  # (1 + m) x N
-    apart, again = values - means[:, group].T, len(values) - len(count)
+    group, size = group.reshape(-1), len(points)
+    fails = np.bincount(group[lost], minlength=size)
+    values, group = values[~lost], group[~lost]
+    count = np.bincount(group, minlength=size)
+    totals = [np.bincount(group, column, minlength=size) for column in values.T]
+    means = np.stack(totals) / np.where(count, count, np.nan)  # (1 + m) x N
+    apart, again = values - means[:, group].T, len(values) - int((count > 0).sum())
     actions = Finite(torch.from_numpy(points))
     actions.names = names
     f, g = torch.from_numpy(means[0]), torch.from_numpy(means[1:])
+    share = torch.from_numpy(fails / (count + fails)) if lost.any() else None
     if repeats == "draw":
         if noise is not None:
             raise CBanditError("noise= goes with repeats='mean': outcomes are drawn")
-        law = _drawn(apart, group, count)
-        return Measured(actions, f, g, law, None, dropped, again)
-    lam = _variances(noise, outcomes, apart, again)
-    return Measured(actions, f, g, lam[0], lam[1:], dropped, again)
+        law: Tensor | Outcomes = _drawn(apart, group, count)
+        variance = None
+    else:
+        lam = _variances(noise, outcomes, apart, again)
+        law, variance = lam[0], lam[1:]
+    return Measured(actions, f, g, law, variance, dropped, again, share, tuple(kinds))
+
+
+def _lost(
+    frame: pd.DataFrame, outcomes: list[str], failed: str | bool | None
+) -> np.ndarray:
+    """Return which rows failed, see :meth:`cbandit.problems.Table.from_frame`."""
+    if isinstance(failed, str):
+        # an empty cell says that nothing failed
+        return np.asarray(truths(frame, failed) == 1)
+    if failed not in (None, True):
+        raise CBanditError(
+            "failed must be a column of true and false, True (rows without any outcome "
+            f"failed) or None; got {failed!r}"
+        )
+    empty: np.ndarray = frame[outcomes].isna().all(axis=1).to_numpy()
+    return empty & bool(failed)
+
+
+def yes_or_no(column: pd.Series[Any]) -> bool:
+    """Return whether a column of outcomes holds yes and no: true, false; both 0 and 1.
+
+    A column of one number alone is a column of numbers.
+    """
+    distinct = {plain(value) for value in column.dropna().unique()}
+    if distinct and all(isinstance(value, bool | str) for value in distinct):
+        return all(str(value).strip().lower() in WORDS for value in distinct)
+    return distinct == {0, 1}
+
+
+def truths(frame: pd.DataFrame, name: str) -> np.ndarray:
+    """Return a column of true and false as ones and zeros, or raise.
+
+    Missing cells are NaN.
+    """
+    column = frame[name]
+    values = column.map(lambda value: WORDS.get(str(value).strip().lower()))
+    odd = values.isna() & column.notna()
+    if bool(odd.any()):
+        first = int(np.flatnonzero(odd)[0])
+        raise CBanditError(
+            f"column {name!r} must hold true and false, yes and no or 1 and 0; "
+            f"{_row(frame, frame.index[first])} has {plain(column.iloc[first])!r}"
+        )
+    return values.to_numpy(dtype=np.float64)
 
 
 def _check_columns(frame: pd.DataFrame, used: list[Any], chosen: list[Any]) -> None:
@@ -173,14 +238,22 @@ def apart(column: pd.Series[Any]) -> bool:
 
 
 def _complete(
-    frame: pd.DataFrame, used: list[Any]
-) -> tuple[pd.DataFrame, tuple[Any, ...]]:
-    """Return the rows without missing cells, and the labels of the others."""
+    frame: pd.DataFrame, used: list[Any], outcomes: list[str], lost: np.ndarray
+) -> tuple[pd.DataFrame, np.ndarray, tuple[Any, ...]]:
+    """Return the rows without missing cells, which failed, and the others' labels.
+
+    Rows that failed need no outcomes, but not all may have failed.
+    """
     missing = frame[used].isna()
+    missing.loc[lost, outcomes] = False
     gone = missing.any(axis=1).to_numpy()
     whole = frame.loc[~gone, used]
-    if not len(whole):
-        raise CBanditError("frame must have a row without missing cells; it has none")
+    if not (~lost[~gone]).any():
+        raise CBanditError(
+            "frame must have a row that did not fail and misses no cell; it has none"
+            if lost.any()
+            else "frame must have a row without missing cells; it has none"
+        )
     dropped = tuple(frame.index[gone].tolist())
     if dropped:
         cells = [
@@ -192,7 +265,7 @@ def _complete(
             f"{len(dropped)} of {len(frame)} rows have missing cells and are left out: "
             f"{', '.join(cells)}{more}"
         )
-    return whole, dropped
+    return whole, lost[~gone], dropped
 
 
 def _numbers(frame: pd.DataFrame, name: str) -> np.ndarray:

@@ -112,7 +112,7 @@ class Problem(Protocol):
     def costs(self, x: Tensor, t: int) -> Tensor:
         """Noiseless costs ``(*trials, m)`` of ``x`` ``(*trials, d)`` in round ``t``."""
 
-    def observe(self, choice: Choice, generator: Streams) -> tuple[Tensor, Tensor]:
+    def observe(self, choice: Choice, generator: Streams) -> tuple[Tensor, ...]:
         """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice.
 
         A third value, ``(*trials,)`` bool, marks trials in which the action cannot be
@@ -200,9 +200,7 @@ class Fixed(ABC):
         """Noiseless costs ``(*trials, m)`` of the actions ``x`` ``(*trials, d)``."""
         return self._values(x.unsqueeze(-2))[..., 0, 1:]
 
-    def observe(
-        self, choice: Choice, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def observe(self, choice: Choice, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
         index = None if choice.index is None else choice.numbers().unsqueeze(-1)
         truth = self._values(choice.x.unsqueeze(-2), index)[..., 0, :]

@@ -94,6 +94,11 @@ class Table(Fixed):
             order of the costs.
         minimise: whether the reward is to be small.
         known: facts about the problem that policies may be told; stored unchanged.
+        failed: how often an action cannot be measured, a probability each, ``(N,)`` or
+            ``(*trials, N)``. What always fails counts as the least reward and the
+            largest costs of all others, whatever the tables say of it.
+        binary: which functions, the reward first, are read as 0 or 1, ``(1 + m,)``
+            bool; the tables hold the probabilities of a 1.
 
     Example:
         >>> import cbandit as cb
@@ -117,12 +122,14 @@ class Table(Fixed):
         thresholds: object = 0.0,
         known: object = None,
         minimise: bool = False,
+        failed: object = None,
+        binary: Sequence[bool] | None = None,
     ) -> None:
         self.settings = stated(self, locals())
         self.trials = trial_range(trials)
         batch = () if self.trials is None else (len(self.trials),)
-        f = checks.measured("reward", checks.tensor("reward", reward), torch.float64)
-        g = checks.measured("costs", checks.tensor("costs", costs), torch.float64)
+        f = checks.tensor("reward", reward).double()
+        g = checks.tensor("costs", costs).double()
         if f.dim() == 0 or f.shape[-1] == 0:
             raise CBanditError(
                 f"reward must have shape (*trials, N); got {tuple(f.shape)}"
@@ -140,6 +147,16 @@ class Table(Fixed):
         #: the words in which rewards and costs are stated
         self.senses = Senses(names, thresholds, minimise)
         self.minimise = self.senses.minimise
+        self._failed: Tensor | None = None
+        if failed is not None:
+            self._failed = _shares(failed, (*batch, size))
+            f, g = _worst(f, g, self._failed < 1, self.senses)
+        f = checks.measured("reward", f, torch.float64)
+        g = checks.measured("costs", g, torch.float64)
+        #: of each function, the reward first: ``"binary"``, or ``None``: numbers
+        self.outcomes: tuple[str | None, ...] = (None,) * (1 + self.m)
+        if binary is not None:
+            self.outcomes = _kinds(binary, f, g)
         # as they are stated: a row of (f, g) for each action, all trials below each
         # other, for one look-up
         values = torch.cat([f.unsqueeze(-2), g], -2)
@@ -195,6 +212,7 @@ class Table(Fixed):
         *,
         minimise: str | None = None,
         repeats: str = "mean",
+        failed: str | bool | None = None,
     ) -> Table:
         """Make a problem of a table of measurements.
 
@@ -216,6 +234,14 @@ class Table(Fixed):
                 estimated from repeated configurations, and 0 if there are none.
             repeats: how repeated configurations are used: ``"mean"`` takes their means;
                 ``"draw"`` draws from their measurements, reward and costs together.
+            failed: a column of true and false (yes and no, 1 and 0) that says which
+                rows could not be measured; or ``True``: those without any outcome. A
+                configuration fails as often as its rows did. ``None``: no row failed.
+
+        Outcomes that are true or false, yes or no, or both 0 and 1 (a limit on them
+        lies between) are probabilities: the mean of its rows is that of a
+        configuration, and readings are 0 or 1 (``problem.outcomes`` says which). In a
+        study beliefs about them are binary.
 
         Example:
             >>> import cbandit as cb, pandas
@@ -240,7 +266,13 @@ class Table(Fixed):
                 f"{limits!r}"
             )
         target = maximise if minimise is None else minimise
-        read = measured(frame, str(target), list(limits), knobs, noise, repeats)
+        names = list(limits)
+        read = measured(frame, str(target), names, knobs, noise, repeats, failed)
+        # what is to be at most 0, say, is no probability to be learned
+        senses = Senses(names, dict(limits))
+        tau = senses.costs(checks.tensor("limits", senses.limits)).expand(len(names))
+        between = [True, *((tau > 0) & (tau < 1)).tolist()]
+        yes_no = [a and b for a, b in zip(read.binary, between, strict=True)]
         table = cls(
             read.reward,
             read.costs,
@@ -249,6 +281,8 @@ class Table(Fixed):
             read.actions,
             thresholds=dict(limits),
             minimise=minimise is not None,
+            failed=read.failed,
+            binary=yes_no if any(yes_no) else None,
         )
         table.dropped, table.repeats = read.dropped, read.repeats
         return table
@@ -263,17 +297,36 @@ class Table(Fixed):
     def _values(self, x: Tensor, index: Tensor | None = None) -> Tensor:
         return self._rows_of(self.actions.index(x) if index is None else index)
 
-    def observe(
-        self, choice: Choice, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
-        if self._noise is None:
+    def observe(self, choice: Choice, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice.
+
+        Where actions fail, a third value says in which trials this one has.
+        """
+        if self._noise is None and self._failed is None and not any(self.outcomes):
             return super().observe(choice, generator)
         numbered = choice.index is not None
         index = choice.numbers() if numbered else self.actions.index(choice.x)
         truth = self._rows_of(index)
-        reward, costs = self._noise(index.to(truth.device), generator)
-        return truth[..., 0] + reward, truth[..., 1:] + costs
+        if self._noise is None:
+            draws = normals(generator, tuple(index.shape), 1 + self.m)
+            told = torch.addcmul(truth, draws, self._std)
+        else:
+            reward, costs = self._noise(index.to(truth.device), generator)
+            told = truth + torch.cat([reward.unsqueeze(-1), costs], -1)
+        for j, kind in enumerate(self.outcomes):
+            if kind is not None and self._noise is None:
+                sure = (
+                    uniforms(generator, tuple(index.shape), 1)[..., 0] < truth[..., j]
+                )
+                told[..., j] = sure.to(told)
+            elif kind is not None:  # drawn from rows, but for rounding
+                told[..., j] = told[..., j].round()
+        if self._failed is None:
+            return told[..., 0], told[..., 1:]
+        chance = self._failed.expand(*index.shape, -1)
+        chance = chance.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+        lost = uniforms(generator, tuple(index.shape), 1)[..., 0] < chance
+        return told[..., 0], told[..., 1:], lost
 
     def _unkept(self) -> str:
         """Return a warning: no action keeps all limits, and how many keep each one."""
@@ -312,3 +365,54 @@ class Table(Fixed):
 
     def __repr__(self) -> str:
         return f"Table(N={self.actions.size}, m={self.m}, trials={self.trials})"
+
+
+def _shares(failed: object, shape: tuple[int, ...]) -> Tensor:
+    """Return how often actions fail, ``(N,)`` or ``(*trials, N)``, or raise."""
+    shares = checks.finite("failed", checks.tensor("failed", failed)).double()
+    if shares.dim() == 1:
+        shares = checks.shaped("failed", shares, shape[-1:], "(*trials, N)")
+    else:
+        shares = checks.shaped("failed", shares, shape, "(*trials, N)")
+    if not bool(((shares >= 0) & (shares <= 1)).all()):
+        raise CBanditError(
+            "failed must hold probabilities, from 0 to 1; got "
+            f"{float(shares.min()):g} to {float(shares.max()):g}"
+        )
+    if bool((shares >= 1).all(-1).any()):
+        raise CBanditError(
+            "failed must leave an action that can be measured; got all 1"
+        )
+    return shares
+
+
+def _worst(
+    f: Tensor, g: Tensor, works: Tensor, senses: Senses
+) -> tuple[Tensor, Tensor]:
+    """Return tables in which what never ``works`` is as bad as the worst that does."""
+    up, over = senses.reward(f), senses.costs(g.mT).mT
+    low = up.masked_fill(~works, torch.inf).amin(-1, keepdim=True)
+    up = torch.where(works, up, low)
+    works = works.unsqueeze(-2)
+    high = over.masked_fill(~works, -torch.inf).amax(-1, keepdim=True)
+    over = torch.where(works, over, high)
+    return senses.reward(up), senses.costs(over.mT).mT
+
+
+def _kinds(binary: Sequence[bool], f: Tensor, g: Tensor) -> tuple[str | None, ...]:
+    """Return the kinds of outcomes; raise unless binary ones are probabilities."""
+    values = torch.cat([f.unsqueeze(-2), g], -2)
+    if len(binary) != values.shape[-2]:
+        raise CBanditError(
+            f"binary must have an entry for the reward and each cost, "
+            f"{values.shape[-2]}; got {len(binary)}"
+        )
+    for j, flag in enumerate(binary):
+        rows = values[..., j, :]
+        if flag and not bool(((rows >= 0) & (rows <= 1)).all()):
+            name = "reward" if j == 0 else f"costs[{j - 1}]"
+            raise CBanditError(
+                f"{name} must hold probabilities, from 0 to 1, as it is binary; got "
+                f"{float(rows.min()):g} to {float(rows.max()):g}"
+            )
+    return tuple("binary" if flag else None for flag in binary)
