@@ -54,7 +54,8 @@ LATE = 50  # requests
 SETTLED = 200  # requests after a change
 LATENCY, LIMIT = (0.4, 0.9, 2.5), 1.1  # seconds
 VARIANTS = ("plain", "late", "missing", "cut", "fourth", "two")
-CHUNK = 5  # seeds that run side by side, at all budgets
+NAMES = ("router", "cbandit")
+CHUNK = 10  # seeds that run side by side, at all budgets
 
 
 class World(NamedTuple):
@@ -189,9 +190,21 @@ def summary(world: World, rounds: Tensor) -> dict[str, Any]:
 
 
 def runs(
-    path: Path, variants: Sequence[str], seeds: int, quick: bool
+    path: Path,
+    variants: Sequence[str],
+    seeds: int,
+    quick: bool,
+    names: Sequence[str] = NAMES,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the runs in the file, and make and write those that are missing."""
+    """Yield the runs in the file, and make and write those that are missing.
+
+    Args:
+        path: the file.
+        variants: some of ``VARIANTS``.
+        seeds: how many.
+        quick: whether sizes are small.
+        names: who plays.
+    """
     known = requests()
     every = known.budgets()
     lines = path.read_text().splitlines() if path.exists() else []
@@ -205,7 +218,7 @@ def runs(
         few = [2, 4] if quick else [2, 3, 5]
         budgets = every if variant == "plain" and not quick else every[few]
         for first in range(0, seeds, chunk):
-            for name in ("router", "cbandit"):
+            for name in names:
                 key = variant, name, first, quick
                 if key not in stored:
                     say(f"{variant}: {name}, seeds from {first}")
@@ -277,10 +290,17 @@ if __name__ == "__main__":
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the result")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--variants", nargs="*", choices=VARIANTS, default=VARIANTS)
+    parser.add_argument(
+        "--only", choices=NAMES, help="fill the file with one side's runs, and stop"
+    )
     parser.add_argument("--runs", type=Path, default=Path("routing_runs.jsonl"))
     options = parser.parse_args()
     seeds = 2 if options.quick else options.seeds
-    done = list(runs(options.runs, options.variants, seeds, options.quick))
+    some = (options.runs, options.variants, seeds, options.quick)
+    if options.only is not None:
+        list(runs(*some, [options.only]))
+        sys.exit()
+    done = list(runs(*some))
     result = result_of("routing", options.quick, rows_of(done, options.quick))
     print(table(result))
     if options.json is not None:
