@@ -25,6 +25,7 @@ the rounds of the second half above the limit, and the mean throughput there.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,8 +112,8 @@ def streamed(sizes: Sizes) -> list[Row]:
         rewards, costs, scores = (v.gather(-1, at) for v in (f, c, score))
         told = costs[:, 1] + noise[1]
         policy.tell(choice, reward=rewards[:, 1] + noise[0], cost=told)
-        lost = lost + rewards[:, 0] - rewards[:, 1]
-        priced = priced + scores[:, 0] - scores[:, 1]
+        lost = lost + (rewards[:, 0] - rewards[:, 1])
+        priced = priced + (scores[:, 0] - scores[:, 1])
         excess = excess + costs[:, 1] - LIMIT
         if t in wanted:
             marks.append((t, *(float(v.mean()) for v in (lost, priced, excess))))
@@ -208,5 +209,10 @@ def measure(sizes: Sizes) -> list[Row]:
     return [*tuners(sizes), *streamed(sizes)]
 
 
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the script."""
+    report_main(__file__, __doc__, measure, Sizes(), QUICK, argv)
+
+
 if __name__ == "__main__":
-    report_main(__file__, __doc__, measure, Sizes(), QUICK)
+    main()

@@ -24,6 +24,7 @@ import one_round
 import peers
 import report
 import round as rounds
+import streams
 import trials
 
 SCRIPTS = Path(report.__file__).parent
@@ -51,6 +52,7 @@ NAMES = (
     "outcomes",
     "outcomes_share",
     "contexts",
+    "streams",
     "outcomes_failures",
 )
 F64 = torch.float64
@@ -408,6 +410,41 @@ class TestContexts:
             "CKB, float64",
             "CKB, float32",
         ]
+
+
+class TestStreams:
+    """Streams of contexts, and a tuner that knows the load."""
+
+    def test_the_best_policy_spends_the_limit_and_no_other_gets_more(self):
+        stream = streams.Stream.of(0)
+        z = torch.randn(100_000, 5, generator=torch.Generator().manual_seed(7)).double()
+        f, c = stream.values(z)
+        at = (f - stream.price * c).argmax(-1, keepdim=True)
+        assert float(c.gather(-1, at).mean()) == pytest.approx(1.0, abs=0.02)
+        assert stream.price > 0
+        # by hand, at one context
+        z[0] = torch.arange(5.0)
+        reward = stream.weights[0, 2, 0] + sum(
+            n * stream.weights[0, 2, 1 + n] for n in range(5)
+        )
+        assert float(stream.values(z)[0][0, 2]) == pytest.approx(float(reward))
+        # any other way to spend as much or less: a fixed choice, or two at random
+        best = float(f.gather(-1, at).mean())
+        mean = torch.stack([f.mean(0), c.mean(0)])
+        for share in torch.linspace(0, 1, 11):
+            for i in range(4):
+                for j in range(4):
+                    reward, cost = share * mean[:, i] + (1 - share) * mean[:, j]
+                    assert cost > 1.0 or reward < best
+
+    def test_a_toy_run_reports_growth_violation_and_both_tuners(self):
+        sizes = streams.Sizes(rounds=150, trials=2, tuned=10, seeds=2)
+        first, second, *_, last = streams.measure(sizes)
+        assert "knows" in first["what"] and "ignores" in second["what"]
+        marks = last["marks"]
+        assert marks[-1][0] == 150
+        priced = [mark[2] for mark in marks]
+        assert priced == sorted(priced) and priced[0] >= 0
 
 
 class TestOneRound:

@@ -15,6 +15,7 @@ import warnings
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 import torch
 
@@ -150,6 +151,17 @@ def own_table(names):
         )
 
 
+def route_requests(names):
+    late = names["late"]
+    shares = pd.crosstab(late["policy"], late["model"], normalize="index")
+    dear, cheap = "gemini-2.5-pro", "llama-3.1-8b-instruct"
+    assert shares.loc["GP-UCB", dear] > 0.4 > 0.2 > shares.loc["CKB-UCB", dear]
+    assert shares.loc["CKB-UCB", cheap] > 0
+    spent = float(names["runs"][0].costs[:, 300:].mean())
+    assert spent < float(names["runs"][1].costs[:, 300:].mean()) / 5
+    assert float(names["budget"].left) > 0 and float(names["budget"].spent) < 0.5
+
+
 CLAIMS = {
     each.__name__: each
     for each in (
@@ -161,6 +173,7 @@ CLAIMS = {
         in_ten_minutes,
         own_policy,
         own_table,
+        route_requests,
     )
 }
 
@@ -178,6 +191,8 @@ def test_notebooks_run_and_keep_their_word(path):
     cells = [cell for cell in cells if cell["cell_type"] == "code"]
     if any("from ax" in "".join(cell["source"]) for cell in cells):
         pytest.importorskip("ax")
+    if path.stem == "route_requests":
+        pytest.importorskip("pareto_bandit")
     assert [cell["execution_count"] for cell in cells] == [*range(1, len(cells) + 1)]
     names, before = {"__name__": "__main__"}, logging.root.manager.disable
     try:
