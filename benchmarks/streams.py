@@ -108,7 +108,8 @@ def streamed(sizes: Sizes) -> list[Row]:
         choice = policy.ask(context=z)
         f, c = stream.values(z)
         score = f - stream.price * c
-        at = torch.stack([score.argmax(-1), choice.index], -1)
+        played: Any = choice.index
+        at = torch.stack([score.argmax(-1), played], -1)
         rewards, costs, scores = (v.gather(-1, at) for v in (f, c, score))
         told = costs[:, 1] + noise[1]
         policy.tell(choice, reward=rewards[:, 1] + noise[0], cost=told)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -44,7 +44,7 @@ from cbandit.policies.base import locked
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
-from cbandit.policies.keywords import GPKeywords
+from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.policies.safe.action import numbered
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import level
@@ -262,7 +262,7 @@ class ADMMBO(GPPolicy):
         actions: Actions,
         *,
         reward: GP,
-        costs: GP | Sequence[GP],
+        costs: CostBeliefs,
         rho: ArrayLike = 0.1,
         weight: ArrayLike = 50.0,
         budgets: tuple[int, int] = (10, 5),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
@@ -29,7 +29,7 @@ from cbandit.explore import UCB
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.failures import RADIUS, Barred
 from cbandit.policies.gp import GPPolicy, GPState
-from cbandit.policies.keywords import GPKeywords
+from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.posterior.beliefs import Beliefs
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class BoTorchPolicy(GPPolicy):
         actions: Actions,
         *,
         reward: GP,
-        costs: GP | Sequence[GP] | None = None,
+        costs: CostBeliefs | None = None,
         make_acquisition: Callable[[ModelListGP, BoTorchPolicy], AcquisitionFunction],
         initial: int = 1,
         chunk: int = CHUNK,

@@ -26,7 +26,7 @@ from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked
 from cbandit.policies.dual import Dual, Scheduled
 from cbandit.policies.gp import GPPolicy
-from cbandit.policies.keywords import GPKeywords
+from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Best
 from cbandit_kernels import Look
@@ -58,7 +58,7 @@ class CKBRestart(GPPolicy):
         *,
         restart: int,
         reward: GP,
-        costs: GP | Sequence[GP],
+        costs: CostBeliefs,
         explore: Explore | None = None,
         step: Scheduled | None = None,
         cap: ArrayLike | None = None,

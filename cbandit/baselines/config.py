@@ -19,7 +19,6 @@ of expensive black-box functions, 2023.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Unpack
 
 from torch import Tensor
@@ -31,7 +30,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.explore import TS, UCB
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.gp import GPPolicy
-from cbandit.policies.keywords import GPKeywords
+from cbandit.policies.keywords import CostBeliefs, GPKeywords
 
 
 class CONFIG(GPPolicy):
@@ -64,7 +63,7 @@ class CONFIG(GPPolicy):
         actions: Actions,
         *,
         reward: GP,
-        costs: GP | Sequence[GP],
+        costs: CostBeliefs,
         explore: UCB | TS | None = None,
         **common: Unpack[GPKeywords],
     ) -> None:

@@ -7,7 +7,7 @@ excess is least is played.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import torch
@@ -23,7 +23,7 @@ from cbandit.policies.base import Policy, locked
 from cbandit.policies.checks import listed
 from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.gp import stretches
-from cbandit.policies.keywords import PolicyKeywords
+from cbandit.policies.keywords import CostBeliefs, PolicyKeywords
 from cbandit.policies.words import names_of
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.observations import Part
@@ -65,7 +65,7 @@ class Random(Policy):
         actions: Actions,
         *,
         reward: GP | None = None,
-        costs: GP | Sequence[GP] | Mapping[str, GP] | int | Sequence[str] = 0,
+        costs: CostBeliefs | int | Sequence[str] = 0,
         feasible: bool = False,
         **common: Unpack[PolicyKeywords],
     ) -> None:

@@ -19,7 +19,6 @@ parameter tuning in robotics, 2016.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Unpack
 
 from numpy.typing import ArrayLike
@@ -34,7 +33,7 @@ from cbandit.policies.base import SAFE_START, locked
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
-from cbandit.policies.keywords import GPKeywords
+from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.policies.safe.action import Safe
 
 
@@ -79,7 +78,7 @@ class SafeOpt(GPPolicy):
         actions: Actions,
         *,
         reward: GP,
-        costs: GP | Sequence[GP],
+        costs: CostBeliefs,
         explore: UCB | None = None,
         safe: ArrayLike | Safe,
         lipschitz: ArrayLike | None = None,

@@ -14,7 +14,7 @@ optimization, 2020.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Unpack
 
@@ -33,7 +33,7 @@ from cbandit.policies.base import SAFE_START
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState, afresh
-from cbandit.policies.keywords import GPKeywords
+from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.bounds import FAR, Trust
 from cbandit.posterior.look import Best, Score, scan
@@ -74,7 +74,7 @@ class SGPUCB(GPPolicy):
         actions: Actions,
         *,
         reward: GP,
-        costs: GP | Sequence[GP],
+        costs: CostBeliefs,
         explore: UCB | None = None,
         safe: ArrayLike | Safe,
         rounds: ArrayLike,

@@ -18,7 +18,6 @@ Gaussian processes, 2018.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple, Unpack
 
 import torch
@@ -35,7 +34,7 @@ from cbandit.policies.base import SAFE_START, locked
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
-from cbandit.policies.keywords import GPKeywords
+from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.policies.safe.action import Safe
 
 
@@ -89,7 +88,7 @@ class StageOpt(GPPolicy):
         actions: Actions,
         *,
         reward: GP,
-        costs: GP | Sequence[GP],
+        costs: CostBeliefs,
         explore: UCB | None = None,
         safe: ArrayLike | Safe,
         rounds: ArrayLike,

@@ -38,7 +38,7 @@ from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.dual import Dual, Scheduled
 from cbandit.policies.gp import GPPolicy, GPState
-from cbandit.policies.keywords import BeliefKeywords
+from cbandit.policies.keywords import BeliefKeywords, CostBeliefs
 from cbandit.policies.resolved import (
     FEW,
     MOST,
@@ -135,7 +135,7 @@ class CKB(GPPolicy):
         actions: Actions,
         *,
         reward: GP,
-        costs: GP | Sequence[GP],
+        costs: CostBeliefs,
         explore: Explore | None = None,
         step: Scheduled | None = None,
         cap: ArrayLike | None = None,

@@ -66,7 +66,7 @@ from cbandit.policies.choices import (
 from cbandit.policies.failing import Failing, Result, begun, belief_of, noted
 from cbandit.policies.failures import Barred, lasting, remaining
 from cbandit.policies.history import STATES
-from cbandit.policies.keywords import GP_POLICY, PolicyKeywords
+from cbandit.policies.keywords import GP_POLICY, CostBeliefs, PolicyKeywords
 from cbandit.policies.late import Arrivals, Knowledge, absorbed_apart, absorbed_loose
 from cbandit.policies.outliers import Readings, bounded_data
 from cbandit.policies.retired import Retired, category_of, offered
@@ -322,7 +322,7 @@ class GPPolicy(Policy):
         actions: Actions,
         *,
         reward: GP,
-        costs: GP | Sequence[GP] | Mapping[str, GP] | int | Sequence[str] | None,
+        costs: CostBeliefs | int | Sequence[str] | None,
         explore: Explore | None = None,
         start: ArrayLike | None = None,
         restart: int | str | None = None,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cbandit._core.randomness import Trials
 from cbandit.beliefs.feedback import Delayed, Sliding
+from cbandit.beliefs.gp import GP
 from cbandit.posterior.engines.choice import ENGINES
 
 #: the arguments that policies share, with their help
@@ -71,6 +72,8 @@ GP_POLICY = {
 
 #: actions or contexts as users give them: numbers, or values by name
 Values = ArrayLike | Mapping[str, object] | Sequence[Mapping[str, object]]
+#: the beliefs about costs: one, or one a cost, also by name
+CostBeliefs = GP | Sequence[GP] | Mapping[str, GP]
 #: the costs of every action, or on a Box a function of points
 Observed = ArrayLike | Callable[[Tensor], Tensor]
 

@@ -57,7 +57,7 @@ from cbandit.policies.base import SAFE_START, locked
 from cbandit.policies.checks import listed
 from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.gp import GPPolicy, GPState, told_blocks
-from cbandit.policies.keywords import GPKeywords, Keywords
+from cbandit.policies.keywords import CostBeliefs, GPKeywords, Keywords
 from cbandit.policies.safe.action import Safe, SafeAction, numbered
 from cbandit.policies.safe.arms import Arms, bound_unpulled
 from cbandit.policies.safe.bounds import FEW, Scales, Trust, bounds_of
@@ -176,7 +176,7 @@ class GPOPB(GPPolicy):
         actions: Actions,
         *,
         reward: GP,
-        costs: GP | Sequence[GP],
+        costs: CostBeliefs,
         safe: Safe | None = None,
         explore: UCB | None = None,
         delta: float = 0.1,

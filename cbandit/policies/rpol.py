@@ -34,7 +34,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB, Explore
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.gp import GPPolicy
-from cbandit.policies.keywords import GPKeywords
+from cbandit.policies.keywords import CostBeliefs, GPKeywords
 
 
 class RPOL(GPPolicy):
@@ -82,7 +82,7 @@ class RPOL(GPPolicy):
         actions: Actions,
         *,
         reward: GP,
-        costs: GP | Sequence[GP],
+        costs: CostBeliefs,
         explore: Explore | None = None,
         penalty: str = "observation",
         restart: int | None = None,

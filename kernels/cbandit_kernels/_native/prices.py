@@ -29,8 +29,8 @@ def price(
     arms, infeasible = np.empty((trials, 2), np.int64), np.empty(trials, np.bool_)
     found = price, arms, shares, ends, infeasible
     _search()(_plain(f), _plain(c), _plain(target), near, feasible, rounding, found)
-    first, *rest = map(torch.from_numpy, found)
-    return first, *rest
+    one, two, three, four, five = map(torch.from_numpy, found)
+    return one, two, three, four, five
 
 
 def _plain(values: Tensor) -> Any:
