@@ -20,6 +20,7 @@ from inside import (
 )
 
 import cbandit as cb
+from cbandit_kernels import WeightSums, enter_weights, enter_weights_ref
 
 F64 = torch.float64
 CPU = torch.device("cpu")
@@ -657,6 +658,75 @@ def test_the_last_contexts_of_a_policy_are_a_fresh_look(
     columns = ["score", "model", "region"]
     one, other = (each.history()[columns] for each in (policy, again))
     assert one.equals(other)
+
+
+def nothing_told(trials, blocks, functions, width, dtype):
+    """Sums of no observation."""
+    square = torch.zeros(trials, blocks, width, width, dtype=F64)
+    columns = torch.zeros(trials, blocks, functions, width, dtype=F64)
+    return WeightSums(
+        square.clone(),
+        columns.clone(),
+        torch.eye(width, dtype=dtype).expand(trials, blocks, -1, -1).clone(),
+        columns.clone(),
+        torch.zeros(trials, blocks, functions, functions, dtype=F64),
+        torch.zeros(trials, blocks, dtype=F64),
+    )
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_sums_and_roots_of_blocks_are_a_dense_solve(dtype, backend):
+    if backend == "native":
+        pytest.importorskip("numba", reason="numba is not installed: torch is used")
+    trials, blocks, functions, width, rounds = 3, 4, 2, 6, 60
+    rng = np.random.default_rng(3)
+    held = nothing_told(trials, blocks, functions, width, dtype)
+    a = np.zeros((trials, blocks, width, width))
+    b = np.zeros((trials, blocks, functions, width))
+    block = rng.integers(0, blocks - 1, (rounds, trials))  # the last is never told
+    h, y = (
+        rng.normal(size=(rounds, trials, width)),
+        rng.normal(size=(rounds, trials, 2)),
+    )
+    precision = rng.random((rounds, trials)) * (rng.random((rounds, trials)) < 0.8)
+    go = enter_weights if backend == "native" else enter_weights_ref
+    for told in zip(block, h, precision, y, strict=True):
+        go(held, *map(torch.from_numpy, told), backend=backend)
+        for t, (k, x, p, values) in enumerate(zip(*told, strict=True)):
+            a[t, k] += p * np.outer(x, x)
+            b[t, k] += p * np.outer(values, x)
+    within = 1e-12 if dtype == F64 else 2e-5
+    covariance = np.linalg.inv(np.eye(width) + a)
+    sums, weighted, root, rotated, fitted, log_det = (part.numpy() for part in held)
+    np.testing.assert_allclose(sums, a, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(weighted, b, rtol=0, atol=1e-12)
+    turned = np.swapaxes(root, -1, -2)
+    np.testing.assert_allclose(root @ turned, covariance, rtol=0, atol=within)
+    np.testing.assert_allclose(rotated, b @ root, rtol=0, atol=10 * within)
+    exact = b @ covariance @ np.swapaxes(b, -1, -2)
+    np.testing.assert_allclose(fitted, exact, rtol=0, atol=100 * within)
+    exact = np.linalg.slogdet(np.eye(width) + a)[1]
+    np.testing.assert_allclose(log_det, exact, rtol=0, atol=10 * within)
+    assert (root[:, -1] == np.eye(width)).all() and (log_det[:, -1] == 0).all()
+
+
+def test_choices_that_were_never_told_look_like_the_prior():
+    """Most of many models have no observation, and are not multiplied out."""
+    space = cb.Space(model=cb.Category(*map(str, range(70))), prompt=cb.Context(3))
+    gp = cb.GP.linear(space)
+    beliefs = Beliefs([gp, gp], space.domain, (2,), F64, CPU)
+    generator = torch.Generator().manual_seed(1)
+    shown = torch.randn(2, 50, 3, generator=generator, dtype=F64)
+    for t in range(1, 51):
+        contexts = shown[:, max(0, t - 10) : t]
+        if t > 1:
+            assert off_a_fresh_look(beliefs, space, contexts, []) < 1e-12
+        number = torch.randint(70 if t > 20 else 5, (2,), generator=generator)
+        x = space.candidates(shown[:, t - 1])[[0, 1], number]
+        y = torch.randn(2, 2, generator=generator, dtype=F64)
+        part = Part([0, 1], y, [True, t % 4 > 0])
+        beliefs = beliefs.absorb(list(map(tuple, x.tolist())), x, [part], t)
 
 
 # -- linear kernels of gpytorch, and catalogues ----------------------------------------

@@ -21,8 +21,17 @@ from cbandit_kernels.rounds import (
     stream_round,
     stream_round_ref,
 )
-from cbandit_kernels.types import SCORES, Change, Factors, Found, Frame, Late, Look
-from cbandit_kernels.weights import WeightSums, enter_weights, enter_weights_ref
+from cbandit_kernels.types import (
+    SCORES,
+    Change,
+    Factors,
+    Found,
+    Frame,
+    Late,
+    Look,
+    WeightSums,
+)
+from cbandit_kernels.weights import enter_weights, enter_weights_ref
 from cbandit_kernels.whole import (
     FUSED_RANK,
     joint_round,

@@ -11,7 +11,16 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-__all__ = ["SCORES", "Change", "Factors", "Found", "Frame", "Late", "Look"]
+__all__ = [
+    "SCORES",
+    "Change",
+    "Factors",
+    "Found",
+    "Frame",
+    "Late",
+    "Look",
+    "WeightSums",
+]
 
 SCORES = ("primal-dual", "rectified", "feasible", "least")
 """``f - sum w g``; ``f - sum w [g]_+``; ``f`` where all ``g <= 0``; ``-max g``."""
@@ -158,3 +167,25 @@ class Found:
     value: Tensor
     index: Tensor
     estimate: Tensor
+
+
+class WeightSums(NamedTuple):
+    """The sums of a regression on ``D`` features, in ``K`` blocks, float64.
+
+    A block has ``A = sum p h h'``, ``b = sum p y h'`` and a root of ``(I + A)^-1``.
+
+    Args:
+        sums: ``A``, ``(T, K, D, D)``.
+        weighted: ``b``, ``(T, K, F, D)``.
+        root: ``W``, ``(T, K, D, D)``, of any dtype.
+        rotated: ``b W``, ``(T, K, F, D)``.
+        fitted: ``b W W' b'``, ``(T, K, F, F)``.
+        log_det: of ``I + A``, ``(T, K)``.
+    """
+
+    sums: Tensor
+    weighted: Tensor
+    root: Tensor
+    rotated: Tensor
+    fitted: Tensor
+    log_det: Tensor

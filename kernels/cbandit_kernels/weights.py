@@ -5,34 +5,13 @@ A block holds ``A = sum p h h'``, ``b = sum p y h'`` and a root ``W`` of ``(I + 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from cbandit_kernels.backends import native
+from cbandit_kernels.types import WeightSums
 
-__all__ = ["WeightSums", "enter_weights", "enter_weights_ref"]
-
-
-class WeightSums(NamedTuple):
-    """What is kept of ``F`` functions in ``T`` trials and ``K`` blocks, float64.
-
-    Args:
-        sums: ``A``, ``(T, K, D, D)``.
-        weighted: ``b``, ``(T, K, F, D)``.
-        root: ``W``, ``(T, K, D, D)``, of any dtype.
-        rotated: ``b W``, ``(T, K, F, D)``.
-        fitted: ``b W W' b'``, ``(T, K, F, F)``.
-        log_det: of ``I + A``, ``(T, K)``.
-    """
-
-    sums: Tensor
-    weighted: Tensor
-    root: Tensor
-    rotated: Tensor
-    fitted: Tensor
-    log_det: Tensor
+__all__ = ["enter_weights", "enter_weights_ref"]
 
 
 def enter_weights_ref(

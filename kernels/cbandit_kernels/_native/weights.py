@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from cbandit_kernels._native.compiling import compiled
-
-if TYPE_CHECKING:
-    from cbandit_kernels.weights import WeightSums
+from cbandit_kernels.types import WeightSums
 
 __all__ = ["enter"]
 
