@@ -20,7 +20,13 @@ import pytest
 import torch
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
-LONG = ("ckb_in_ax", "ckb_in_botorch", "few_evaluations", "live_service")
+LONG = (
+    "ckb_in_ax",
+    "ckb_in_botorch",
+    "few_evaluations",
+    "live_service",
+    "tail_limit",
+)
 NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:e[-+]?\d+)?")
 
 
@@ -162,6 +168,12 @@ def route_requests(names):
     assert float(names["budget"].left) > 0 and float(names["budget"].spent) < 0.5
 
 
+def tail_limit(names):
+    assert sum(names["kept"]) >= 0.9 * len(names["kept"])
+    assert names["chance"](**names["best"].params) <= 0.01
+    assert names["reached"] > 0.9 * max(names["speeds"].values())
+
+
 CLAIMS = {
     each.__name__: each
     for each in (
@@ -174,6 +186,7 @@ CLAIMS = {
         own_policy,
         own_table,
         route_requests,
+        tail_limit,
     )
 }
 

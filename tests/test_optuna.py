@@ -554,6 +554,42 @@ class TestRefusals:
             study.sampler.policy(study)
 
 
+@pytest.mark.parametrize("told", [bool, int])
+def test_yes_and_no_are_probabilities(told):
+    """A crash from 10 threads on: the belief is binary, also of another worker."""
+
+    def crashes(trial):
+        threads = trial.suggest_int("threads", 1, 16)
+        trial.set_user_attr("crashed", told(threads > 9))
+        return math.sqrt(threads)
+
+    study = study_of("CKB", limits={"crashed": "<= 0.3"})
+    study.enqueue_trial({"threads": 2})
+    study.enqueue_trial({"threads": 15})
+    study.optimize(crashes, n_trials=8)
+    policy = study.sampler.policy(study)
+    every = [{"threads": k} for k in range(1, 17)]
+    chance = policy.posterior(params=every).costs.mean.flatten()
+    assert bool(((chance > 0) & (chance < 1)).all())
+    assert float(chance[1]) < 0.5 < float(chance[14])
+    assert [t.constraints["crashed"] < 0 for t in study.trials] == [
+        t.params["threads"] <= 9 for t in study.trials
+    ]
+    study.sampler = cb.optuna.Sampler("CKB", limits={"crashed": "<= 0.3"})
+    again = study.sampler.policy(study).posterior(params=every).costs.mean.flatten()
+    torch.testing.assert_close(again, chance, rtol=1e-6, atol=1e-6)
+    study.add_trial(
+        optuna.trial.create_trial(
+            value=1.0,
+            params={"threads": 3},
+            distributions=study.trials[0].distributions,
+            user_attrs={"crashed": 2.5},
+        )
+    )
+    mean = study.sampler.policy(study).posterior(params=every).costs.mean
+    assert float(mean.max()) > 1  # it is a number after all
+
+
 def test_a_sampler_can_be_pickled():
     study = study_of("RPOL")
     study.optimize(objective, n_trials=22)

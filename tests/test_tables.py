@@ -130,6 +130,35 @@ class TestCommands:
         )
         assert "there is no column day; there are threads" in line
 
+    def test_rows_that_failed(self, capsys, data):
+        crashed = ["no", "yes"] * (len(data) // 2) + ["no"] * (len(data) % 2)
+        table = data.assign(crashed=crashed)
+        table.loc[table.crashed == "yes", ["latency", "accuracy"]] = None
+        table.to_csv("data.csv", index=False)
+        failed = ["--failed", "crashed"]
+        assert call(capsys, "init", "data.csv", *INIT, *failed)[0] == 0
+        problem = tomllib.loads(Path("study.toml").read_text())["problem"]
+        assert problem["failed"] == "crashed"
+        assert problem["knobs"] == ["threads", "memory", "codec"]
+        few = ["--trials", 2, "--horizon", 4]
+        assert call(capsys, "run", "study.toml", *few)[0] == 0
+        rows = pd.read_parquet("results/study/rounds.parquet")
+        assert rows.failed.any()
+        wrong = ["init", "data.csv", *INIT, "--failed", "codec", "--out", "b.toml"]
+        assert "'codec' must hold true and false" in complaint(capsys, *wrong)
+
+    def test_a_limit_on_yes_and_no(self, capsys, data):
+        slow = [False, False, True] * (len(data) // 3) + [False] * (len(data) % 3)
+        data.assign(slow=slow).to_csv("data.csv", index=False)
+        limit = ["--limit", "slow <= 0.4"]
+        assert call(capsys, "init", "data.csv", *INIT, *limit)[0] == 0
+        text = Path("study.toml").read_text()
+        assert tomllib.loads(text)["problem"]["limits"]["slow"] == "<= 0.4"
+        few = ["--trials", 2, "--horizon", 4]
+        assert call(capsys, "run", "study.toml", *few)[0] == 0
+        rows = pd.read_parquet("results/study/rounds.parquet")
+        assert set(rows.slow.dropna()) <= {0.0, 1.0}
+
     def test_what_init_guesses(self, capsys, data):
         assert call(capsys, "init", "data.csv", "--out", "s.toml")[0] == 0
         kept = tomllib.loads(Path("s.toml").read_text())["problem"]

@@ -79,6 +79,22 @@ def usable(value: object) -> float | None:
     return float(value) if abs(value) < LARGEST else None
 
 
+def between(limit: float) -> bool:
+    """Return whether a limit may be one on a probability."""
+    return 0 < limit < 1
+
+
+def yes_or_no(values: Sequence[object]) -> bool:
+    """Return whether all values of a cost are true or false, or 0 and 1.
+
+    Values that teach nothing do not count. Numbers must be both 0 and 1.
+    """
+    flags = [value for value in values if isinstance(value, bool)]
+    told = {float(value) for value in flags}
+    told |= {number for number in map(usable, values) if number is not None}
+    return told <= {0.0, 1.0} and (bool(flags) or len(told) == 2)
+
+
 def is_params(value: object) -> bool:
     """Return whether a trial's attribute holds parameters by name."""
     return isinstance(value, dict) and all(

@@ -27,7 +27,15 @@ from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.optuna.parameters import Domain
-from cbandit.optuna.records import Record, is_params, is_round, observe, usable
+from cbandit.optuna.records import (
+    Record,
+    between,
+    is_params,
+    is_round,
+    observe,
+    usable,
+    yes_or_no,
+)
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.words import Senses
 
@@ -55,7 +63,9 @@ class Sampler(BaseSampler):
             constructor: ``thresholds``, which are the limits, ``minimise`` and
             ``seed``. Costs have the names of the limits.
         limits: which user attributes of a trial are costs, and what they are kept
-            under or over: ``{"latency": "<= 20", "accuracy": ">= 0.9"}``. ``None``:
+            under or over: ``{"latency": "<= 20", "accuracy": ">= 0.9"}``. Attributes
+            that are true or false (or both 0 and 1) in all trials so far, with a limit
+            between, get a binary belief: ``{"crashed": "<= 0.05"}``. ``None``:
             Optuna's own constraints (``constraints_func`` or ``trial.set_constraint``),
             feasible at 0 and below.
         constraints_func: called with each trial that is complete, returns its
@@ -98,6 +108,12 @@ class Sampler(BaseSampler):
         self._kind = _kind(policy, limits is not None or constraints_func is not None)
         self._limits = None if limits is None else dict(limits)
         self._senses = None if limits is None else Senses(tuple(limits), limits)
+        #: the attributes whose limit may be one on a probability
+        self._chances: set[str] = set()
+        if self._senses is not None:
+            signs, bounds = self._senses.signs[1:].tolist(), self._senses.limits
+            numbers = zip(self._limits or (), signs, bounds, strict=True)
+            self._chances = {name for name, s, bound in numbers if between(s * bound)}
         self._constraints_func, self._seed = constraints_func, checks.seed(seed)
         self._fitted: tuple[Any, Any] = None, None
         self._warned: set[Any] = set()  # trials and attributes
@@ -208,11 +224,12 @@ class Sampler(BaseSampler):
         if not any(r.params and r.measured for r in records):
             return None
         minimise = study.direction == StudyDirection.MINIMIZE
-        first = self._made(domain, minimise, len(names))
+        kinds = self._kinds(trials)
+        first = self._made(domain, minimise, len(names), kinds)
         records = [self._within(r, first) for r in records]
         measured = [r for r in records if r.params and r.measured]
         measured.sort(key=lambda r: (r.ended, r.number))
-        key = domain, minimise, len(names)
+        key = domain, minimise, len(names), kinds
         policy, used = self._fitted_to(first, key, measured)
         observe(policy, measured[used:])
         chosen = [r for r in records if r.number < number and r.estimate is not None]
@@ -245,6 +262,17 @@ class Sampler(BaseSampler):
         count = Counter(filter(None, sets))
         names = count.most_common(1)[0][0] if count else ()
         return sorted(names, key=lambda name: (len(name), name))
+
+    def _kinds(self, trials: Sequence[FrozenTrial]) -> tuple[str | None, ...]:
+        """Return which limited attributes are of yes and no, ``"binary"``."""
+        done = [trial for trial in trials if trial.state.is_finished()]
+        return tuple(
+            "binary"
+            if name in self._chances
+            and yes_or_no([trial.user_attrs.get(name) for trial in done])
+            else None
+            for name in self._limits or ()
+        )
 
     def _constraints(self, trial: FrozenTrial) -> dict[str, Any]:
         """Return the constraints that Optuna has stored for a trial."""
@@ -316,6 +344,8 @@ class Sampler(BaseSampler):
         elif values.keys() > {*names}:
             self._left_out(trial, "constraints", values)
             return [None] * len(names)
+        yes = {k for k, v in values.items() if isinstance(v, bool)} & self._chances
+        values = {k: float(v) if k in yes else v for k, v in values.items()}
         told = [usable(values.get(name)) for name in names]
         for name, cost in zip(names, told, strict=True):
             if cost is None and name in values:
@@ -352,12 +382,14 @@ class Sampler(BaseSampler):
             self._fitted = (key, measured[:used]), first
         return copy.deepcopy(self._fitted[1]), used
 
-    def _made(self, domain: Domain, minimise: bool, m: int) -> GPPolicy:
+    def _made(
+        self, domain: Domain, minimise: bool, m: int, kinds: tuple[str | None, ...]
+    ) -> GPPolicy:
         """Return a new policy, or raise if it does not suit the study."""
         settings: dict[str, Any] = {"minimise": minimise, "seed": self._seed}
         settings["thresholds"] = 0.0 if self._limits is None else self._limits
         if isinstance(self._kind, type):
-            policy = _by_default(self._kind, domain.space, m, settings)
+            policy = _by_default(self._kind, domain.space, m, settings, kinds)
         else:
             policy = self._kind(domain.space, **settings)
         if not isinstance(policy, GPPolicy):
@@ -431,9 +463,13 @@ def _keeps_limits(kind: Callable[..., Any]) -> bool:
 
 
 def _by_default(
-    kind: Callable[..., GPPolicy], space: Actions, m: int, settings: dict[str, Any]
+    kind: Callable[..., GPPolicy],
+    space: Actions,
+    m: int,
+    settings: dict[str, Any],
+    kinds: tuple[str | None, ...],
 ) -> Any:
-    """Return a policy of this kind, with default beliefs."""
+    """Return a policy of this kind, with default beliefs, binary ones among them."""
     belief, limits = GP.default(space), settings["thresholds"]
     if not _keeps_limits(kind):
         if m:
@@ -446,5 +482,8 @@ def _by_default(
             f"{kind.__name__} keeps limits, and the study's trials have none: give "
             "limits= or constraints_func="
         )
-    costs = [belief] * m if limits == 0.0 else dict.fromkeys(limits, belief)
+    costs: Any = [belief] * m
+    if limits != 0.0:
+        each = [GP.default(space, outcome) for outcome in kinds]
+        costs = dict(zip(limits, each, strict=True))
     return kind(space, reward=belief, costs=costs, **settings)
