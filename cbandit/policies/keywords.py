@@ -55,12 +55,13 @@ GP_POLICY = {
         ``Delayed``, the former elsewhere.""",
     "failures": """``None``: where actions fail is learned. At the first
         ``tell(choice, failed=True)`` a belief about the probability to fail is made,
-        from all that was measured; what fails with a probability above one half is not
-        asked for while anything else is left. An action that failed once may be asked
-        for again. ``False``: what has failed is never asked for again, and nothing is
-        said of others. So it is too where the rule is not one score alone (SafeOpt,
-        StageOpt, BoTorchPolicy, ADMMBO, OPB), for arms known by their covariance alone,
-        and for contexts of more than eight numbers.""",
+        from all that was measured. What likely fails is not asked for while anything
+        else is left: from a probability on that is half-way between one half and the
+        least at any action tried, mostly a little above one quarter. An action that
+        failed once may be asked for again. ``False``: what has failed is never asked
+        for again, and nothing is said of others. So it is too where the rule is not one
+        score alone (SafeOpt, StageOpt, BoTorchPolicy, ADMMBO, OPB), for arms known by
+        their covariance alone, and for contexts of more than eight numbers.""",
     "share": """of all rounds so far at least this share is to be within all limits, a
         number or ``(*trials,)``, as far as today's beliefs can tell: a control moves
         the confidence that rounds ask for (see ``ask(confidence=)``, which goes before
