@@ -213,6 +213,31 @@ def test_there_is_no_incumbent_before_data_and_where_no_limit_is_kept():
     assert policy.shown[-1].incumbent[1] == pytest.approx(0.5 / 1.01)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("trials", [None, 2])
+def test_outstanding_choices_that_count_are_incumbents(engine, trials):
+    """Where a choice is outstanding, expected improvement does not ask again."""
+    common = {"reward": belief(), "costs": belief(), "trials": trials}
+    policy = Improvement(GRID, **common, engine=engine, pending="hallucinate")
+    played(policy, 3)
+    before = next_look(policy).score.incumbent
+    choices = policy.ask(n=6)
+    index = torch.stack([choice.index for choice in choices])
+    assert all(len(set(row)) == 6 for row in index.reshape(6, -1).T.tolist())
+    believed = policy.posterior()
+    mean, cost = believed.reward.mean, believed.costs.mean[..., 0, :]
+    at = index.reshape(6, -1).mT  # T x 6
+    feasible = cost.reshape(-1, GRID.size).gather(1, at) <= 0
+    ahead = mean.reshape(-1, GRID.size).gather(1, at).where(feasible, -torch.inf)
+    wanted = torch.maximum(before, ahead.amax(1))
+    assert bool((wanted > before).any())
+    torch.testing.assert_close(next_look(policy).score.incumbent, wanted)
+    for choice in choices[:-1]:
+        policy.cancel(choice)
+    last = torch.maximum(before, ahead[:, -1])
+    torch.testing.assert_close(next_look(policy).score.incumbent, last)
+
+
 @pytest.mark.parametrize("engine", ["joint", "stream"])
 def test_expected_improvement_chooses_as_botorchs(engine):
     """The action is the maximum of BoTorch's score on BoTorch's model of the belief."""

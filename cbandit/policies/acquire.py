@@ -38,7 +38,7 @@ class Estimates:
             are standardised.
         incumbent: the greatest mean reward of the actions tried whose mean costs keep
             the limits, ``(T,)``, in the user's units; minus infinity where there is
-            none.
+            none. Outstanding choices are among them with ``pending="hallucinate"``.
         latent: with binary or counted functions the units, means and deviations from
             which the above come, latent where a function is one of these; else
             ``None``.

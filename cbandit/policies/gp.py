@@ -1043,7 +1043,7 @@ class GPPolicy(Policy):
         t, phi = asked.t, state.multiplier
         score: Any
         if self.acquires:
-            score = self._acquired(state, t)
+            score = self._acquired(state, asked)
         else:
             before, score = phi._version, self.score(t, phi)
             name, weights = f"{type(self).__name__}.score", (self.size, self.m)
@@ -1066,10 +1066,15 @@ class GPPolicy(Policy):
             return replace(look, link=partial(linked, units))
         return look
 
-    def _acquired(self, state: GPState, t: int) -> Acquired:
+    def _acquired(self, state: GPState, asked: Asked) -> Acquired:
         """Return the round's acquisition of a policy that defines :meth:`acquire`."""
-        beliefs, units = state.beliefs, state.beliefs.units()
+        t, beliefs, units = asked.t, state.beliefs, state.beliefs.units()
         x, _, real = beliefs.tried(0)
+        ahead = self._ahead(asked)
+        if ahead:  # as if told, and at their means: no gain is expected there twice
+            waits = devices.put([choice.waits[0] for choice in ahead], real.device)
+            places = torch.stack([choice.x.double() for choice in ahead], 1)
+            x, real = torch.cat([x, places], 1), torch.cat([real, waits.mT], 1)
         mean, _ = told(units, *beliefs.anywhere(x))
         limits = self.limits(t)[:, : mean.shape[1] - 1].unsqueeze(-1)
         good = real & (mean[:, 1:] <= limits).all(1)
