@@ -124,8 +124,7 @@ class Kronecker(Rows):
         ]
         if not ranks:
             return ""
-        left_out = f"eigenvalues below {self.LEFT_OUT:g} of the largest left out"
-        return f"rank {', '.join(ranks)} of its factors, {left_out}"
+        return f"factors of rank {', '.join(ranks)}, the rest below {self.LEFT_OUT:g}"
 
     def _low_rank(self, first: int, last: int) -> Tensor | None:
         """Return an orthonormal basis ``(1 or T, n, r)`` of the range over some axes.
