@@ -148,7 +148,7 @@ def _checked_covariance(value: object) -> Tensor:
     gap = float((k - k.mT).abs().max())
     if gap > 1e-8 * scale:
         raise CBanditError(f"covariance must be symmetric; it is {gap:.3g} off")
-    k = 0.5 * (k + k.mT)
+    k = (0.5 * (k + k.mT)).contiguous()
     least = float(torch.linalg.eigvalsh(k).min())
     if least < -1e-8 * scale * shape[-1]:
         raise CBanditError(
