@@ -105,6 +105,25 @@ def test_one_trial_is_exact_far_out_in_the_tails(mean, yes):
         assert after == pytest.approx(float(spread), rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "places", "close"),
+    [
+        (torch.float64, (-35.0, -8.0, -3.0, 0.5, 7.0), 1e-12),
+        (torch.float32, (-7.0, -5.0, 2.0), 1e-5),
+    ],
+)
+def test_small_probabilities_have_all_their_digits(dtype, places, close):
+    latent = torch.tensor(places, dtype=dtype)
+    exact = ndtr(latent.double().numpy())
+    for sense in (1.0, -1.0):
+        link = Link(BINARY, sense)
+        value = sense * link.value(sense * latent)
+        np.testing.assert_allclose(value, exact, rtol=close)
+        mean, std = link.moments(2 * sense * latent, torch.full_like(latent, 3**0.5))
+        np.testing.assert_allclose(sense * mean, exact, rtol=close)
+        assert (std > 0).all()
+
+
 def test_an_outcome_that_says_nothing_weighs_nothing():
     reading = Link(BINARY).stand_in(one(1), one(1), one(60.0), one(1.0))
     assert reading.precision.item() == 0

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cbandit.errors import CBanditError
 from cbandit.policies.checks import VERSION, changed, floating_shape
+from cbandit.posterior.links import normal_share
 from cbandit.posterior.look import Best, Block, Running, estimated
 from cbandit.posterior.units import Units, normal, told
 from cbandit_kernels import Look
@@ -61,8 +62,7 @@ class Estimates:
         if self.latent is not None:
             mean, std, limits = normal(*self.latent, limits)
         room = (limits.unsqueeze(-1) - mean[:, 1:]) / std[:, 1:]
-        chance: Tensor = torch.special.ndtr(room).prod(-2)
-        return chance
+        return normal_share(room).prod(-2)
 
 
 class Relative(Running):
