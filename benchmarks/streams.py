@@ -105,7 +105,7 @@ def streamed(sizes: Sizes) -> list[Row]:
     for t in range(1, sizes.rounds + 1):
         z = torch.randn(shape, generator=generator).double()
         noise = NOISE * torch.randn(2, sizes.trials, generator=generator).double()
-        choice = policy.ask(context=z)
+        choice: Any = policy.ask(context=z)
         f, c = stream.values(z)
         score = f - stream.price * c
         played: Any = choice.index
@@ -161,10 +161,10 @@ def tuned(knowing: bool, sizes: Sizes) -> tuple[Tensor, Tensor]:
     shown = {"load": cb.Context(cb.Float(0, 1))} if knowing else {}
     space = cb.Space(**knobs, **shown)
     gp = cb.GP.default(space)
+    goal: dict[str, Any] = {"reward": gp, "costs": {"latency": gp}}
     policy = cb.RPOL(
         space,
-        reward=gp,
-        costs={"latency": gp},
+        **goal,
         thresholds={"latency": f"<= {LATENCY}"},
         trials=sizes.seeds,
         seed=0,
