@@ -99,7 +99,7 @@ from cbandit.posterior.rows.recomputed import Recomputed
 from cbandit.posterior.rows.stored import Stored
 from cbandit.posterior.system import ROOM, System
 from cbandit.posterior.tally import Tally
-from cbandit.posterior.units import level, told
+from cbandit.posterior.units import Outcomes, level, told
 from cbandit.posterior.units import told as in_users_units
 from cbandit.problems import data
 from cbandit.problems.gridded import poisson

@@ -6,9 +6,19 @@ import math
 import warnings
 
 import gpytorch
+import numpy as np
 import pytest
 import torch
-from inside import beliefs_of, estimated, limits_of, next_look, scorer, settled
+from inside import (
+    Observation,
+    Outcomes,
+    beliefs_of,
+    estimated,
+    limits_of,
+    next_look,
+    scorer,
+    settled,
+)
 
 import cbandit as cb
 
@@ -428,3 +438,36 @@ def test_opb_says_when_outcomes_do_not_differ():
         policy.tell(policy.ask(), reward=0.0, cost=1.0)
     with pytest.warns(UserWarning, match="has seen 5 outcomes; before"):
         assert int(policy.ask().index) == 3
+
+
+@pytest.mark.parametrize(("trials", "apart"), [(1, False), (3, False), (3, True)])
+def test_all_outcomes_at_once_count_as_one_by_one(trials, apart):
+    """To the bit, and as numpy's averages and spreads."""
+    draws = np.random.default_rng(0)
+    y = draws.normal(size=(60, trials, 1)) * 10.0 ** draws.integers(0, 7, (60, 1, 1))
+    came = draws.random((60, trials)) < 0.7
+    rows = [
+        Observation(
+            [t] * trials,
+            torch.zeros(trials, 1),
+            torch.from_numpy(value),
+            flags.tolist() if not apart else [True] * trials,
+            arrived=torch.from_numpy(flags[:, None]) if apart and t % 2 else None,
+        )
+        for t, (value, flags) in enumerate(zip(y, came, strict=True))
+    ]
+    if apart:
+        came[::2] = True
+    like = torch.zeros(trials, 1)
+    single = Outcomes.none(like)
+    for row in rows:
+        single = single.counted(row)
+    together = Outcomes.of(rows, like)
+    for one, other in zip(single, together, strict=True):
+        assert one.dtype == other.dtype and torch.equal(one, other)
+    units = together.units()
+    for i in range(trials):
+        told = y[came[:, i], i, 0]
+        assert units.seen[i].item() == len(told)
+        assert units.center[i].item() == pytest.approx(told.mean(), rel=1e-9)
+        assert units.size[i].item() == pytest.approx(told.std(ddof=1), rel=1e-9)

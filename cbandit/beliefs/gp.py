@@ -75,7 +75,7 @@ class GP:
         refit_every: hyperparameters are fitted anew after this many observations;
             ``"auto"``: after 5, then whenever there are a fifth more (two at least),
             and half as many more from 100 on; ``None``: only by ``policy.refit()``. A
-            fit of four default functions takes 25 to 80 ms of one processor with up to
+            fit of four default functions takes 25 to 60 ms of one processor with up to
             100 observations. A refit rebuilds the posterior as well. With ``u``
             observations that takes as long as ``u / 4`` rounds on a grid of 10^6
             actions, and ``2 u / 3`` on a free set of 2 x 10^5. So with ``"auto"`` all

@@ -77,7 +77,8 @@ def merged(log: Log, shift: Tensor, scale: Tensor, least: Tensor) -> Merged:
     slots = [places for places, _ in placed]
     used = slots_of.used
     zeros = torch.zeros(trials, used, dtype=torch.float64, device=device)
-    y = torch.stack([((row.values - shift) / scale)[:, 0] for row in rows])
+    y = (torch.stack([row.values[:, :1] for row in rows]) - shift) / scale
+    y = y.squeeze(-1)
     arrived = devices.put([list(row.wanted) for row in rows], device)
     if any(row.arrived is not None for row in rows):
         every = torch.ones_like(arrived[0])

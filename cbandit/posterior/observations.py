@@ -130,6 +130,15 @@ class Observation(NamedTuple):
     arrived: Tensor | None = None
     outcome: Tensor | None = None
 
+    def outcome_flags(self, device: torch.device) -> Tensor:
+        """Return the trials whose outcome of the first function came, ``(T, 1)``.
+
+        Where outcomes are rescaled an observation is of one function.
+        """
+        if self.arrived is None:
+            return devices.put(self.wanted, device).unsqueeze(-1)
+        return self.arrived[:, :1]
+
     def columns(self, at: Tensor) -> Observation:
         """Return the same observation of some functions alone."""
         arrived = None if self.arrived is None else self.arrived[:, at]

@@ -8,8 +8,10 @@ measured in. Users are shown their own units. All here are values.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Self
+from types import ModuleType
+from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +25,7 @@ from cbandit.posterior.value import Value
 ENDLESS = 1e3  # a latent value further from 0 than any
 ALIKE = 1e-12  # a spread below this share of the values' size is their rounding
 ASTRAY = 8.0  # spreads from the origin, beyond which float32 loses what differs
+Numbers = Any  # tensors, or arrays of numpy
 LOST = 1e-6  # below this share of the peak of the squares, count again from the log
 
 
@@ -115,24 +118,37 @@ class Outcomes(NamedTuple):
 
     @classmethod
     def of(cls, rows: Iterable[Observation], like: Tensor) -> Outcomes:
-        """Return the statistics of all rows."""
-        out = cls.none(like)
-        for row in rows:
-            out = out.counted(row)
-        return out
+        """Return the statistics of all rows, to the bit as if counted one by one.
+
+        They are counted on the host, by numpy, whose calls take a fifth of torch's.
+        """
+        rows, out = list(rows), cls.none(like)
+        if not rows:
+            return out
+        if all(row.arrived is None for row in rows):
+            flags = torch.tensor([list(row.wanted) for row in rows]).unsqueeze(-1)
+        else:
+            flags = torch.stack([row.outcome_flags(like.device) for row in rows])
+        values = torch.stack([row.values for row in rows])
+        came = devices.host(flags.long())[0].numpy() > 0
+        seen, average, squares, most, origin = (
+            each.numpy() for each in devices.host(*out)
+        )
+        for value, flag in zip(devices.host(values)[0].numpy(), came, strict=True):
+            origin = np.where(flag & (seen == 0), value, origin)
+            seen, average, squares = _counted(np, seen, average, squares, value, flag)
+            most = np.maximum(most, squares)
+        totals = (seen, average, squares, most, origin)
+        return cls(*(devices.put(torch.from_numpy(v), like.device) for v in totals))
 
     def counted(self, row: Observation, sign: int = 1) -> Outcomes:
         """Return the statistics with one more row, or with ``sign=-1`` one less."""
-        if row.arrived is None:
-            wanted = devices.put(row.wanted, self.seen.device).unsqueeze(-1)
-        else:
-            wanted = row.arrived[:, :1]  # one function, where outcomes are rescaled
+        wanted = row.outcome_flags(self.seen.device)
         first = wanted & (self.seen == 0) if sign > 0 else wanted & False
         origin = torch.where(first, row.values, self.origin)
-        count = self.seen + sign * wanted
-        gap = torch.where(wanted, row.values - self.average, 0.0)
-        average = self.average + sign * gap / count.clamp_min(1)
-        squares = self.squares + sign * gap * (row.values - average) * wanted
+        count, average, squares = _counted(
+            torch, self.seen, self.average, self.squares, row.values, wanted, sign
+        )
         if sign < 0:
             # where nothing is left it is as if nothing had been seen
             left = count > 0
@@ -172,6 +188,25 @@ class Outcomes(NamedTuple):
     def columns(self, at: Tensor) -> Outcomes:
         """Return the same of some functions alone."""
         return Outcomes(self.seen, *(value[:, at] for value in self[1:]))
+
+
+def _counted(
+    lib: ModuleType,
+    seen: Numbers,
+    average: Numbers,
+    squares: Numbers,
+    value: Numbers,
+    came: Numbers,
+    sign: int = 1,
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Return count, average and sum of squares with one value more, or one less.
+
+    ``lib`` is torch or numpy, whichever the numbers are of.
+    """
+    count = seen + sign * came
+    gap = lib.where(came, value - average, 0.0)
+    average = average + sign * gap / (count + (count == 0))
+    return count, average, squares + sign * gap * (value - average) * came
 
 
 class Scale(Value):
