@@ -12,7 +12,7 @@ from cbandit_kernels.forms import (
     kernel_columns_ref,
     kernel_matrix_ref,
 )
-from cbandit_kernels.prices import Priced, window_price, window_price_ref
+from cbandit_kernels.prices import window_price, window_price_ref
 from cbandit_kernels.rounds import (
     finish_round,
     finish_round_ref,
@@ -29,6 +29,7 @@ from cbandit_kernels.types import (
     Frame,
     Late,
     Look,
+    Priced,
     WeightSums,
 )
 from cbandit_kernels.weights import enter_weights, enter_weights_ref

@@ -17,31 +17,13 @@ import torch
 from torch import Tensor
 
 from cbandit_kernels.backends import native
+from cbandit_kernels.types import Priced
 
-__all__ = ["Priced", "window_price", "window_price_ref"]
+__all__ = ["window_price", "window_price_ref"]
 
 # On the host, by numpy: the numbers are few, and calls of torch cost more than they do.
 
 Numbers = npt.NDArray[Any]
-
-
-class Priced(NamedTuple):
-    """The price in each trial, and what the last row plays at it.
-
-    Args:
-        price: ``(T,)``.
-        arms: of the last row, ``(T, 2)``, by number; an unused one is last and 0.
-        shares: their probabilities, ``(T, 2)``.
-        near: prices at which the plans that are mixed are best, ``(T, 2)``.
-        infeasible: trials in which no plan reaches the target, ``(T,)``; what is said
-            of these is of the cheapest plan.
-    """
-
-    price: Tensor
-    arms: Tensor
-    shares: Tensor
-    near: Tensor
-    infeasible: Tensor
 
 
 class _Plans(NamedTuple):
@@ -166,7 +148,7 @@ def window_price(
     if backend == "native" or (backend is None and native(f)):
         from cbandit_kernels._native.prices import price
 
-        return Priced(*price(f, c, target, begin, feasible, rounding))
+        return price(f, c, target, begin, feasible, rounding)
     return window_price_ref(f, c, target, begin, feasible, rounding)
 
 

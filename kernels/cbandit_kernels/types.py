@@ -19,6 +19,7 @@ __all__ = [
     "Frame",
     "Late",
     "Look",
+    "Priced",
     "WeightSums",
 ]
 
@@ -167,6 +168,25 @@ class Found:
     value: Tensor
     index: Tensor
     estimate: Tensor
+
+
+class Priced(NamedTuple):
+    """The price of a window in each trial, and what the last row plays at it.
+
+    Args:
+        price: ``(T,)``.
+        arms: of the last row, ``(T, 2)``, by number; an unused one is last and 0.
+        shares: their probabilities, ``(T, 2)``.
+        near: prices at which the plans that are mixed are best, ``(T, 2)``.
+        infeasible: trials in which no plan reaches the target, ``(T,)``; what is said
+            of these is of the cheapest plan.
+    """
+
+    price: Tensor
+    arms: Tensor
+    shares: Tensor
+    near: Tensor
+    infeasible: Tensor
 
 
 class WeightSums(NamedTuple):

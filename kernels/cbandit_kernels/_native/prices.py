@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cbandit_kernels._native.compiling import compiled
+from cbandit_kernels.types import Priced
 
 __all__ = ["price"]
 
@@ -21,7 +22,7 @@ def price(
     begin: Tensor | None,
     feasible: float,
     rounding: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> Priced:
     """See :func:`cbandit_kernels.prices.window_price_ref`."""
     trials = len(target)
     near = np.zeros((trials, 0)) if begin is None else _plain(begin)
@@ -29,8 +30,7 @@ def price(
     arms, infeasible = np.empty((trials, 2), np.int64), np.empty(trials, np.bool_)
     found = price, arms, shares, ends, infeasible
     _search()(_plain(f), _plain(c), _plain(target), near, feasible, rounding, found)
-    one, two, three, four, five = map(torch.from_numpy, found)
-    return one, two, three, four, five
+    return Priced(*map(torch.from_numpy, found))
 
 
 def _plain(values: Tensor) -> Any:
