@@ -100,6 +100,35 @@ def test_repeats_may_be_drawn_again():
     assert seen == {(3.0, 21.0, 0.91), (5.0, 19.0, 0.91)}
 
 
+def test_rows_may_be_resampled_by_trial():
+    problem = table(repeats="resample", trials=400, seed=3)
+    plain = table()
+    f, g = problem.f, problem.g
+    # of speed and latency: one row, or both rows, or one of them twice
+    worlds = [
+        {(1.0, 5.0): 1.0},
+        {(2.0, 9.0): 0.25, (2.25, 10.0): 0.5, (2.5, 11.0): 0.25},
+        {(3.0, 21.0): 0.25, (4.0, 20.0): 0.5, (5.0, 19.0): 0.25},
+    ]
+    for j, world in enumerate(worlds):
+        pairs = list(zip(f[:, j].tolist(), g[:, 0, j].tolist(), strict=True))
+        assert set(pairs) == set(world)
+        for pair, share in world.items():  # 6 deviations of 400 draws
+            assert abs(pairs.count(pair) / 400 - share) <= 6 * 0.5 / 20
+    assert (problem._std == plain._std).all()
+    # the same for a trial in any batch, other ones under another seed
+    assert torch.equal(table(repeats="resample", trials=range(7, 9), seed=3).f, f[7:9])
+    assert not torch.equal(table(repeats="resample", trials=400, seed=4).f, f)
+    assert table(repeats="resample").f.shape == plain.f.shape
+    with pytest.raises(cb.CBanditError, match="trials= goes with repeats='resample'"):
+        cb.problems.Table.from_frame(FRAME, "speed", LIMITS, KNOBS, trials=3)
+    single = FRAME.iloc[[0, 1, 2]]
+    with pytest.raises(cb.CBanditError, match="none has several here"):
+        cb.problems.Table.from_frame(
+            single, "speed", LIMITS, KNOBS, repeats="resample", trials=2
+        )
+
+
 @pytest.mark.parametrize("trials", [None, 2])
 def test_policies_of_a_frame_speak_in_its_words(trials):
     problem = table(minimise="latency", limits={"accuracy": ">= 0.92"})
@@ -174,6 +203,8 @@ def test_all_other_columns_are_knobs():
         ({"limits": {}}, "limits must name at least one column"),
         ({"limits": {"speed": 3}}, "'speed' must be one of a knob, the target or a"),
         ({"knobs": ["speed"]}, "'speed' must be one of a knob"),
+        ({"knobs": "threads"}, "knobs must list the names of columns"),
+        ({"knobs": [["threads"]]}, "knobs must list the names of columns"),
         ({"knobs": []}, "knobs must hold at least one column"),
         ({"knobs": {"threads": 3}}, "knobs: threads must be a cb.Int"),
         ({"knobs": {"threads": cb.Int(1, 2)}}, r"must be of Int\(1, 2\); row r2 has 4"),
@@ -181,7 +212,7 @@ def test_all_other_columns_are_knobs():
         ({"minimise": "latency"}, "takes maximise= or minimise=; got both"),
         ({"noise": {"speed": 1.0}}, "noise must name each of speed, latency, accuracy"),
         ({"noise": -1.0}, "noise must not be negative"),
-        ({"repeats": "all"}, "repeats must be 'mean' or 'draw'"),
+        ({"repeats": "all"}, "repeats must be 'mean', 'draw' or 'resample'"),
         ({"repeats": "draw", "noise": 1.0}, "noise= goes with repeats='mean'"),
         ({"frame": {"speed": [1.0]}}, "frame must be a pandas frame; got dict"),
         (

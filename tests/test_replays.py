@@ -223,7 +223,9 @@ def test_a_frame_of_measurements():
     for change, words in (
         ({"limits": None}, "limits must name at least one column"),
         ({"maximise": "usd"}, "takes maximise= or minimise=; got both"),
-        ({"contexts": "day"}, "contexts must be a list of one column"),
+        ({"contexts": "day"}, "contexts must list the names of columns"),
+        ({"contexts": [["day"]]}, "contexts must list the names of columns"),
+        ({"contexts": []}, "contexts must be a list of one column"),
         ({"contexts": ["hour"]}, "one column 'hour'"),
     ):
         whole = {"contexts": ["day", "load"], "minimise": "ms", "limits": {"usd": 4}}

@@ -609,6 +609,27 @@ type = "Random"
         summary, _, _ = summary_of(x=x, y=x, heat=x, speed=x + np.arange(25) % 3)
         assert summary["varied"] == ["noise", "starts"]
 
+    def test_rows_resampled_by_trial_are_worlds(self, summary_of):
+        import numpy as np
+
+        x = np.tile(np.arange(5.0), 5)
+        speed = x + np.arange(25) % 3 + 0.1 * np.arange(25)
+        text = self.TABLE.replace("knobs =", 'repeats = "resample"\nknobs =')
+        summary, rounds, told = summary_of(text, x=x, y=x, heat=x, speed=speed)
+        assert summary["varied"] == ["worlds", "noise", "starts"]
+        assert "trials differ in worlds, noise, starts" in told
+        # all policies of a trial meet the same world
+        first = rounds.drop_duplicates(["policy", "trial", "action"])
+        truth = first.pivot_table("true_reward", ["trial", "action"], "policy").dropna()
+        assert len(truth)
+        assert (truth.Random == truth.RPOL).all()
+        assert truth.Random.groupby("action").nunique().max() > 1
+
+    def test_a_policy_without_costs_plays_under_named_limits(self, summary_of):
+        text = self.TABLE.replace('type = "Random"', 'type = "GPUCB"')
+        summary, _, _ = summary_of(text)
+        assert summary["policies"]["Random"]["status"] == "complete"
+
     def test_without_a_design_it_is_said_what_is_alike(self, summary_of):
         text = self.TABLE.replace("horizon = 9", "horizon = 9\ndesign = 0")
         text = text.partition("[policies.Random]")[0]

@@ -190,6 +190,14 @@ class TestCommands:
             ('"<= 6"', '"< 6"', "[problem]: thresholds['latency'] must be a number"),
             ('"data.csv"', '"no.csv"', "[problem] table: no.csv is not in"),
             ("maximise", "maximize", "[problem] maximize: a table takes no such key"),
+            ('"speed"', "3", "[problem] maximise must be the name of a column; got 3"),
+            (
+                "maximise",
+                "trials = 3\nmaximise",
+                "trials stands at the top of the file",
+            ),
+            ("maximise", 'contexts=[["a"]]\nmaximise', "contexts must list the names"),
+            ('"speed"', "[" * 2000 + "]" * 2000, "nested too deep to be read"),
         ],
     )
     def test_errors_point_at_the_problem(self, capsys, data, old, new, words):
@@ -416,6 +424,14 @@ class TestMessy:
         ):
             assert line in said
             assert line in text
+
+    def test_no_trap_is_guessed_to_be_a_measurement(self, capsys, messy):
+        code, said, err = call(capsys, "init", "messy.csv")
+        assert (code, err) == (0, "")
+        problem = tomllib.loads(Path("study.toml").read_text())["problem"]
+        outcomes = {problem["maximise"], *problem["limits"]}
+        assert outcomes <= {"throughput", "latency", "size"}
+        assert "stamp: left out, dates or times\n" in said
 
     def test_three_commands_give_a_right_comparison(self, capsys, messy):
         assert call(capsys, "init", "messy.csv", *self.NAMED, *self.LIMITS)[0] == 0

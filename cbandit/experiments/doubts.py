@@ -60,6 +60,16 @@ def doubts(frame: pandas.DataFrame, outcomes: Sequence[str]) -> dict[str, str]:
     return out
 
 
+def believable(frame: pandas.DataFrame, names: Sequence[str]) -> list[str]:
+    """Return the columns that may be measurements: no row numbers, dates or copies."""
+    out: list[str] = []
+    for name in names:
+        if not _by_itself(name, frame[name], len(frame)):
+            if not _copied(frame, name, out):
+                out.append(name)
+    return out
+
+
 def _by_itself(name: str, column: pandas.Series[Any], rows: int) -> str:
     """Return why a column is no knob, from its values alone; empty if it may be."""
     known = column.dropna()

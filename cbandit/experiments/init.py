@@ -11,7 +11,7 @@ import numpy as np
 
 from cbandit._core.hints import near
 from cbandit.errors import CBanditError
-from cbandit.experiments.doubts import doubts
+from cbandit.experiments.doubts import believable, doubts
 from cbandit.experiments.settings import toml_key, toml_value
 from cbandit.experiments.tables import ReadTable
 from cbandit.problems.measured import truths, yes_or_no
@@ -165,6 +165,7 @@ def sketch(
     stated = [*([goal[1]] if goal else []), *wanted]
     settled = goal is not None and bool(wanted)
     looks = [c.name for c in columns.values() if _looks_measured(c, rows)]
+    looks = believable(frame, looks)
     odd = doubts(frame[list(columns)], stated or looks)
     measured = [] if settled else [m for m in looks if m not in odd]
     known = {*stated, *measured, *odd}
@@ -230,6 +231,11 @@ def sketch(
         lines.append(
             "# noise = 0.01  # variance of one measurement; left out: from repeats"
         )
+        if frame.duplicated(knobs).any():
+            lines += [
+                '# repeats = "resample"  # means of rows drawn anew for each trial; or',
+                '# repeats = "draw"      # rows drawn in each round',
+            ]
     offered = {column: _below(columns[column]) for column in maybe}
     if wanted:
         lines += ["", "[problem.limits]"]

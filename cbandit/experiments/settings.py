@@ -182,6 +182,11 @@ def read_toml(path: str | os.PathLike[str], ours: bool = False) -> dict[str, Any
                 f"most {LARGEST} bytes, and keys of at most {DEEPEST} parts"
             )
         tables = tomllib.loads(text)
+    except RecursionError:
+        raise CBanditError(
+            f"settings file {path} has lists or tables nested too deep to be read: "
+            "write them flat"
+        ) from None
     except OSError as error:
         raise CBanditError(
             f"settings file {path} cannot be read: {error.strerror}"

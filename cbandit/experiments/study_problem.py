@@ -94,7 +94,7 @@ class StatedProblem:
         """Build the problem for some trials."""
         table = {k: v for k, v in self.table.items() if k not in (self.kind, "sha256")}
         if self.kind == "table":
-            return self._measured(table)
+            return self._measured(table, trials, seed)
         words, where = self.table[self.kind], f"{self.where} {self.kind}"
         if self.kind == "botorch":
             return self._from_botorch(words, where, table)
@@ -108,7 +108,7 @@ class StatedProblem:
         # an error of the user's own code is shown with its traceback
         return thing(**self.home.arguments(self.where, words, thing, table, offers))
 
-    def _measured(self, table: dict[str, Any]) -> Any:
+    def _measured(self, table: dict[str, Any], trials: range, seed: int) -> Any:
         if not table.get("limits"):
             knobs = table.get("knobs") or []
             raise CBanditError(
@@ -121,6 +121,19 @@ class StatedProblem:
         kind = problems.Contexts if "contexts" in table else problems.Table
         read: Callable[..., Any] = kind.from_frame
         Arguments(read).check(self.where, "a table", table)
+        for key in ("trials", "seed"):
+            if key in table:
+                raise CBanditError(
+                    f"{self.where} {key} stands at the top of the file, for all of it"
+                )
+        for key in ("maximise", "minimise"):
+            if not isinstance(table.get(key, ""), str):
+                raise CBanditError(
+                    f"{self.where} {key} must be the name of a column; got "
+                    f"{table[key]!r}"
+                )
+        if table.get("repeats") == "resample":  # each trial has rows of its own
+            table = {**table, "trials": trials, "seed": seed}
         with located(self.where), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             problem = read(frame, **table)

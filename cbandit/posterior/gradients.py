@@ -285,8 +285,7 @@ class Closed:
             return math.inf, np.zeros_like(vector)
         half = np.log(factor.diagonal()).sum()
         inverse, _ = dpotri(factor, lower=1, overwrite_c=1)
-        # symmetric: transposed, so that it lies in memory as LAPACK left it
-        inverse = np.where(self._lower, inverse, inverse.T).T
+        inverse = np.where(self._lower, inverse, inverse.T)
         inverse *= root
         inverse *= root[:, None]
         usual = self._count / (lam * precision)  # how much the belief's noise counts

@@ -28,7 +28,7 @@ from cbandit.actions import Actions, Category, Context, Contextual, Float, Int, 
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.policies.words import Senses
-from cbandit.problems.measured import measured
+from cbandit.problems.measured import column_names, measured
 from cbandit.problems.protocol import Evaluation, Round
 from cbandit.search.simplex.lp import solve_policy
 
@@ -189,10 +189,9 @@ class Contexts:
                 "limits must name at least one column, {'latency': '<= 20'}; got "
                 f"{limits!r}"
             )
-        if isinstance(contexts, str) or not contexts:
-            raise CBanditError(
-                f"contexts must be a list of one column or more; got {contexts!r}"
-            )
+        column_names("contexts", contexts)
+        if not contexts:
+            raise CBanditError("contexts must be a list of one column or more; got []")
         target, shown = str(maximise if minimise is None else minimise), list(contexts)
         taken = {target, *limits, *shown}
         columns = list(frame) if knobs is None else knobs

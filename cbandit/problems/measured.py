@@ -13,6 +13,7 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit._core.hints import near
 from cbandit._core.log import warn
+from cbandit._core.randomness import Streams, Trials
 from cbandit.actions import Category, Finite, Float, Int, Names
 from cbandit.actions.names import plain
 from cbandit.errors import CBanditError, MissingExtraError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 SHOWN = 5  # rows that a warning names
 FEW = 20  # rows whose settings may well differ all
+RESAMPLED = "rows"  # the stream that draws rows
 SPAN = 10**6  # whole numbers further apart than this count as numbers
 WORDS = {
     **dict.fromkeys(("true", "yes", "1", "1.0"), 1.0),
@@ -37,8 +39,8 @@ class Measured:
     Args:
         actions: the configurations, each once, with names.
         reward: means of the target, ``(N,)``, as in the frame; NaN where no row was
-            measured.
-        costs: means of the costs, ``(m, N)``, likewise.
+            measured. Of resampled rows ``(*trials, N)``.
+        costs: means of the costs, ``(m, N)`` or ``(*trials, m, N)``, likewise.
         noise: variance of the reward; or the outcomes to draw from.
         cost_noise: variances of the costs, ``(m,)``; ``None`` if outcomes are drawn.
         dropped: the rows that were left out, by the frame's labels.
@@ -88,6 +90,8 @@ def measured(
     noise: object,
     repeats: str,
     failed: str | bool | None = None,
+    trials: Trials = None,
+    seed: int = 0,
 ) -> Measured:
     """Read a frame; see :meth:`cbandit.problems.Table.from_frame`."""
     try:
@@ -98,7 +102,9 @@ def measured(
         ) from None
     if not isinstance(frame, pd.DataFrame):
         raise CBanditError(f"frame must be a pandas frame; got {checks.kind(frame)}")
-    checks.one_of("repeats", repeats, "mean", "draw")
+    checks.one_of("repeats", repeats, "mean", "draw", "resample")
+    if knobs is not None:
+        column_names("knobs", knobs)
     outcomes, marked = [target, *limits], [failed] if isinstance(failed, str) else []
     taken = [*outcomes, *marked]
     chosen = [c for c in frame.columns if c not in taken] if knobs is None else knobs
@@ -135,6 +141,10 @@ def measured(
         law: Tensor | Outcomes = _drawn(apart, group, count)
         variance = None
     else:
+        if repeats == "resample":
+            streams = Streams(seed, trials, RESAMPLED)
+            drawn = _resampled(values, group, count, streams)
+            f, g = drawn[..., 0, :], drawn[..., 1:, :]
         lam = _variances(noise, outcomes, apart, again)
         law, variance = lam[0], lam[1:]
     return Measured(actions, f, g, law, variance, dropped, again, share, tuple(kinds))
@@ -182,6 +192,16 @@ def truths(frame: pd.DataFrame, name: str) -> np.ndarray:
             f"{_row(frame, frame.index[first])} has {plain(column.iloc[first])!r}"
         )
     return values.to_numpy(dtype=np.float64)
+
+
+def column_names(name: str, columns: object) -> None:
+    """Raise unless an argument lists columns by their names."""
+    listed = isinstance(columns, Sequence | Mapping) and not isinstance(columns, str)
+    if not listed or not all(isinstance(column, str) for column in columns):
+        raise CBanditError(
+            f"{name} must list the names of columns, ['threads', 'codec']; got "
+            f"{columns!r:.200}"
+        )
 
 
 def _check_columns(frame: pd.DataFrame, used: list[Any], chosen: list[Any]) -> None:
@@ -353,6 +373,27 @@ def _variances(
     if not free:
         return torch.zeros(len(outcomes), dtype=torch.float64)
     return torch.from_numpy((apart**2).sum(0) / free)
+
+
+def _resampled(
+    values: np.ndarray, group: np.ndarray, count: np.ndarray, streams: Streams
+) -> Tensor:
+    """Return means ``(*trials, 1 + m, N)`` over rows drawn with replacement by trial.
+
+    Each configuration keeps its number of rows; without any its means are NaN.
+    """
+    if int(count.max(initial=0)) < 2:
+        raise CBanditError(
+            "repeats='resample' draws among the rows of a configuration, and none has "
+            "several here: measure some again, or give noise= and repeats='mean'"
+        )
+    order = np.argsort(group, kind="stable")
+    first = np.concatenate([[0], np.cumsum(count)[:-1]])[group]
+    draws = streams.uniform(len(values)).numpy()  # *trials x rows
+    rows = order[first + (draws * count[group]).astype(np.int64)]
+    out = np.zeros((*draws.shape[:-1], values.shape[1], len(count)))
+    np.add.at(np.moveaxis(out, -1, 0), group, np.moveaxis(values[rows], -2, 0))
+    return torch.from_numpy(out / np.where(count, count, np.nan))
 
 
 def _drawn(apart: np.ndarray, group: np.ndarray, count: np.ndarray) -> Outcomes:

@@ -213,6 +213,8 @@ class Table(Fixed):
         minimise: str | None = None,
         repeats: str = "mean",
         failed: str | bool | None = None,
+        trials: Trials = None,
+        seed: int = 0,
     ) -> Table:
         """Make a problem of a table of measurements.
 
@@ -233,10 +235,14 @@ class Table(Fixed):
             noise: the variance of a measurement, a number or by column; ``None``: it is
                 estimated from repeated configurations, and 0 if there are none.
             repeats: how repeated configurations are used: ``"mean"`` takes their means;
-                ``"draw"`` draws from their measurements, reward and costs together.
+                ``"draw"`` draws from their measurements, reward and costs together;
+                ``"resample"`` makes a world for each trial, of means over as many rows
+                of a configuration drawn from its rows with replacement.
             failed: a column of true and false (yes and no, 1 and 0) that says which
                 rows could not be measured; or ``True``: those without any outcome. A
                 configuration fails as often as its rows did. ``None``: no row failed.
+            trials: the trials of ``"resample"``; else the problem is for any trials.
+            seed: of the rows that are drawn; trial ``i`` gets the same in any batch.
 
         Outcomes that are true or false, yes or no, or both 0 and 1 (a limit on them
         lies between) are probabilities: the mean of its rows is that of a
@@ -266,8 +272,15 @@ class Table(Fixed):
                 f"{limits!r}"
             )
         target = maximise if minimise is None else minimise
+        if trials is not None and repeats != "resample":
+            raise CBanditError(
+                f"trials= goes with repeats='resample'; got repeats={repeats!r}, whose "
+                "problem is for any trials: leave trials out"
+            )
         names = list(limits)
-        read = measured(frame, str(target), names, knobs, noise, repeats, failed)
+        read = measured(
+            frame, str(target), names, knobs, noise, repeats, failed, trials, seed
+        )
         # what is to be at most 0, say, is no probability to be learned
         senses = Senses(names, dict(limits))
         tau = senses.costs(checks.tensor("limits", senses.limits)).expand(len(names))
@@ -279,6 +292,7 @@ class Table(Fixed):
             read.noise,
             read.cost_noise,
             read.actions,
+            trials,
             thresholds=dict(limits),
             minimise=minimise is not None,
             failed=read.failed,
