@@ -197,7 +197,8 @@ def truths(frame: pd.DataFrame, name: str) -> np.ndarray:
 def column_names(name: str, columns: object) -> None:
     """Raise unless an argument lists columns by their names."""
     listed = isinstance(columns, Sequence | Mapping) and not isinstance(columns, str)
-    if not listed or not all(isinstance(column, str) for column in columns):
+    names = tuple(columns) if isinstance(columns, Sequence | Mapping) else ()
+    if not listed or not all(isinstance(column, str) for column in names):
         raise CBanditError(
             f"{name} must list the names of columns, ['threads', 'codec']; got "
             f"{columns!r:.200}"
