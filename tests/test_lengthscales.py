@@ -8,9 +8,16 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
+from gpytorch import kernels as gpk
 from inside import plain_torch
 
 import cbandit as cb
+from cbandit.posterior.covariance import (
+    Covariance,
+    load_trial,
+    one_a_trial,
+    trial_of,
+)
 
 F64 = torch.float64
 NOISE = 0.3
@@ -63,3 +70,25 @@ def test_each_trial_is_as_if_alone(grid, scales, engine, loops):
         var = 1 - (cross * np.linalg.solve(small, cross.T).T).sum(1)
         np.testing.assert_allclose(found.mean[trial].numpy(), mean, atol=1e-9)
         np.testing.assert_allclose(found.std[trial].numpy() ** 2, var, atol=1e-9)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_rows_of_some_trials_are_those_of_all(scaled):
+    generator = torch.Generator().manual_seed(5)
+    kernel = gpk.MaternKernel(nu=2.5, ard_num_dims=3)
+    kernel = gpk.ScaleKernel(kernel) if scaled else kernel
+    kernel = one_a_trial(kernel.double(), 5)
+    for parameter in kernel.parameters():
+        parameter.data += torch.rand(parameter.shape, generator=generator, dtype=F64)
+    covariance = Covariance(kernel, 3)
+    y = torch.rand(40, 3, generator=generator, dtype=F64)
+    x, trials = y[[7, 9, 30]], torch.tensor([4, 0, 2])
+    rows = covariance.rows(trials, x, y)
+    for i, trial in enumerate(trials.tolist()):
+        alone = trial_of(kernel, 0)
+        load_trial(alone, kernel, trial)
+        assert rows[i].numpy() == pytest.approx(
+            alone(x[i : i + 1], y).to_dense()[0].detach().numpy(), rel=1e-9, abs=1e-12
+        )
+    apart = y.expand(5, -1, -1)  # a set for each trial
+    assert torch.equal(covariance.rows(trials, x, apart), rows)
