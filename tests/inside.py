@@ -54,7 +54,13 @@ from cbandit.policies.journal import Call
 from cbandit.policies.safe import classes
 from cbandit.policies.safe.mixtures import best_mixture
 from cbandit.posterior.beliefs import Beliefs, Group, Stacked
-from cbandit.posterior.covariance import Covariance, Prior
+from cbandit.posterior.covariance import (
+    Covariance,
+    Prior,
+    load_trial,
+    one_a_trial,
+    trial_of,
+)
 from cbandit.posterior.draws import lots
 from cbandit.posterior.draws.roots import Root, pivoted_root
 from cbandit.posterior.engines import choice as engine_choice

@@ -9,15 +9,9 @@ import numpy as np
 import pytest
 import torch
 from gpytorch import kernels as gpk
-from inside import plain_torch
+from inside import Covariance, load_trial, one_a_trial, plain_torch, trial_of
 
 import cbandit as cb
-from cbandit.posterior.covariance import (
-    Covariance,
-    load_trial,
-    one_a_trial,
-    trial_of,
-)
 
 F64 = torch.float64
 NOISE = 0.3
