@@ -194,8 +194,10 @@ LOOKS = {
     "CKB box": None,  # its climbs end when what they find says so
     "CKB learned": None,  # and so do fits
     "CKB by gain": 3,  # what a user's function answers is checked where it is
-    "EpochPenalty": 1.25,  # whether the multipliers have outgrown the dtype, an epoch
-    "EpochPenalty TS": 1.25,
+    # an epoch: whether the multipliers have outgrown the dtype, and the outcomes that
+    # are counted anew on the host
+    "EpochPenalty": 1.5,
+    "EpochPenalty TS": 1.5,
     "OPB GP": 2,  # its programme, and what is drawn from the answer
     "SafeOpt": 2,  # how many actions are safe is the size of what follows
     "SafeOpt Lipschitz": 2,

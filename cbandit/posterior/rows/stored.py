@@ -82,15 +82,14 @@ class Stored(Rows):
         """Store a stretch of some rows ``(k, n)``, one for each of ``trials``."""
         for k in sorted({slot // self.CHUNK for slot in slots}):
             some = [i for i, slot in enumerate(slots) if slot // self.CHUNK == k]
-            trial, slot = (
-                [trials[i] for i in some],
-                [slots[i] % self.CHUNK for i in some],
-            )
+            trial = [trials[i] for i in some]
+            slot = [slots[i] % self.CHUNK for i in some]
             part = rows if len(some) == len(slots) else rows[some]
             if len(some) == 1:
                 self._rows[k][trial[0], slot[0], stretch] = part[0]
             else:
-                self._rows[k][trial, slot, stretch] = part.to(self._rows[k].dtype)
+                at = devices.put([trial, slot], part.device)
+                self._rows[k][at[0], at[1], stretch] = part.to(self._rows[k].dtype)
 
     def multiply(self, weights: Tensor) -> Columns:
         """Return ``weights^T K``, by one product with each chunk of rows."""
