@@ -268,7 +268,7 @@ def at_random(actions: Any, *, reward: Any, costs: Any, seed: int) -> Any:
 RULES: dict[str, Rule] = {
     "CKB": partial(Asked, cb.CKB),
     "RPOL": partial(Asked, cb.RPOL),
-    "RPOL-TS": partial(Asked, partial(cb.RPOL, explore=cb.TS(1.0))),
+    "RPOL-TS": partial(Asked, partial(cb.RPOL, explore=cb.TS())),
     "CONFIG": partial(Asked, cb.baselines.CONFIG),
     "CONFIG-TS": partial(Asked, partial(cb.baselines.CONFIG, explore=cb.TS(1.0))),
     "BoTorch qLogNEI": partial(Asked, partial(by_botorch, noisy_improvement)),
