@@ -40,7 +40,8 @@ def lowest(project: Path) -> Iterator[str]:
         *(one for all in optional.values() for one in all),
     ]:
         if not each.startswith(table["name"]):
-            found = re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\w.]+)(;.*)?", each)
+            ranged = r"([\w-]+)(?:\[\w+\])?>=([\w.]+)(?:,<[\w.]+)?(;.*)?"
+            found = re.fullmatch(ranged, each)
             if found is None:
                 raise SystemExit(f"{project}: {each!r} states no lower end")
             if found[1] not in CHECKERS:

@@ -10,6 +10,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import matrix
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -224,6 +225,14 @@ def test_every_pin_is_exact_and_every_dependency_pinned():
         wanted += extra
     names = {plain(re.match(r"[A-Za-z0-9._-]+", each)[0]) for each in wanted}
     assert names - {"cbandit"} <= pinned
+
+
+def test_the_lowest_versions_can_be_read():
+    pins = set(matrix.lowest(ROOT / "pyproject.toml"))
+    torch = next(pin for pin in pins if pin.startswith("torch=="))
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert torch.replace("==", ">=") in table["dependencies"]
+    assert "paretobandit==0.1.1" in pins  # its range has an upper end too
 
 
 def test_the_changelog_begins_with_this_version():
