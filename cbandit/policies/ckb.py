@@ -44,10 +44,10 @@ from cbandit.policies.resolved import (
     MOST,
     Resolved,
     Spending,
+    certain,
     check_resolved,
     drawn,
     pinned,
-    surely,
 )
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Best, estimated
@@ -127,8 +127,7 @@ class CKB(GPPolicy):
     """
 
     hallucinates = True
-    _dual: Dual
-    _resolved: Resolved | None = None
+    _dual: Dual | Resolved
 
     def __init__(
         self,
@@ -182,7 +181,15 @@ class CKB(GPPolicy):
                 # optimism about all choices of a window exceeds what a round corrects
                 mean = explore is None and isinstance(self.actions, Contextual)
                 dual_beta = 0.0 if mean else "score"
-            self._resolve(slack, dual_beta, price_window)
+            self._dual = Resolved.of(
+                slack,
+                dual_beta,
+                price_window,
+                shaped=self._number,
+                budgets=self.senses.budgets,
+            )
+            spending = Spending(torch.zeros_like(self._dual.slack))
+            self.begin(self._now.state._replace(own=spending))
             return
         self._dual = Dual.of(
             dual,
@@ -197,52 +204,29 @@ class CKB(GPPolicy):
             epoch=self.restart or self.horizon,
         )
 
-    def _resolve(self, slack: Scheduled, beta: Any, window: int) -> None:
-        """Let the price be solved for from now on."""
-        if callable(slack):
-            raise CBanditError(
-                "step and slack may be callables of the round with dual='queue' only"
-            )
-        slacks = self._number("slack", checks.nonnegative("slack", slack))
-        scored = isinstance(beta, str) and beta == "score"
-        width = None if scored else self._number("dual_beta", beta)
-        corrected = torch.ones(self.m, dtype=torch.bool, device=self.device)
-        corrected[list(self.senses.budgets)] = False
-        window = checks.whole("price_window", window)
-        self._resolved = Resolved(slacks, width, window, corrected)
-        spending = Spending(torch.zeros_like(slacks))
-        self.begin(self._now.state._replace(own=spending))
-
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
         """Return ``f - sum_j phi_j g_j``."""
-        if self._resolved is not None:
-            return scores.PrimalDual(phi)
         return scores.PrimalDual(self._dual.weight(phi, t, self._epoch(t)))
 
     def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
-        if self._resolved is not None:
-            return best.estimate
         return self._dual.judged(beliefs, look, best, asked, self.limits, self._ahead)
 
     # -- a price that is solved for ----------------------------------------------------
 
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
-        coefficient = super()._coefficient(state, asked)
-        if self._resolved is None:
-            return coefficient
-        return self._resolved.coefficient(coefficient)
+        return self._dual.coefficient(super()._coefficient(state, asked))
 
     def _picked(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
-        resolved = self._resolved
-        if resolved is None:
+        resolved = self._dual
+        if isinstance(resolved, Dual):
             return super()._picked(state, asked)
         spending, shown = state.own, asked.shown
         if shown is not None:
             spending = spending.shown(shown.values, resolved.window)
             if self.standardized and spending.contexts.shape[1] < FEW:
                 decision, state = super()._picked(state, asked)
-                decision.distribution = surely(decision.index, self.m)
+                decision.distribution = certain(decision.index, self.m)
                 return decision, state._replace(own=spending._replace(stepped=True))
         look, beliefs = self._look(state, asked), state.beliefs
         values, numbers = self._window(state._replace(own=spending), asked, look)
@@ -252,16 +236,8 @@ class CKB(GPPolicy):
                 "the estimates are not finite numbers at every action; look at "
                 "policy.posterior()"
             )
-        f, g, row = values[:, 0], values[:, 1:], values[:, :, -1]
-        offered = None if shown is None else self._offered(None)[1]
-        if offered is not None:  # what is retired would not have been played
-            f = f.masked_fill(~offered.to(f.device).unsqueeze(1), -torch.inf)
-        if asked.mask is not None:
-            mask = asked.mask.expand(len(f), -1)
-            mask = mask if numbers is None else mask.gather(1, numbers)
-            f = torch.cat(
-                [f[:, :-1], f[:, -1:].masked_fill(~mask[:, None], -torch.inf)], 1
-            )
+        f, g = self._allowed(values[:, 0], asked, numbers), values[:, 1:]
+        row = values[:, :, -1]
         limits = self.limits(asked.t)
         target, unit = resolved.target(spending, limits, beliefs.units())
         if shown is None:
@@ -288,6 +264,22 @@ class CKB(GPPolicy):
         )
         spending = spending._replace(near=price.near, stepped=False)
         return decision, state._replace(multiplier=phi, estimate=estimate, own=spending)
+
+    def _allowed(self, f: Tensor, asked: Asked, numbers: Tensor | None) -> Tensor:
+        """Return rewards ``(T, n, K)``, minus infinity where a choice is not allowed.
+
+        What is retired is allowed in no context, what this round bars in all but its
+        own, the last.
+        """
+        offered = None if asked.shown is None else self._offered(None)[1]
+        if offered is not None:
+            f = f.masked_fill(~offered.to(f.device).unsqueeze(1), -torch.inf)
+        if asked.mask is None:
+            return f
+        mask = asked.mask.expand(len(f), -1)
+        mask = mask if numbers is None else mask.gather(1, numbers)
+        last = f[:, -1:].masked_fill(~mask[:, None], -torch.inf)
+        return torch.cat([f[:, :-1], last], 1)
 
     def _window(
         self, state: GPState, asked: Asked, look: Look
@@ -325,22 +317,22 @@ class CKB(GPPolicy):
 
     def _designed(self, asked: Asked) -> Decision:
         decision = super()._designed(asked)
-        if self._resolved is not None:
-            decision.distribution = surely(decision.index, self.m)
+        if isinstance(self._dual, Resolved):
+            decision.distribution = certain(decision.index, self.m)
         return decision
 
     def _next(self, state: GPState, t: int, arrived: Sequence[Tensor]) -> Tensor:
-        phi, resolved = super()._next(state, t, arrived), self._resolved
-        if resolved is None or not state.own.stepped or state.moved is not None:
+        phi, resolved = super()._next(state, t, arrived), self._dual
+        if isinstance(resolved, Dual) or not state.own.stepped:
             return phi
-        if state.estimate is None:
+        if state.moved is not None or state.estimate is None:
             return phi
         return resolved.stepped(phi, state.estimate[:, 1:])
 
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with the news in its beliefs, and in what was spent."""
         before, state = state.own, super().absorb(state, news)
-        if self._resolved is None or not news.costs:
+        if isinstance(self._dual, Dual) or not news.costs:
             return state
         return state._replace(own=before.after(news, self.limits(news.choice.t)))
 
@@ -350,6 +342,4 @@ class CKB(GPPolicy):
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
     ) -> Tensor:
         """Move the multiplier by the estimated costs of the action played."""
-        if self._resolved is not None:
-            return phi  # it is solved for anew
         return self._dual.moved(phi, estimate[:, 1:], t, self._epoch(t))

@@ -206,6 +206,10 @@ class Dual:
             g = clip(g, look.bound[:, 1:].to(g))
         return torch.cat([estimate[:, :1].to(g), g], -1)
 
+    def coefficient(self, coefficient: Tensor) -> Tensor:
+        """Return the factors of the spreads in the score, as they are."""
+        return coefficient
+
     def weight(self, phi: Tensor, t: int, start: int) -> Tensor:
         """Return the costs' weight in the score: ``phi``, or a queue's ``phi / V``."""
         return phi * self.step(t, start) if self.kind == "queue" else phi

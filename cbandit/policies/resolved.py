@@ -16,6 +16,7 @@ multiplier of standardised beliefs makes projected steps.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,9 +31,12 @@ from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
 from cbandit.policies.choices import News
-from cbandit.policies.dual import CAP, STEP
+from cbandit.policies.dual import CAP, STEP, Scheduled
+from cbandit.posterior.beliefs import Beliefs
+from cbandit.posterior.look import Best
 from cbandit.posterior.units import Units
 from cbandit.search.simplex.window import Price
+from cbandit_kernels import Look
 
 FEW = 10  # contexts before which a price would rest on too little
 MOST = 2**15  # choices in past contexts that are looked at in a round
@@ -89,6 +93,48 @@ class Resolved:
     beta: Tensor | None
     window: int
     corrected: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        slack: Scheduled,
+        beta: Any,
+        window: int,
+        *,
+        shaped: Callable[[str, Any], Tensor],
+        budgets: Iterable[int],
+    ) -> Resolved:
+        """Return the rule with slack, width and window as the user gives them.
+
+        Args:
+            slack: by how much the costs are to stay below the target.
+            beta: the width of the costs' estimates; ``"score"``: that of the score.
+            window: how many contexts the price is solved over.
+            shaped: turns a number into ``(T, m)``.
+            budgets: the costs whose limit is what is left of a budget.
+        """
+        if callable(slack):
+            raise CBanditError(
+                "step and slack may be callables of the round with dual='queue' only"
+            )
+        slacks = shaped("slack", checks.nonnegative("slack", slack))
+        scored = isinstance(beta, str) and beta == "score"
+        width = None if scored else shaped("dual_beta", beta)
+        corrected = torch.ones(slacks.shape[-1], dtype=torch.bool, device=slacks.device)
+        corrected[list(budgets)] = False
+        return cls(slacks, width, checks.whole("price_window", window), corrected)
+
+    def weight(self, phi: Tensor, t: int, start: int) -> Tensor:
+        """Return the costs' weight in the score: the price."""
+        return phi
+
+    def judged(self, beliefs: Beliefs, look: Look, best: Best, *rest: object) -> Tensor:
+        """Return the score's own estimates: the price does not move by them."""
+        return best.estimate
+
+    def moved(self, phi: Tensor, g: Tensor, t: int, start: int) -> Tensor:
+        """Return the price as it is, until the next round solves for it anew."""
+        return phi
 
     def stepped(self, phi: Tensor, g: Tensor) -> Tensor:
         """Return the multiplier after a projected step by estimates ``g (T, m)``."""
@@ -161,7 +207,7 @@ def drawn(shares: Distribution, streams: Streams) -> Tensor:
     return shares.index.gather(-1, place.unsqueeze(-1)).squeeze(-1)
 
 
-def surely(index: Tensor | None, m: int) -> Distribution | None:
+def certain(index: Tensor | None, m: int) -> Distribution | None:
     """Return the distribution of an action ``(T,)`` that is not drawn."""
     if index is None:
         return None
