@@ -273,6 +273,33 @@ class TestNames:
         titles = [panel.get_title("left") for panel in figure.axes]
         assert titles == ["Regret in speed", "Best feasible speed so far"]
 
+    def test_rounds_of_a_design_are_shaded(self):
+        shaded = [
+            plots.overview(self.drawn(), ["regret"], design=4, log=log)
+            for log in (False, True)
+        ]
+        for figure in (*shaded, plots.costs(self.drawn(), design=4)):
+            for panel in figure.axes:
+                (patch,) = panel.patches
+                assert patch.get_extents().x1 == pytest.approx(
+                    panel.transData.transform((4, 0))[0]
+                )
+                assert [text.get_text() for text in panel.texts] == ["design"]
+        assert not plots.overview(self.drawn(), ["regret"]).axes[0].patches
+
+    def test_few_rounds_on_a_logarithmic_axis_have_plain_numbers(self):
+        figure = plots.overview(self.drawn(), ["soft_violation"])
+        figure.canvas.draw()
+        axis = figure.axes[0].xaxis
+        ticks = dict(zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True))
+        shown = {t: label.get_text() for t, label in ticks.items() if 1 <= t <= 30}
+        assert shown == {1: "1", 2: "2", 5: "5", 10: "10", 20: "20"}
+
+    def test_limits_in_titles_stay_together(self):
+        limit = "latency <= 14"
+        figure = plots.overview(self.drawn(), ["regret"], title=limit)
+        assert figure.get_suptitle() == "latency\u00a0\u2264\u00a014: Random"
+
     def test_costs_without_names_have_no_panels(self):
         with pytest.raises(cb.CBanditError, match="costs have no names"):
             plots.costs({"A": {}})

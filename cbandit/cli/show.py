@@ -83,7 +83,7 @@ def plot(
     """
     from cbandit.experiments.catalogue import kept_in
     from cbandit.experiments.figures import Outcome, draw_together
-    from cbandit.experiments.results import read_boxes, read_curves
+    from cbandit.experiments.results import read_boxes, read_curves, read_summary
 
     if pdf and figure is not None:
         raise CBanditError("--pdf goes without --figure, whose ending says its format")
@@ -92,7 +92,8 @@ def plot(
     outcomes = []
     for folder in folders:
         curves, job = read_curves(folder), kept_in(folder)
-        outcome = Outcome(job.experiment, job.settings, curves, folder.name)
+        design = read_summary(folder).get("design", 0)
+        outcome = Outcome(job.experiment, job.settings, curves, folder.name, design)
         outcomes.append(outcome)
         if figure is None:
             kinds = ("png", "pdf") if pdf else ("png",)

@@ -30,12 +30,14 @@ class Outcome:
         settings: what it was run with.
         curves: its metrics, by policy.
         name: the folder's name, to tell it from others.
+        design: how many first rounds of a trial play a common design.
     """
 
     experiment: Experiment
     settings: Settings
     curves: Curves
     name: str = ""
+    design: int = 0
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -82,7 +84,7 @@ class Outcome:
             "spread": figures.spread,
             "width": figures.width,
         }
-        named = {**style, "reward": settings.reward}
+        named = {**style, "reward": settings.reward, "design": self.design}
         averages = {**named, "average": True}
         every = ("regret", *VIOLATIONS, "rounds_in_violation", "best_feasible")
         metrics = plots.in_their_units(curves, every)
@@ -101,7 +103,8 @@ class Outcome:
             drawn["evolution"] = plots.evolution([("", *self.levels())], shown, **style)
         chosen = _words(settings.parameters)
         name = settings.experiment + (f" ({chosen})" if chosen else "")
-        words = f"{name}: {settings.trials} trials{settings.goal}"
+        trials = "1 trial" if settings.trials == 1 else f"{settings.trials} trials"
+        words = f"{name}: {trials}{settings.goal}"
         if boxes is not None:
             drawn["boxes"] = plots.boxes(boxes, title=words, table=curves)
         if figures.early is not None:

@@ -243,7 +243,9 @@ class _Place:
         figures, boxes = experiment.figures, None
         if figures.boxes is not None:
             boxes = results.write_boxes(runs, figures.boxes, figures.averaged, out)
-        drawn = Outcome(experiment, settings, curves).draw(boxes, out)
+        design = summary.get("design", 0)
+        outcome = Outcome(experiment, settings, curves, design=design)
+        drawn = outcome.draw(boxes, out)
         summary["figures"] = [path.name for path in drawn]
         # last: its presence says that all the rest is there
         results.write_summary(summary, out)

@@ -29,9 +29,8 @@ LABELS = {
 VIOLATIONS = ("soft_violation", "hard_violation")
 # of several costs, whose units differ: totals of each over its scale
 RELATIVE = {name: f"{name}_relative" for name in VIOLATIONS}
-TITLES = LABELS | {
-    short: f"{LABELS[name]} relative to limits" for name, short in RELATIVE.items()
-}
+# their axes are counted in limits
+TITLES = LABELS | {short: LABELS[name] for name, short in RELATIVE.items()}
 NAMED = ("cost", "limit")  # sums for each cost with a name, "cost latency"
 EACH_ROUND = ("best_feasible", "expected_reward", "stage_cost")  # others add up
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from io import BytesIO
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from cbandit import account
@@ -148,6 +149,7 @@ def overview(
     log: bool | None = None,
     until: int | None = None,
     marks: Sequence[int] = (),
+    design: int = 0,
     reward: str = "reward",
 ) -> Figure:
     """Draw a panel for each metric, with a curve for each policy.
@@ -168,6 +170,7 @@ def overview(
             and for the soft violation, which is often over within a few rounds.
         until: the last round shown; all of them unless given.
         marks: rounds marked in every panel, such as those at which the world changes.
+        design: how many first rounds are shaded, in which a common design was played.
         reward: what the reward is called.
 
     Example:
@@ -219,6 +222,7 @@ def overview(
             panel.set_ylabel(_axis_of(name, reward, average))
             for t in marks:
                 panel.axvline(t, color="#999999", linestyle=":", linewidth=1, zorder=1)
+            _shade(panel, design)
         for panel in panels[-columns:]:
             panel.set_xlabel(panel.get_xlabel() or "round")
         if legend:
@@ -262,6 +266,7 @@ def costs(
     reward: str = "reward",
     spread: str = "sem",
     width: float = 1.0,
+    design: int = 0,
 ) -> Figure:
     """Draw the averages so far of the reward and of each cost that has a name.
 
@@ -274,6 +279,7 @@ def costs(
         reward: what the reward is called.
         spread: as for :func:`overview`.
         width: likewise.
+        design: likewise.
     """
     first = next(iter(table.values()), {})
     names = [name for name in first if name.partition(" ")[0] == "cost"]
@@ -298,6 +304,7 @@ def costs(
                 line = {"color": "#000000", "linewidth": 1.2, "label": "limit"}
                 panel.plot(limit.t, limit.mean.numpy(), **line)
             panel.set_ylabel(called)
+            _shade(panel, design)
         _add_legend(figure, panels[1:2])
     return figure
 
@@ -427,10 +434,12 @@ def trade_off(
             style = look(k) | {"linestyle": "", "ecolor": "#999999", "capsize": 2}
             names = alike[places[policy]]
             if policy == names[0]:  # one mark and one label for all at one place
-                style["label"] = ", ".join(names)
+                style["label"] = fill(", ".join(names), 40)
             panel.errorbar(*places[policy], yerr, xerr, **style)
-        panel.set_xlabel(f"{TITLES[metrics[0]]} / t; less is better")
-        panel.set_ylabel(f"{TITLES[metrics[1]]} / t; less is better")
+        along = [panel.set_xlabel, panel.set_ylabel]
+        for name, set_label in zip(metrics, along, strict=True):
+            unit = ", in limits" if name in RELATIVE.values() else ""
+            set_label(f"{TITLES[name]} / t{unit}; less is better")
         panel.margins(0.12)
         _add_legend(figure, [panel])
     return figure
@@ -536,6 +545,9 @@ def _sheet(
             panel.set_visible(False)
         yield figure, panels
         if title is not None:
+            for said, sign in (("<=", "\u2264"), (">=", "\u2265")):
+                # a line may end between limits, but not in one of them
+                title = title.replace(f" {said} ", f"\u00a0{sign}\u00a0")
             figure.suptitle(title, x=0.01, ha="left", fontsize=9, wrap=True)
 
 
@@ -570,7 +582,8 @@ def _add_legend(figure: Figure, panels: Iterable[Axes]) -> None:
     for panel in panels:
         shown, labels = panel.get_legend_handles_labels()
         handles.update(zip(labels, shown, strict=True))
-    inches = 0.7 + 0.068 * max(map(len, handles))  # a line, gaps, letters of 8 points
+    longest = max(len(line) for label in handles for line in label.split("\n"))
+    inches = 0.7 + 0.068 * longest  # a line, gaps, letters of 8 points
     columns = max(1, min(len(handles), int(figure.get_figwidth() / inches)))
     figure.legend(
         list(handles.values()), list(handles), loc="outside lower center", ncols=columns
@@ -610,7 +623,7 @@ def _draw_panel(
         reward: what the reward is called.
         zero: whether a line marks 0, for metrics whose values lie near it.
     """
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+    from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
     last = 1
     for policy, lines in table.items():
@@ -651,6 +664,11 @@ def _draw_panel(
     if log:
         panel.set_xscale("log")
         panel.set_xlim(1, max(2, last))
+        panel.xaxis.set_major_locator(
+            LogLocator(subs=(1, 2, 5) if last < 200 else (1,))
+        )
+        panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+        panel.xaxis.set_minor_formatter(NullFormatter())
         if not average:
             panel.set_xlabel("round, logarithmic")
     else:
@@ -696,11 +714,30 @@ def _axis_of(metric: str, reward: str, average: bool) -> str:
     if metric == "rounds_in_violation":
         unit = "rounds"
     elif metric in RELATIVE.values():
-        unit = "limits"
+        unit = "limits"  # a cost's violation as a multiple of its limit
     elif "violation" in metric:
         unit = "cost"
     better = "more" if metric in MORE else "less"
     return f"{unit}{' a round' if average else ''}; {better} is better"
+
+
+def _shade(panel: Axes, design: int) -> None:
+    """Shade the rounds of a common design, and say what they are."""
+    if not design:
+        return
+    panel.axvspan(0, design, color="#BBBBBB", alpha=0.25, linewidth=0, zorder=0)
+    panel.annotate(
+        "design",
+        (design, 0.02),
+        xycoords=("data", "axes fraction"),
+        xytext=(-1, 0),
+        textcoords="offset points",
+        rotation=90,
+        ha="right",
+        va="bottom",
+        fontsize=6,
+        color="#666666",
+    )
 
 
 def _draw_levels(panel: Axes, levels: Sequence[Level]) -> None:
