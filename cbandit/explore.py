@@ -23,8 +23,8 @@ from cbandit.errors import CBanditError
 __all__ = ["TS", "UCB", "Explore", "Rand", "clip", "estimates"]
 
 LONG = 1 << 14  # rows of at least this length are scaled one by one
-# of the reward's draws: whole deviations kept wandering in 5 to 8 dimensions, at ten
-# times the regret after 40 evaluations
+# of the reward's draws on a box, where whole deviations kept wandering in 5 to 8
+# dimensions, at ten times the regret after 40 evaluations; of the costs' draws anywhere
 CAUTIOUS = 0.5
 
 
@@ -118,8 +118,8 @@ class TS:
 
     The best action of a draw is above a limit half the time, and far above it while
     little is known. So :class:`~cbandit.RPOL` under :meth:`cbandit.GP.default` draws
-    the reward alone where neither ``cost_beta`` nor ``margin`` is said: see
-    :meth:`cautious`.
+    costs half as wide, and adds a margin, where neither ``cost_beta`` nor ``margin`` is
+    said: see :meth:`cautious`.
 
     Args:
         beta: multiplies the draws' deviations; as for :class:`UCB`. 1 if left out.
@@ -129,7 +129,7 @@ class TS:
     Example:
         >>> import cbandit as cb
         >>> cb.TS(), cb.TS().cautious()
-        (TS(1.0), TS(0.5, cost_beta=0.0, margin=1.0))
+        (TS(1.0), TS(1.0, cost_beta=0.5, margin=1.0))
         >>> drawn_costs = cb.TS(1.0, margin=0.0)  # in RPOL under GP.default as well
     """
 
@@ -144,15 +144,16 @@ class TS:
         self.widths = Widths(1.0 if beta is None else beta, cost_beta)
         self.margin = checks.nonnegative("margin", 0.0 if margin is None else margin)
 
-    def cautious(self) -> TS:
-        """Return draws of the reward, with costs at their means plus a margin.
+    def cautious(self, box: bool = False) -> TS:
+        """Return draws with costs half as wide, plus a margin of one deviation.
 
-        ``beta`` is 0.5 unless it was said, the margin one deviation, as for
-        :class:`UCB`. Both were measured on constrained functions of 2 to 10 dimensions
-        (``benchmarks/README.md``). No regret bound is claimed: as with a ``cost_beta``
-        of 0 there, a feasible region that looks infeasible from afar may stay untried.
+        On a box the reward's draws are half as wide too, unless ``beta`` was said. All
+        were chosen by measurement (``benchmarks/README.md``): with costs at their means
+        a region that looks infeasible from afar stayed untried on noisy sets. No regret
+        bound is claimed.
         """
-        return TS(self.widths.beta if self._stated else CAUTIOUS, 0.0, 1.0)
+        beta = CAUTIOUS if box and not self._stated else self.widths.beta
+        return TS(beta, CAUTIOUS, 1.0)
 
     def __repr__(self) -> str:
         return f"TS({self.widths}{_worded(self.margin)})"

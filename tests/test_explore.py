@@ -389,8 +389,8 @@ class TestMargins:
             make(actions, cb.GP.default(actions))
 
 
-class TestDrawsOfTheRewardAlone:
-    """``cb.TS()`` in RPOL under default beliefs: costs are means plus a margin."""
+class TestCautiousDraws:
+    """``cb.TS()`` in RPOL under default beliefs: half the width for costs, a margin."""
 
     GRID = torch.linspace(0, 1, 101, dtype=F64).unsqueeze(-1)
 
@@ -403,8 +403,13 @@ class TestDrawsOfTheRewardAlone:
             both = {"reward": gp, "costs": costs, "explore": explore}
             return repr(kind(actions, **both).explore)
 
-        assert said(cb.TS()) == "TS(0.5, cost_beta=0.0, margin=1.0)"
-        assert said(cb.TS(1.0)) == "TS(1.0, cost_beta=0.0, margin=1.0)"
+        box = cb.Box([0.0], [1.0])
+        open_box = {"reward": cb.GP.default(box), "costs": cb.GP.default(box)}
+        wide = "TS(1.0, cost_beta=0.5, margin=1.0)"
+        assert said(cb.TS()) == said(cb.TS(1.0)) == wide
+        assert repr(cb.RPOL(box, **open_box, explore=cb.TS(1.0)).explore) == wide
+        half = repr(cb.RPOL(box, **open_box, explore=cb.TS()).explore)
+        assert half == "TS(0.5, margin=1.0)"
         assert said(cb.TS(1.0, margin=0.0)) == said(cb.TS(), mine) == "TS(1.0)"
         assert said(cb.TS(2.0, 1.0)) == "TS(2.0, cost_beta=1.0)"
         for kind in (cb.CKB, cb.baselines.CONFIG):
@@ -417,7 +422,11 @@ class TestDrawsOfTheRewardAlone:
         gp = cb.GP.default(actions)
         gp.refit_every = None  # posteriors below are then those of the ask itself
         policy = cb.RPOL(
-            actions, reward=gp, costs=[gp] * 2, explore=cb.TS(), trials=trials
+            actions,
+            reward=gp,
+            costs=[gp] * 2,
+            explore=cb.TS(0.5, cost_beta=0.0, margin=1.0),
+            trials=trials,
         )
         batch, x = (() if trials is None else (trials,)), self.GRID[[5, 50, 95]]
         reward = torch.tensor([0.0, 1.0, 2.0], dtype=F64).expand(*batch, 3)
@@ -437,6 +446,38 @@ class TestDrawsOfTheRewardAlone:
             # a margin is in units, which move with what is told
             last = std / sizes * cost.std(-2, correction=1)
             policy.tell(choice, reward=torch.ones(batch), cost=mean)
+
+    @pytest.mark.filterwarnings("ignore:cost1:UserWarning")
+    def test_what_looks_infeasible_from_afar_is_tried(self):
+        """A rise hides the feasible part: means of costs stay where it seems best."""
+        trials, actions = 240, cb.Finite(self.GRID)
+        gp = cb.GP.default(actions)
+        gp.refit_every = None
+        generator = torch.Generator().manual_seed(5)
+
+        def value(x):
+            cost = 0.5 - 1.5 * torch.exp(-(((x - 0.8) / 0.12) ** 2))
+            return cost - 0.3 * torch.exp(-(((x - 0.2) / 0.2) ** 2))
+
+        def found(explore):
+            policy = cb.RPOL(
+                actions, reward=gp, costs=gp, explore=explore, trials=trials, seed=1
+            )
+            x = self.GRID[[5, 20, 35, 50]]
+            policy.observe(x=x, reward=0 * x[:, 0], cost=value(x[:, 0]))
+            feasible = torch.zeros(trials, dtype=torch.bool)
+            for _ in range(25):
+                choice = policy.ask()
+                x = choice.x[:, 0]
+                noise = 0.02 * torch.randn(2, trials, generator=generator, dtype=F64)
+                feasible |= value(x) <= 0
+                policy.tell(choice, reward=noise[0], cost=value(x) + noise[1])
+            return feasible
+
+        draws, means = found(cb.TS()), found(cb.TS(1.0, cost_beta=0.0, margin=1.0))
+        better, worse = int((draws & ~means).sum()), int((means & ~draws).sum())
+        test = stats.binomtest(better, better + worse, alternative="greater")
+        assert test.pvalue < RATE
 
     def test_fewer_and_smaller_excesses(self):
         """Paired over 40 trials: a t test, at a rate of RATE under equal violations."""

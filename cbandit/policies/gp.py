@@ -338,7 +338,8 @@ class GPPolicy(Policy):
     ) -> None:
         self.settings = stated(self, locals())
         beliefs, m = functions_of(reward, costs)
-        explore = self._exploring(explore, beliefs, feedback)
+        box = isinstance(actions, Actions) and actions.continuous
+        explore = self._exploring(explore, beliefs, feedback, box)
         self.patient = pending == "hallucinate"
         pending = self._suited(actions, explore, feedback, pending)
         self.learns_costs, self.sees_costs = not observed_costs, observed_costs
@@ -453,14 +454,18 @@ class GPPolicy(Policy):
         return kinds
 
     def _exploring(
-        self, explore: Explore | None, beliefs: Sequence[GP], feedback: object
+        self,
+        explore: Explore | None,
+        beliefs: Sequence[GP],
+        feedback: object,
+        box: bool,
     ) -> Explore:
         """Return how to explore, what the user does not say filled in."""
         by_default = all(belief.unit is not None for belief in beliefs)
         if self.cautious is None or isinstance(feedback, Delayed) or not by_default:
             return self.usual if explore is None else explore
         if isinstance(explore, TS) and explore.open:
-            return explore.cautious()
+            return explore.cautious(box)
         return self.cautious if explore is None else explore
 
     def _suited(
