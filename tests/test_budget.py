@@ -8,6 +8,7 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
+from scipy.special import ndtr
 
 import cbandit as cb
 
@@ -334,6 +335,101 @@ def test_saved_and_resumed_bit_for_bit(tmp_path, dual, trials):
     assert torch.equal(policy.multiplier, again.multiplier)
     columns = ["action", "pace_usd", "promised_usd", "score"]
     assert policy.history()[columns].equals(again.history()[columns])
+
+
+def counted_policy(outcome, total=4.0, rounds=60, **arguments):
+    kernel = believed().kernel
+    return policy_of(
+        cb.RPOL,
+        total,
+        rounds,
+        costs={"usd": cb.GP(kernel, outcome=outcome)},
+        **arguments,
+    )
+
+
+@pytest.mark.parametrize("outcome", ["binary", "count"])
+@pytest.mark.parametrize("box", [False, True])
+def test_promises_of_outcomes_are_bounds_of_one_outcome(outcome, box):
+    """The mean plus 1.64 deviations, by integration over the latent function."""
+    policy = counted_policy(outcome)
+    if box:
+        policy = cb.CKB(
+            cb.Box([0.0], [5.0]), reward=believed(), step=0.1, cap=5.0,
+            costs={"usd": cb.GP(believed().kernel, outcome=outcome)},
+            thresholds={"usd": cb.Budget(4.0, rounds=60)},
+        )  # fmt: skip
+    x = torch.tensor([[0.0], [0.0], [1.0], [4.0]], dtype=torch.float64)
+    policy.observe(x=x, reward=x[:, 0], cost=torch.tensor([[0.0], [0], [1], [0]]))
+    latent, choice = policy.model, policy.ask()
+    f = latent.posterior(choice.x.unsqueeze(0))
+    mean, std = f.mean[0, 1].item(), f.variance[0, 1].sqrt().item()
+    z, weight = np.polynomial.hermite_e.hermegauss(80)
+    weight /= weight.sum()
+    chance = ndtr(mean + std * z) if outcome == "binary" else np.exp(mean + std * z)
+    first = weight @ chance
+    inside = chance * (1 - chance) if outcome == "binary" else chance
+    spread = weight @ inside + weight @ (chance - first) ** 2
+    bound = first + SURE * math.sqrt(spread)
+    if outcome == "binary":
+        bound = min(bound, 1.0)
+    promised = policy.budget["usd"].promised.item()
+    np.testing.assert_allclose(promised, bound, rtol=1e-6)
+    policy.tell(choice, reward=1.0, cost={"usd": 1})
+    standing = policy.budget["usd"]
+    assert (standing.spent.item(), standing.promised.item()) == (1.0, 0.0)
+    np.testing.assert_allclose(standing.pace, 3 / 59)
+
+
+@pytest.mark.parametrize("cls", [cb.CKB, cb.RPOL, cb.baselines.CONFIG])
+def test_a_budget_of_failures_is_never_overspent_one_by_one(cls, tmp_path):
+    """Every choice has a binary cost; told before the next one, none goes too far."""
+    settings = {} if cls is not cb.CKB else {"step": 0.1, "cap": 5.0}
+    policy = cls(
+        arms(), reward=believed(), trials=2, explore=cb.UCB(0.5),
+        costs={"fails": cb.GP(believed().kernel, outcome="binary")},
+        thresholds={"fails": cb.Budget(torch.tensor([3.0, 6.0]), rounds=50)},
+        **settings,
+    )  # fmt: skip
+    generator, total = torch.Generator().manual_seed(0), torch.zeros(2).double()
+    for t in range(50):
+        try:
+            choice = policy.ask()
+        except cb.BudgetError:
+            break
+        if t == 5:
+            policy.save(tmp_path / "run")
+            policy = cb.load(tmp_path / "run")
+        fails = torch.rand(2, generator=generator) < 0.1 * (1 + choice.index)
+        plays = True if choice.idle is None else ~choice.idle
+        total += fails & plays
+        told = torch.where(torch.as_tensor(plays), fails.double(), torch.nan)
+        policy.tell(choice.id, reward=choice.index + 0 * told, cost={"fails": told})
+    standing = policy.budget["fails"]
+    assert torch.equal(standing.spent, total)
+    assert bool((total <= standing.total).all())
+    assert bool((total >= 1).all())
+
+
+def test_what_a_budget_of_outcomes_does_not_take_says_so():
+    with pytest.raises(ValueError, match="'s Budget over its rounds must be a prob"):
+        counted_policy("binary", total=60.0)
+    policy = counted_policy("binary")
+    choice = policy.ask()
+    before = policy.budget["usd"].promised
+    for told in ((1, 3), (0, 2)):
+        with pytest.raises(ValueError, match="one try, or an exposure of 1, a round"):
+            policy.tell(choice, reward=0.0, cost={"usd": told})
+    assert torch.equal(policy.budget["usd"].promised, before)
+    policy.tell(choice, reward=0.0, cost={"usd": True})
+    assert policy.budget["usd"].spent.item() == 1.0
+    policy.cancel(policy.ask(), cost={"usd": True})
+    assert policy.budget["usd"].spent.item() == 2.0
+    policy = counted_policy("count", total=40.0)
+    with pytest.raises(ValueError, match="exposure of 1"):
+        policy.tell(policy.ask(), reward=0.0, cost={"usd": 2}, exposure=0.5)
+    policy.tell(policy.outstanding[0], reward=0.0, cost={"usd": 2})
+    assert policy.budget["usd"].left.item() == 38.0
 
 
 class Tariff(cb.problems.Table):

@@ -88,7 +88,7 @@ from cbandit.policies.failures import Barred, Failed
 from cbandit.policies.history import History, best_tried
 from cbandit.policies.journal import Call, Journal, calls_in
 from cbandit.policies.keywords import POLICY, Observed, Values
-from cbandit.policies.tallies import tallied
+from cbandit.policies.tallies import check_single, tallied
 from cbandit.policies.words import UNSAID, Senses
 from cbandit.recommend import Recommendation
 
@@ -1002,7 +1002,7 @@ class Policy(metaclass=ABCMeta):
         every = list(range(self.m)) if columns is None else columns
         entry.told([1 + j for j in every], mask, self._labels, columns is None)
         if columns is None:
-            values = self._values("cost", cost, self._costs, mask)
+            values, _ = self._tallied("cost", cost, self._costs, mask, None)
         else:
             values, _ = self._named_values(cost, columns, mask, None)
         t, serial = self._now.t, self._ledger.number()
@@ -1045,6 +1045,9 @@ class Policy(metaclass=ABCMeta):
             return torch.where(devices.put(mask, read.device).unsqueeze(-1), read, 1.0)
 
         events, tries = tallied(name, value, outcomes, exposure, read)
+        for f, of in zip(functions, tries.unbind(-1), strict=True):
+            if f - 1 in self.senses.budgets:
+                check_single(self._labels[f], of)
         share = checks.measured(
             f"{name}, over tries or exposure,", events / tries, self.dtype
         )

@@ -4,6 +4,9 @@ The limit of a round is what is left, divided by the rounds left. What is left i
 total, less what was spent, less what outstanding choices may cost: the one-sided 95 %
 bound of each, noise included. A choice is made only if its own bound fits too. So the
 total is exceeded at most by what outstanding choices cost beyond their bounds.
+
+Of a binary or counted cost the successes or events are spent. Its bound has the same
+form: the mean of one outcome plus 1.64 of its deviations, for a binary one at most 1.
 """
 
 from __future__ import annotations
@@ -32,6 +35,10 @@ class Budget:
     The limit of each round is what is left, divided by the rounds left. No choice is
     made whose one-sided 95 % bound, beside those of outstanding choices, does not fit
     into the rest.
+
+    A cost whose belief has ``outcome="binary"`` or ``"count"`` spends its successes or
+    events, one try (or an exposure of 1) a round: ``cb.Budget(20, rounds=1000)`` are 20
+    failed requests of 1000.
 
     Args:
         total: above 0, a number or ``(*trials,)``.
@@ -268,6 +275,10 @@ class Budgets:
             center, size = (part[:, at].unsqueeze(-1).to(bound) for part in units[:2])
             known = units.known[:, at].unsqueeze(-1)
             bound = torch.where(known, center + size * bound, pace.unsqueeze(-1))
+            for column, f in enumerate(at):
+                if (link := units.links[f]) is not None:
+                    latent = mean[:, f].double(), std[:, column]
+                    bound[:, column] = link.bound(*latent, SURE)
         return bound.clamp_min(0)
 
     def standing(

@@ -435,11 +435,6 @@ class GPPolicy(Policy):
             limit = limits[:, f - 1] * self.senses.signs[f] if f else None
             if limit is None:
                 continue
-            if f - 1 in self.senses.budgets:
-                raise CBanditError(
-                    f"a cb.Budget goes with Gaussian outcomes; {self._labels[f]} has "
-                    f"outcome={kind!r}: give a limit of one round"
-                )
             inside = (limit > 0) & (limit < 1) if kind == BINARY else limit > 0
             if not bool(inside.all()):
                 what = (
@@ -447,9 +442,10 @@ class GPPolicy(Policy):
                     if kind == BINARY
                     else "a rate above 0"
                 )
+                pace = "'s Budget over its rounds" * (f - 1 in self.senses.budgets)
                 raise CBanditError(
-                    f"the threshold of {self._labels[f]} must be {what}, as its belief "
-                    f"has outcome={kind!r}; got {limit.tolist()}"
+                    f"the threshold of {self._labels[f]}{pace} must be {what}, as its "
+                    f"belief has outcome={kind!r}; got {limit.tolist()}"
                 )
         return kinds
 

@@ -71,6 +71,16 @@ def tallied(
     return events, tries
 
 
+def check_single(label: str, tries: Tensor) -> None:
+    """Raise unless each outcome of a cost with a budget is of one try."""
+    if bool((tries != 1).any()):
+        raise CBanditError(
+            f"{label} has a cb.Budget, which counts one try, or an exposure of 1, a "
+            f"round; got {tries.flatten().tolist()}: ask once for each try, or give a "
+            "limit of one round"
+        )
+
+
 def _numbers(name: str, value: Any) -> Tensor:
     """Return numbers or truth values as numbers."""
     return checks.tensor(name, value)

@@ -115,6 +115,17 @@ class Link:
             total = total + weight * (half * (1 + x2)).exp() / (1 + x2)
         return self.sense * chance, (total * length / math.pi).sqrt()
 
+    def bound(self, mean: Tensor, std: Tensor, deviates: float) -> Tensor:
+        """Return the mean of one outcome plus so many of its deviations, if possible.
+
+        The latent function is ``N(mean, std^2)``; no outcome is outside its range.
+        """
+        value, spread = self.moments(mean, std)
+        if self.outcome == BINARY:  # a chance that is not known is as good as its mean
+            low = min(self.sense, 0.0)
+            return (value + deviates * self.unit(value)).clamp(low, low + 1)
+        return value + deviates * (spread.square() + self.sense * value).sqrt()
+
     def unit(self, value: Tensor) -> Tensor:
         """Return the deviation of one outcome, whose mean is ``value``."""
         plain = self.sense * value
