@@ -54,6 +54,7 @@ NAMES = (
     "contexts",
     "streams",
     "outcomes_failures",
+    "outcomes_nuts",
     "studies",
 )
 F64 = torch.float64
