@@ -75,8 +75,9 @@ def sampled(root: Tensor, events: Tensor, tries: Tensor, sizes: Sizes) -> Tensor
         progress_bar=False,
     )
     mcmc.run(jax.random.PRNGKey(0))
-    normals = torch.tensor(np.array(mcmc.get_samples()["z"]))
-    return torch.special.ndtr(normals @ root.mT)
+    normals: Tensor = torch.tensor(np.array(mcmc.get_samples()["z"]))
+    chances: Tensor = torch.special.ndtr(normals @ root.mT)
+    return chances
 
 
 def compared(places: int, told: int, sizes: Sizes) -> Row:

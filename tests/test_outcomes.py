@@ -387,6 +387,137 @@ def test_a_run_is_resumed_bit_for_bit(tmp_path):
     assert policy.history()["reward"].iloc[4] == 3.5
 
 
+# -- linear beliefs --------------------------------------------------------------------
+
+
+def filtered(K, index, y):
+    """Means and deviations at all points after updates by moments, one by one."""
+    mean, S = np.zeros(len(K)), K.copy()
+    for i, yes in zip(index, y, strict=True):
+        c, sign, total = S[:, i].copy(), 2 * yes - 1, 1 + S[i, i]
+        z = sign * mean[i] / np.sqrt(total)
+        hazard = np.exp(-z * z / 2) / np.sqrt(2 * np.pi) / ndtr(z)
+        mean = mean + c * sign * hazard / np.sqrt(total)
+        S = S - np.outer(c, c) * hazard * (z + hazard) / total
+    return mean, np.sqrt(np.diag(S))
+
+
+@pytest.mark.parametrize("kind", ["numbers", "categories", "waves"])
+def test_linear_beliefs_take_each_outcome_once(kind):
+    """As a filter over the whole set; after a sweep, as the same prior's arms."""
+    if kind == "categories":
+        actions = cb.Space(
+            codec=cb.Category("lz4", "zstd"), size=cb.Int(1, 5), rate=cb.Int(0, 2)
+        )
+    else:
+        grid = torch.linspace(0, 1, 5).double()
+        actions = cb.Finite(torch.cartesian_prod(grid, grid))
+    gp = cb.GP.linear(
+        actions, 2.0, outcome=BINARY, features=6 if kind == "waves" else None
+    )
+    points = actions.points(torch.arange(actions.size))
+    K = gp.kernel(points, points).to_dense().detach().double().numpy()
+    rng = np.random.default_rng(3)
+    index = rng.integers(0, actions.size, 20)
+    y = rng.binomial(1, 0.2 + 0.6 * (index / actions.size)).astype(float)
+    policy = cb.GPUCB(actions, reward=gp, trials=2)
+    assert "weights" in policy.engine
+    for i, value in zip(index, y, strict=True):
+        policy.observe(index=[int(i)], reward=[[value], [1 - value]])
+    for trial, told_there in enumerate((y, 1 - y)):
+        mean, std = filtered(K, index, told_there)
+        exact = ndtr(mean / np.sqrt(1 + std**2))
+        believed = policy.posterior().reward.mean[trial].numpy()
+        np.testing.assert_allclose(believed, exact, rtol=0, atol=1e-9)
+    policy.refit()
+    arms = cb.GPUCB(
+        cb.Finite(covariance=torch.tensor(K + 1e-12 * np.eye(len(K)))),
+        reward=cb.GP(outcome=BINARY),
+    )
+    arms.observe(index=torch.tensor(index), reward=torch.tensor(y))
+    arms.refit()
+    torch.testing.assert_close(
+        policy.posterior().reward.mean[0],
+        arms.posterior().reward.mean,
+        rtol=0,
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("dual", ["resolved", "projected"])
+def test_wide_contexts_have_yes_or_no_costs(dual, tmp_path):
+    """A model fails by the sign of a number that is shown: it is soon left out then."""
+    space = cb.Space(model=cb.Category("small", "large"), user=cb.Context(10))
+    reward, costs = cb.GP.default(space), cb.GP.default(space, outcome=BINARY)
+    assert repr(costs) == "GP.linear(outcome='binary')"
+    policy = cb.CKB(
+        space, reward=reward, costs={"fails": costs}, thresholds={"fails": "<= 0.3"},
+        dual=dual,
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    failed = 0
+    for t in range(120):
+        user = torch.randn(10, generator=generator, dtype=torch.float64)
+        choice = policy.ask(context=user)
+        large = choice.params["model"] == "large"
+        fails = bool(large and user[0] > 0)
+        failed += fails and t >= 40
+        policy.tell(choice, reward=1.0 + large, cost={"fails": fails})
+        if t == 60:
+            policy.save(tmp_path / "run")
+            other = cb.load(tmp_path / "run")
+        elif t > 60:
+            assert other.ask(context=user).params == choice.params
+            twin = other.outstanding[0]
+            other.tell(twin, reward=1.0 + large, cost={"fails": fails})
+    assert failed <= 0.3 * 80 + 2
+    chance = policy.posterior(context=2 * torch.eye(10, dtype=torch.float64)[0])
+    assert chance.costs.mean[0, 1] > 0.7
+    assert chance.costs.mean[0, 0] < 0.3
+    before = policy.posterior(context=user).costs.mean
+    policy.refit()  # numbers are standardised as they come: nothing is looked at anew
+    assert torch.equal(policy.posterior(context=user).costs.mean, before)
+
+
+def test_what_linear_beliefs_have_learned_fades():
+    """By hand: sums of stand-ins shrink by a factor each round, the prior does not."""
+    actions, fade = cb.Finite(torch.linspace(0, 1, 6).double().unsqueeze(-1)), 0.8
+    gp = cb.GP.linear(actions, outcome=BINARY, fade=fade)
+    assert repr(gp) == "GP.linear(outcome='binary', fade=0.8)"
+    K = gp.kernel(actions.all, actions.all).to_dense().detach().double().numpy()
+    values, vectors = np.linalg.eigh(K)
+    features = vectors * np.sqrt(values.clip(0))
+    policy = cb.GPUCB(actions, reward=gp)
+    A, b = np.zeros((6, 6)), np.zeros(6)
+    for t in range(15):
+        i, y = (2 * t) % 6, float(t % 3 == 0)
+        policy.tell(policy.ask(among=[i]), reward=y)
+        A, b, h = fade * A, fade * b, features[i]
+        cov = np.linalg.inv(np.eye(6) + A)
+        reading = Link(BINARY).stand_in(
+            one(y), one(1), one(h @ cov @ b), one(h @ cov @ h)
+        )
+        precision, target = reading.precision.item(), reading.target.item()
+        A, b = A + precision * np.outer(h, h), b + precision * target * h
+    cov = np.linalg.inv(np.eye(6) + A)
+    mean, var = features @ cov @ b, np.einsum("ij,jk,ik->i", features, cov, features)
+    believed = policy.posterior().reward.mean.numpy()
+    np.testing.assert_allclose(believed, ndtr(mean / np.sqrt(1 + var)), atol=1e-9)
+
+
+def test_linear_beliefs_of_counts_in_a_window():
+    actions = cb.Finite(torch.linspace(0, 1, 6).double().unsqueeze(-1))
+    with pytest.raises(ValueError, match="noise does not go with outcome='count'"):
+        cb.GP.linear(actions, noise=0.1, outcome=COUNT)
+    gp = cb.GP.linear(actions, outcome=COUNT)
+    policy = cb.GPUCB(actions, reward=gp, feedback=cb.Sliding(8))
+    for t in range(40):  # the rate falls from 20 to 1
+        policy.tell(policy.ask(), reward=20 if t < 20 else 1)
+    policy.ask()
+    tried = policy.history()["action"].iloc[-9:-1].astype(int).tolist()
+    assert policy.posterior().reward.mean[tried].mean() < 3
+
+
 # -- one scale -------------------------------------------------------------------------
 
 

@@ -175,6 +175,7 @@ class GP:
         noise: Any = None,
         fade: Any = None,
         features: int | None = None,
+        outcome: str | None = None,
     ) -> GP:
         """Return the belief of a Bayesian linear regression, at home with contexts.
 
@@ -197,6 +198,11 @@ class GP:
             features: linear in so many random features of the kernel of
                 :meth:`GP.default` instead (an even number), at lengthscales that are
                 likely before data; categories then enter the kernel.
+            outcome: ``"binary"`` or ``"count"``, see :class:`GP`: then the latent
+                function is linear. Each outcome enters once, as it is told; what was
+                told before is looked at anew by :meth:`~cbandit.GPPolicy.refit` alone,
+                and not at all with ``fade``, with numbers without bounds, or beyond
+                4 096 outcomes.
 
         Example:
             >>> import cbandit as cb
@@ -214,7 +220,7 @@ class GP:
             )
         ridge = checks.positive("ridge", ridge)
         level = torch.ones_like(ridge)
-        if noise is not None:
+        if noise is not None and outcome is None:
             level = checks.positive("noise", noise)
         waves = None
         if features is not None:
@@ -223,9 +229,12 @@ class GP:
             if count % 2:
                 raise CBanditError(f"features must be {expected}; got {count}")
             waves = _waves(space, count // 2)
-        out = cls(noise=level, standardize=True)
+        if outcome is None:
+            out = cls(noise=level, standardize=True)
+        else:  # which raises if there is a noise
+            out = cls(noise=noise, outcome=outcome)
         out.kernel = FeatureKernel(space, (level / ridge).sqrt(), waves)
-        out.conjugate = noise is None
+        out.conjugate = noise is None and outcome is None
         if fade is not None:
             out.fade = checks.positive("fade", fade)
             if bool((out.fade > 1).any()):
@@ -271,12 +280,8 @@ class GP:
         else:
             actions = actions.domain
             if _widest(actions) > MOST_SHOWN:
-                if outcome is not None:
-                    raise CBanditError(
-                        f"a context of more than {MOST_SHOWN} numbers has the belief "
-                        f"cb.GP.linear, which takes no outcome={outcome!r}: give "
-                        "cb.GP(kernel, outcome=...) a kernel"
-                    )
+                if not gaussian:  # a latent variance of about 1
+                    return cls.linear(actions, 1.0 + actions.dim, outcome=outcome)
                 return cls.linear(actions)
             kernel = _default_kernel(actions).double()
             for part in kernel.modules():
@@ -362,13 +367,13 @@ class GP:
             "prior covariance" if self.kernel is None else type(self.kernel).__name__
         )
         learned = self.learn_noise or self.conjugate
-        noise = "learned" if learned else f"{self.noise.tolist()}"
+        kind = f"noise={'learned' if learned else self.noise.tolist()}"
+        if self.outcome is not None:
+            kind = f"outcome={self.outcome!r}"
         if isinstance(self.kernel, FeatureKernel):
             fade = "" if self.fade is None else f", fade={self.fade.tolist()}"
-            return f"GP.linear(noise={noise}{fade})"
-        if self.outcome is not None:
-            return f"GP({kernel}, outcome={self.outcome!r})"
-        return f"GP({kernel}, noise={noise})"
+            return f"GP.linear({kind}{fade})"
+        return f"GP({kernel}, {kind})"
 
 
 def _check_outcome(

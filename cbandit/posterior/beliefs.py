@@ -763,13 +763,7 @@ class Group(Value):
         """Return all observations by action, see :meth:`History.merged`."""
         if self.engine.by_slots:
             return self.engine.history.merged()
-        reason = None
-        if self.prior.fade is not None:
-            reason = "what was learned fades"
-        elif self.prior.covariance.open:
-            reason = "the numbers of a context are standardised as they come"
-        elif len(self.log) > MODELLED:
-            reason = f"{len(self.log)} observations are more than {MODELLED}"
+        reason = self._summed()
         if reason is not None:
             raise CBanditError(
                 f"a linear belief is no BoTorch model where {reason}: read "
@@ -778,6 +772,16 @@ class Group(Value):
         engine = Engine(self.prior, self.scale.columns, self.held.plan)
         engine.observe([self.scale.update(row) for row in self.log])
         return engine.history.merged()
+
+    def _summed(self) -> str | None:
+        """Return why observations count as sums alone; ``None``: by action too."""
+        if self.prior.fade is not None:
+            return "what was learned fades"
+        if self.prior.covariance.open:
+            return "the numbers of a context are standardised as they come"
+        if not self.held.by_slots and len(self.log) > MODELLED:
+            return f"{len(self.log)} observations are more than {MODELLED}"
+        return None
 
     def tried_last(self, count: int, column: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the latest actions of the log, as :meth:`Beliefs.tried` does."""
@@ -806,7 +810,7 @@ class Group(Value):
     def append(self, row: Observation) -> Self:
         """Condition on one more observation."""
         if self.scale.link is not None:
-            row = self._stood_in(row, self.scale.link)
+            row = self.aged(max(self.now, row.t))._stood_in(row, self.scale.link)
         log = self.log.enter(row)
         more: dict[str, Any] = {
             "unfitted": self.unfitted + 1,
@@ -830,7 +834,7 @@ class Group(Value):
 
     def observe(self, rows: list[Observation]) -> Self:
         """Condition on many observations."""
-        if len(rows) > FEW:
+        if len(rows) > FEW and (self.scale.link is None or self._summed() is None):
             log, unfitted = self.log.merged(rows), self.unfitted + len(rows)
             if self.scale.link is None:
                 return self._over(log, unfitted=unfitted)
@@ -853,8 +857,11 @@ class Group(Value):
         return row._replace(values=values, noise=noise)
 
     def _agreed(self, log: Log, **more: object) -> Self:
-        """Return the group with another log, whose stand-ins agree with one another."""
-        if self.scale.link is not None and len(log):
+        """Return the group with another log, whose stand-ins agree with one another.
+
+        Where observations count as sums alone, stand-ins stay as they were made.
+        """
+        if self.scale.link is not None and len(log) and self._summed() is None:
             link, covariance = self.scale.link, self.prior.covariance
             log = swept(log, link, covariance, self.scale.means)
         return self._over(log, **more)
