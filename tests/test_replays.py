@@ -233,9 +233,61 @@ def test_a_frame_of_measurements():
             Contexts.from_frame(frame, **(whole | change))
 
 
+def test_rows_of_a_frame_that_failed():
+    """What always fails in a context, and what fails there half of the time."""
+    rows = [
+        {"load": load, "n": n, "ms": n * load, "usd": float(n), "lost": "no"}
+        for load in (0.5, 1.5, 2.5)
+        for n in (2, 4, 6)
+    ]
+    nothing = {"ms": np.nan, "usd": np.nan, "lost": "yes"}
+    rows += [rows[1] | nothing]  # load 0.5, n = 4: one of two fails
+    rows[5] |= nothing  # load 1.5, n = 6 always fails
+    for i in (6, 7, 8):  # load 2.5: all fail
+        rows[i] |= nothing
+    frame = pd.DataFrame(rows)
+    limits = {"usd": "<= 5"}
+    for how, table in (("lost", frame), (True, frame.drop(columns="lost"))):
+        with pytest.warns(UserWarning, match="1 of 3 contexts.*or all failed"):
+            problem = Contexts.from_frame(
+                table, ["load"], minimise="ms", limits=limits, failed=how
+            )
+        assert problem.contexts.flatten().tolist() == [0.5, 1.5]
+        # always failing: as bad as the worst of its row
+        best = problem.each_row
+        assert best.shares.argmax(-1).tolist() == [0, 0]
+        # of the cost, whose limit the worst of that row keeps
+        assert problem.evaluate(
+            torch.tensor([1, 2]), torch.tensor([2, 2]), torch.zeros(2, 2)
+        ).costs.sort(0)[0].flatten().tolist() == [4.0, 6.0]
+        policy = cb.GPUCB(problem.actions, reward=cb.GP.default(problem.actions))
+        streams, lost = Streams(0), {}
+        for t in range(1, 73):
+            context = problem.round(t, streams).context
+            choice = policy.ask(context=context, among=[t // 2 % 3])
+            failed = problem.observe(choice, streams)[2]
+            policy.cancel(choice)
+            lost.setdefault((context["load"], choice.params["n"]), []).append(failed)
+        often = {where: float(np.mean(flags)) for where, flags in lost.items()}
+        assert often.pop((1.5, 6)) == 1.0
+        assert 0.2 < often.pop((0.5, 4)) < 0.8
+        assert len(often) == 4 and set(often.values()) == {0.0}
+    gp = cb.GP.default(problem.actions)
+    policy = cb.RPOL(
+        problem.actions, reward=gp, costs={"usd": gp}, minimise=True, thresholds=limits,
+        trials=2,
+    )  # fmt: skip
+    run = cb.simulate(policy, problem, 20, progress=False)
+    assert set(run.frame()["failed"]) <= {True, False}
+    with pytest.raises(cb.CBanditError, match="failed must be a column"):
+        Contexts.from_frame(frame, ["load"], minimise="ms", limits=limits, failed=3)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        ({"failed": np.ones((40, 3))}, "failed must leave an action"),
+        ({"failed": np.ones((4, 3))}, r"failed.*shape"),
         ({"rewards": np.zeros(4)}, r"rewards must have shape \(n, K\)"),
         ({"contexts": np.zeros((5, 2))}, r"n = 40, as rewards have; got \(5, 2\)"),
         ({"costs": np.zeros((40, 3))}, r"costs must have shape \(n, m, K\).*K = 3"),

@@ -144,6 +144,11 @@ class TestCommands:
         assert call(capsys, "run", "study.toml", *few)[0] == 0
         rows = pd.read_parquet("results/study/rounds.parquet")
         assert rows.failed.any()
+        # with contexts a choice fails in each as often as its rows there
+        other = ["--context", "threads", "--context", "memory", "--out", "c.toml"]
+        assert call(capsys, "init", "data.csv", *INIT, *failed, *other)[0] == 0
+        problem = tomllib.loads(Path("c.toml").read_text())["problem"]
+        assert (problem["failed"], problem["knobs"]) == ("crashed", ["codec"])
         wrong = ["init", "data.csv", *INIT, "--failed", "codec", "--out", "b.toml"]
         assert "'codec' must hold true and false" in complaint(capsys, *wrong)
 

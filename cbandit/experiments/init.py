@@ -149,8 +149,6 @@ def sketch(
     for column in apart:
         _there(column, columns)
     if failed is not None:
-        if contexts:
-            raise CBanditError("--failed and --context: give one of them")
         truths(frame, failed)
     every, columns = columns, {k: c for k, c in columns.items() if k not in apart}
     wanted = dict(_limit(words, columns) for words in limits)
@@ -224,7 +222,7 @@ def sketch(
     empty = int(frame[[*outcomes]].isna().all(axis=1).sum())
     if failed is not None:
         lines.append(f"failed = {toml_value(failed)}  # true where a row failed")
-    elif empty and not contexts:
+    elif empty:
         lines.append(f"# failed = true  # the {empty} rows without any outcome failed")
     lines += [f"# {remark}" for remark in remarks if remark not in kept]
     if not contexts:

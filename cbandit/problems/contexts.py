@@ -28,8 +28,9 @@ from cbandit.actions import Actions, Category, Context, Contextual, Float, Int, 
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.policies.words import Senses
+from cbandit.problems.failures import failing_shares, worst_where_failing
 from cbandit.problems.measured import column_names, measured
-from cbandit.problems.protocol import Evaluation, Round
+from cbandit.problems.protocol import Evaluation, Round, uniforms
 from cbandit.search.simplex.lp import solve_policy
 
 RIDGE = 1.0
@@ -74,6 +75,9 @@ class Contexts:
         minimise: whether the reward is to be small.
         first: so many rows, the first ones, come before all others in each pass; each
             part is shuffled by itself. 0: all rows are shuffled together.
+        failed: how often a choice cannot be measured, a probability each, ``(n, K)`` or
+            ``(K,)``. What always fails counts as the least reward and the largest costs
+            of the others in its row.
 
     Example:
         >>> import cbandit as cb, torch
@@ -99,10 +103,11 @@ class Contexts:
         thresholds: Any = 0.0,
         minimise: bool = False,
         first: int = 0,
+        failed: object = None,
     ) -> None:
         self.settings = stated(self, locals())
-        f = checks.measured("rewards", checks.tensor("rewards", rewards), torch.float64)
-        g = checks.measured("costs", checks.tensor("costs", costs), torch.float64)
+        f = checks.tensor("rewards", rewards).double()
+        g = checks.tensor("costs", costs).double()
         z = checks.finite("contexts", checks.tensor("contexts", contexts))
         if f.dim() != 2 or 0 in f.shape:
             raise CBanditError(
@@ -124,6 +129,12 @@ class Contexts:
         #: the words in which rewards and costs are stated
         self.senses = Senses(names, thresholds, minimise)
         self.minimise, self.thresholds = self.senses.minimise, thresholds
+        self._failed: Tensor | None = None
+        if failed is not None:
+            self._failed = failing_shares(failed, (rows, size)).expand(rows, size)
+            f, g = worst_where_failing(f, g, self._failed < 1, self.senses)
+        f = checks.measured("rewards", f, torch.float64)
+        g = checks.measured("costs", g, torch.float64)
         limits = checks.finite(
             "thresholds", checks.tensor("thresholds", self.senses.limits)
         )
@@ -152,6 +163,7 @@ class Contexts:
         knobs: Sequence[str] | None = None,
         *,
         minimise: str | None = None,
+        failed: str | bool | None = None,
     ) -> Contexts:
         """Make a problem of a table in which every choice was measured in its contexts.
 
@@ -166,6 +178,9 @@ class Contexts:
             minimise: the column that is to be small.
             limits: by column, ``{"latency": "<= 20"}``; they hold on average.
             knobs: the columns that are chosen; ``None``: all others.
+            failed: a column of true and false (yes and no, 1 and 0) that says which
+                rows failed; or True: rows without any outcome did. A choice fails in a
+                context as often as its rows there did. ``None``: no row failed.
 
         Example:
             >>> import cbandit as cb, pandas
@@ -194,9 +209,13 @@ class Contexts:
             raise CBanditError("contexts must be a list of one column or more; got []")
         target, shown = str(maximise if minimise is None else minimise), list(contexts)
         taken = {target, *limits, *shown}
+        if isinstance(failed, str):
+            taken.add(failed)
         columns = list(frame) if knobs is None else knobs
         chosen = [str(c) for c in columns if knobs is not None or str(c) not in taken]
-        read = measured(frame, target, list(limits), [*chosen, *shown], None, "mean")
+        read = measured(
+            frame, target, list(limits), [*chosen, *shown], None, "mean", failed
+        )
         names = read.actions.names
         if names is None or not chosen:
             raise CBanditError("knobs must hold at least one column; got none")
@@ -212,10 +231,13 @@ class Contexts:
         ]
         places = torch.tensor(points, dtype=torch.float64).view(len(chosen), -1).mT
         choice = space.menu.index(places)
-        told = torch.cat([read.reward.unsqueeze(0), read.costs])
+        fails = torch.zeros_like(read.reward) if read.failed is None else read.failed
+        told = torch.cat([read.reward.unsqueeze(0), read.costs, fails.unsqueeze(0)])
         values = torch.full((len(rows), len(told), space.size), torch.nan).double()
         values[group, :, choice] = told.mT
-        whole = ~values.isnan().flatten(1).any(-1)
+        never = values[:, -1] == 1  # the measured part of these is empty
+        known = ~values.isnan().any(1) | never
+        whole = known.all(-1) & ~never.all(-1)
         if not bool(whole.any()):
             raise CBanditError(
                 f"frame must have every choice of {', '.join(chosen)} ({space.size} of "
@@ -225,16 +247,19 @@ class Contexts:
             warn(
                 f"{int((~whole).sum())} of {len(rows)} contexts are left out: not each "
                 f"choice of {', '.join(chosen)} was measured there"
+                + ", or all failed"
+                * (read.failed is not None)
             )
         contextual: Any = space
         order = [shown.index(c) for c in contextual.contexts.columns]
         return cls(
             rows[whole][:, order],
             values[whole, 0],
-            values[whole, 1:],
+            values[whole, 1:-1],
             space,
             dict(limits),
             minimise is not None,
+            failed=None if read.failed is None else values[whole, -1],
         )
 
     # -- the rounds --------------------------------------------------------------------
@@ -289,12 +314,18 @@ class Contexts:
         """Costs ``(*trials, m)`` of choices ``x (*trials, d)`` in round ``t``."""
         return self._values(t, x)[..., 1:]
 
-    def observe(
-        self, choice: Choice, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Recorded reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
+    def observe(self, choice: Choice, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Recorded reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice.
+
+        Where choices fail, a third value says in which trials this one has.
+        """
         values = self._values(choice.t, choice.x)
-        return values[..., 0], values[..., 1:]
+        if self._failed is None:
+            return values[..., 0], values[..., 1:]
+        rows = self._row(torch.tensor([choice.t]))[..., 0]
+        chance = self._failed[rows, self.actions.index(choice.x).to(rows.device)]
+        draws = uniforms(generator, tuple(chance.shape), 1)[..., 0]
+        return values[..., 0], values[..., 1:], draws < chance
 
     # -- the account -------------------------------------------------------------------
 

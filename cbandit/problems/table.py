@@ -19,6 +19,7 @@ from cbandit.actions import Actions, Finite
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.policies.words import Senses
+from cbandit.problems.failures import failing_shares, worst_where_failing
 from cbandit.problems.measured import measured
 from cbandit.problems.protocol import Fixed, best_value, normals, uniforms
 from cbandit.search.simplex.lp import solve_policy
@@ -149,8 +150,8 @@ class Table(Fixed):
         self.minimise = self.senses.minimise
         self._failed: Tensor | None = None
         if failed is not None:
-            self._failed = _shares(failed, (*batch, size))
-            f, g = _worst(f, g, self._failed < 1, self.senses)
+            self._failed = failing_shares(failed, (*batch, size))
+            f, g = worst_where_failing(f, g, self._failed < 1, self.senses)
         f = checks.measured("reward", f, torch.float64)
         g = checks.measured("costs", g, torch.float64)
         #: of each function, the reward first: ``"binary"``, or ``None``: numbers
@@ -379,38 +380,6 @@ class Table(Fixed):
 
     def __repr__(self) -> str:
         return f"Table(N={self.actions.size}, m={self.m}, trials={self.trials})"
-
-
-def _shares(failed: object, shape: tuple[int, ...]) -> Tensor:
-    """Return how often actions fail, ``(N,)`` or ``(*trials, N)``, or raise."""
-    shares = checks.finite("failed", checks.tensor("failed", failed)).double()
-    if shares.dim() == 1:
-        shares = checks.shaped("failed", shares, shape[-1:], "(*trials, N)")
-    else:
-        shares = checks.shaped("failed", shares, shape, "(*trials, N)")
-    if not bool(((shares >= 0) & (shares <= 1)).all()):
-        raise CBanditError(
-            "failed must hold probabilities, from 0 to 1; got "
-            f"{float(shares.min()):g} to {float(shares.max()):g}"
-        )
-    if bool((shares >= 1).all(-1).any()):
-        raise CBanditError(
-            "failed must leave an action that can be measured; got all 1"
-        )
-    return shares
-
-
-def _worst(
-    f: Tensor, g: Tensor, works: Tensor, senses: Senses
-) -> tuple[Tensor, Tensor]:
-    """Return tables in which what never ``works`` is as bad as the worst that does."""
-    up, over = senses.reward(f), senses.costs(g.mT).mT
-    low = up.masked_fill(~works, torch.inf).amin(-1, keepdim=True)
-    up = torch.where(works, up, low)
-    works = works.unsqueeze(-2)
-    high = over.masked_fill(~works, -torch.inf).amax(-1, keepdim=True)
-    over = torch.where(works, over, high)
-    return senses.reward(up), senses.costs(over.mT).mT
 
 
 def _kinds(binary: Sequence[bool], f: Tensor, g: Tensor) -> tuple[str | None, ...]:

@@ -1,0 +1,42 @@
+"""Actions of a problem that cannot be measured, always or now and then."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit.errors import CBanditError
+from cbandit.policies.words import Senses
+
+
+def failing_shares(failed: object, shape: tuple[int, ...]) -> Tensor:
+    """Return how often actions fail, ``(N,)`` or ``(*trials, N)``, or raise."""
+    shares = checks.finite("failed", checks.tensor("failed", failed)).double()
+    if shares.dim() == 1:
+        shares = checks.shaped("failed", shares, shape[-1:], "(*trials, N)")
+    else:
+        shares = checks.shaped("failed", shares, shape, "(*trials, N)")
+    if not bool(((shares >= 0) & (shares <= 1)).all()):
+        raise CBanditError(
+            "failed must hold probabilities, from 0 to 1; got "
+            f"{float(shares.min()):g} to {float(shares.max()):g}"
+        )
+    if bool((shares >= 1).all(-1).any()):
+        raise CBanditError(
+            "failed must leave an action that can be measured; got all 1"
+        )
+    return shares
+
+
+def worst_where_failing(
+    f: Tensor, g: Tensor, works: Tensor, senses: Senses
+) -> tuple[Tensor, Tensor]:
+    """Return tables in which what never ``works`` is as bad as the worst that does."""
+    up, over = senses.reward(f), senses.costs(g.mT).mT
+    low = up.masked_fill(~works, torch.inf).amin(-1, keepdim=True)
+    up = torch.where(works, up, low)
+    works = works.unsqueeze(-2)
+    high = over.masked_fill(~works, -torch.inf).amax(-1, keepdim=True)
+    over = torch.where(works, over, high)
+    return senses.reward(up), senses.costs(over.mT).mT
