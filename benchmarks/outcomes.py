@@ -343,10 +343,12 @@ def tested(sizes: Sizes) -> list[Row]:
                 label,
                 statistics.median(seconds),
                 ours="beta" not in label,
-                note=f"{statistics.mean(over):.1f} rounds over the limit, regret "
-                f"{statistics.mean(regret):.2f}",
-                over=statistics.mean(over),
-                regret=statistics.mean(regret),
+                note=f"{statistics.mean(over):.1f} rounds over the limit "
+                f"({', '.join(map(str, over))} by seed), regret "
+                f"{statistics.mean(regret):.2f} "
+                f"({', '.join(f'{value:.2f}' for value in regret)})",
+                over=over,
+                regret=regret,
             )
         )
         say(f"{label}: over {over}, regret {[round(value, 2) for value in regret]}")
