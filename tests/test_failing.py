@@ -242,6 +242,28 @@ def test_contexts_fail_apart():
     assert policy.ask(context={"z": "us"}).params["a"] == "l"
 
 
+def test_a_model_that_always_fails_is_left_in_wide_contexts(tmp_path):
+    """Its belief is linear; no context comes twice. It was asked 57 of 60 times before."""
+    space = cb.Space(model=cb.Category("a", "b", "bad"), z=cb.Context(10))
+    gp, generator = cb.GP.default(space), torch.Generator().manual_seed(0)
+    policy, asked = cb.GPUCB(space, reward=gp), []
+    for t in range(60):
+        z = torch.randn(10, generator=generator, dtype=torch.float64)
+        choice = policy.ask(context=z)
+        asked.append(choice.params["model"])
+        if asked[-1] == "bad":
+            policy.tell(choice, failed=True)
+        else:
+            policy.tell(choice, reward=1.0 + (asked[-1] == "b"))
+        if t == 40:
+            policy.save(tmp_path / "run")
+            policy = cb.load(tmp_path / "run")
+    assert asked.count("bad") <= 25
+    assert asked[30:].count("bad") <= 8
+    policy.add("model", "new")
+    assert policy.ask(context=z).params["model"] != "bad"
+
+
 def test_categories_that_come_are_not_known_to_fail():
     space = cb.Space(model=cb.Category("old", "small"))
     policy = cb.GPUCB(space, reward=cb.GP.default(space))

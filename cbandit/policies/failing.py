@@ -3,8 +3,8 @@
 It is made at the first failure, from all that was measured and all that has failed. It
 is binary: ``P(fails) = Phi(f)``, with a Gaussian process of variance 1 and the set's
 default kernel for ``f``, whose mean says that 5 % of all actions fail; lengthscales are
-learned. One failure at an action that was never measured leaves it at 0.24, two at
-0.41, three at 0.52.
+learned (where contexts are wide, ``f`` is linear). One failure at an action that was
+never measured leaves it at 0.24, two at 0.41, three at 0.52.
 
 An action that fails loses the round, and next to a region that fails the belief is
 slow to pass one half: whoever asks up to there loses about every second round. So the
@@ -140,12 +140,9 @@ def noted(
 def belief_of(actions: Actions) -> GP | None:
     """Return the belief about failures over a set; ``None``: there can be none.
 
-    Arms known by their covariance alone have no default kernel, nor have contexts
-    of many numbers.
+    Arms known by their covariance alone have no default kernel.
     """
     if actions.covariance is not None:
-        return None
-    if GP.default(actions).conjugate:
         return None
     belief = GP.default(actions, outcome="binary")
     belief.learn_mean, belief.mean = False, torch.tensor(USUAL).double()
