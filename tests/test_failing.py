@@ -243,7 +243,7 @@ def test_contexts_fail_apart():
 
 
 def test_a_model_that_always_fails_is_left_in_wide_contexts(tmp_path):
-    """Its belief is linear; no context comes twice. It was asked 57 of 60 times before."""
+    """Its belief is linear, as no context comes twice; it was asked 57 times before."""
     space = cb.Space(model=cb.Category("a", "b", "bad"), z=cb.Context(10))
     gp, generator = cb.GP.default(space), torch.Generator().manual_seed(0)
     policy, asked = cb.GPUCB(space, reward=gp), []
