@@ -5,7 +5,7 @@
 Latent values at places on a line are drawn from a Gaussian process (RBF, lengthscale
 0.2, variance 1); 20, 50 and 200 yes-or-no outcomes come from random places. numpyro
 samples the latent values given the same prior: 4 chains, after 1 000 steps of warm-up
-10 000 draws each, in float64. The rows show the largest differences over all places and
+5 000 draws each, in float64. The rows show the largest differences over all places and
 data sets: of the expected probability, and of the ends of 90 and 95 % intervals, in
 probability. At 2 places exact integration stands beside: what NUTS itself is off by.
 
@@ -41,9 +41,9 @@ class Sizes:
 
     places: tuple[int, ...] = (2, 8, 20)
     told: tuple[int, ...] = (20, 50, 200)
-    sets: int = 5
+    sets: int = 3
     chains: int = 4
-    draws: int = 10_000
+    draws: int = 5_000
 
 
 QUICK = Sizes((2, 8), (20,), 1, 1, 10_000)
