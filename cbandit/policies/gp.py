@@ -338,7 +338,7 @@ class GPPolicy(Policy):
     ) -> None:
         self.settings = stated(self, locals())
         beliefs, m = functions_of(reward, costs)
-        box = isinstance(actions, Actions) and actions.continuous
+        box = isinstance(actions, Actions) and bool(actions.continuous)
         explore = self._exploring(explore, beliefs, feedback, box)
         self.patient = pending == "hallucinate"
         pending = self._suited(actions, explore, feedback, pending)
