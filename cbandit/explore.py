@@ -23,8 +23,8 @@ from cbandit.errors import CBanditError
 __all__ = ["TS", "UCB", "Explore", "Rand", "clip", "estimates"]
 
 LONG = 1 << 14  # rows of at least this length are scaled one by one
-# of the reward's draws on a box, where whole deviations kept wandering in 5 to 8
-# dimensions, at ten times the regret after 40 evaluations; of the costs' draws anywhere
+# of draws on a box: whole deviations kept wandering in 5 to 8 dimensions, at ten times
+# the regret after 40 evaluations
 CAUTIOUS = 0.5
 
 
@@ -117,9 +117,8 @@ class TS:
     a :func:`~cbandit.Space`, and for products and sums of these.
 
     The best action of a draw is above a limit half the time, and far above it while
-    little is known. So :class:`~cbandit.RPOL` under :meth:`cbandit.GP.default` draws
-    costs half as wide, and adds a margin, where neither ``cost_beta`` nor ``margin`` is
-    said: see :meth:`cautious`.
+    little is known. So :class:`~cbandit.RPOL` under :meth:`cbandit.GP.default` adds a
+    margin where neither ``cost_beta`` nor ``margin`` is said: see :meth:`cautious`.
 
     Args:
         beta: multiplies the draws' deviations; as for :class:`UCB`. 1 if left out.
@@ -129,8 +128,8 @@ class TS:
     Example:
         >>> import cbandit as cb
         >>> cb.TS(), cb.TS().cautious()
-        (TS(1.0), TS(1.0, cost_beta=0.5, margin=1.0))
-        >>> drawn_costs = cb.TS(1.0, margin=0.0)  # in RPOL under GP.default as well
+        (TS(1.0), TS(1.0, margin=1.0))
+        >>> plain = cb.TS(1.0, margin=0.0)  # without a margin under GP.default too
     """
 
     name, samples = "TS", True
@@ -145,15 +144,15 @@ class TS:
         self.margin = checks.nonnegative("margin", 0.0 if margin is None else margin)
 
     def cautious(self, box: bool = False) -> TS:
-        """Return draws with costs half as wide, plus a margin of one deviation.
+        """Return draws whose costs have a margin of one deviation.
 
-        On a box the reward's draws are half as wide too, unless ``beta`` was said. All
-        were chosen by measurement (``benchmarks/README.md``): with costs at their means
+        On a box they are half as wide, unless ``beta`` was said. This was chosen by
+        measurement (``benchmarks/README.md``): with costs at their means, and a margin,
         a region that looks infeasible from afar stayed untried on noisy sets. No regret
         bound is claimed.
         """
         beta = CAUTIOUS if box and not self._stated else self.widths.beta
-        return TS(beta, CAUTIOUS, 1.0)
+        return TS(beta, margin=1.0)
 
     def __repr__(self) -> str:
         return f"TS({self.widths}{_worded(self.margin)})"

@@ -54,10 +54,8 @@ class RPOL(GPPolicy):
             :meth:`cbandit.GP.default`'s and feedback is not delayed, so that few rounds
             end just above a limit. The paper's bounds are for no margin; with one they
             hold for limits that are tighter by it. With :class:`~cbandit.TS` it keeps
-            looking for better feasible actions; under such beliefs ``cb.TS()`` draws
-            costs half as wide and adds a margin (:meth:`cbandit.TS.cautious`), for
-            whole draws of costs violate limits twice to seven times as much. No bound
-            covers draws.
+            looking for better feasible actions; under such beliefs ``cb.TS()`` has
+            a margin too (:meth:`cbandit.TS.cautious`). No bound covers draws.
         penalty: ``"observation"``: ``Q`` gains the rectified cost observed, as in the
             paper. ``"estimate"`` (ours): ``Q`` gains ``[g_t(x_t)]_+``, because
             noise, once rectified, makes ``Q`` grow at feasible points too. Of binary
