@@ -481,7 +481,7 @@ class TestCautiousDraws:
 
     @pytest.mark.slow
     def test_fewer_and_smaller_excesses(self):
-        """Paired over the trials: a t test, at a rate of RATE under equal violations."""
+        """Paired over trials: a t test, at a rate of RATE under equal violations."""
         trials, actions = 150, cb.Finite(torch.cartesian_prod(*[self.GRID[::5, 0]] * 2))
         gp = cb.GP.default(actions)
         gp.refit_every = None  # fits take most of the time
