@@ -725,10 +725,11 @@ def _shade(panel: Axes, design: int) -> None:
     """Shade the rounds of a common design, and say what they are."""
     if not design:
         return
-    panel.axvspan(0, design, color="#BBBBBB", alpha=0.25, linewidth=0, zorder=0)
+    end = min(design, panel.get_xlim()[1])  # a study may end within its design
+    panel.axvspan(0, end, color="#BBBBBB", alpha=0.25, linewidth=0, zorder=0)
     panel.annotate(
         "design",
-        (design, 0.02),
+        (end, 0.02),
         xycoords=("data", "axes fraction"),
         xytext=(-1, 0),
         textcoords="offset points",
