@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import gpytorch
@@ -480,7 +481,7 @@ def test_outstanding_choices_count_by_their_variance(actions):
         part = Part([0], torch.randn(1, 1, generator=generator, dtype=F64), [True])
         beliefs = beliefs.absorb(keys.tolist(), actions.at(keys), [part], t)
     ahead, told = [], beliefs
-    for key in (3, 11, 3):
+    for key in (3, 11, 3, 0, 7, 7, 5, 9, 2, 3):  # more than there are features
         x = actions.at(torch.tensor([key]))
         ahead.append(Ahead([key], x, [[True]]))
         told = told.absorb([key], x, [Part([0], torch.zeros(1, 1).double(), [True])])
@@ -592,7 +593,9 @@ def test_the_last_contexts_are_a_fresh_look_after_two_thousand_rounds(
         if t % 100 == 1 or t == 2000:
             waits = [[True, t % 3 == 0], [True, t % 3 == 0]]
             away = Ahead([0, 1], x.roll(1, -1), waits)
-            for ahead in ([], [Ahead([0, 1], x, waits), away]):
+            few = [Ahead([0, 1], x, waits), away]
+            many = [Ahead([0, 1], x.roll(1, k), waits) for k in range(2)] * 8
+            for ahead in ([], few, few + many):
                 errors.append(off_a_fresh_look(beliefs, ROUTES, contexts, ahead))
         y = torch.randn(2, 2, generator=generator, dtype=F64) + x[:, :1]
         part = Part([0, 1], y, [True, t % 5 > 0])
@@ -600,6 +603,47 @@ def test_the_last_contexts_are_a_fresh_look_after_two_thousand_rounds(
     assert max(errors) < 1e-12
     # all rows anew only while inputs are standardised anew, at powers of two
     assert sum(rows) < 2000 + 30 * 11 + 3 * len(errors)
+
+
+@pytest.mark.parametrize("fade", [None, 0.9])
+def test_many_open_choices_of_several_categories_count_as_if_told(fade):
+    """There are more of them than features, in some of the blocks only."""
+    beliefs = believed(ROUTES.domain, fade=fade)
+    generator = torch.Generator().manual_seed(6)
+    shown = torch.randn(2, 21, 3, generator=generator, dtype=F64)
+    points = ROUTES.candidates(shown[:, :2]).flatten(1, 2)
+
+    def absorbed(beliefs, x, t):
+        part = Part([0, 1], torch.zeros(2, 2, dtype=F64), [True, t % 3 > 0])
+        return beliefs.absorb(list(map(tuple, x.tolist())), x, [part], t)
+
+    for t in range(1, 5):
+        beliefs = beliefs.aged(t)
+        beliefs = absorbed(beliefs, ROUTES.candidates(shown[:, t])[:, t], t)
+    ahead = []
+    for t in range(5, 21):
+        x = ROUTES.candidates(shown[:, t])[:, t % 4]
+        waits = [[True, t > 6]] * 2
+        ahead.append(Ahead(list(map(tuple, x.tolist())), x, waits))
+    history = beliefs.groups[0].engine.history
+    root, block = history.weights()[1], history.covariance.block
+    coming = torch.stack([choice.x for choice in ahead], 1)
+    h, rows = history.features(points), history.features(coming)
+    precision = torch.tensor([choice.waits[0] for choice in ahead]).mT
+    less = torch.empty(2, 1, points.shape[1], dtype=F64)
+    for trial, i in itertools.product(range(2), range(points.shape[1])):
+        mine = block(points[trial, i : i + 1])
+        before = root[trial, mine[0]] @ root[trial, mine[0]].mT
+        told = rows[trial, precision[trial] & (block(coming[trial]) == mine)]
+        after = torch.linalg.inv(torch.linalg.inv(before) + told.mT @ told)
+        at = h[trial, i]
+        less[trial, 0, i] = ((at @ after @ at) / (at @ before @ at)).sqrt()
+    assert less.min() < 0.8 and less.max() > 1 - 1e-9  # blocks with and without
+    wanted = beliefs.anywhere(points)[1] * less
+    at_points = beliefs.anywhere(points, ahead)[1]
+    assert torch.allclose(at_points, wanted, rtol=0, atol=1e-10)
+    in_contexts = beliefs.in_contexts(ROUTES, shown[:, :2], ahead)[1].flatten(2)
+    assert torch.allclose(in_contexts, wanted, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("trials", [None, 2])

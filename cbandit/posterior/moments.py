@@ -577,12 +577,46 @@ class Moments:
             mean = (self._of(spots, means) @ half.unsqueeze(-1)).squeeze(-1).mT
         var = torch.linalg.vecdot(half, shrunk)
         if ahead is not None:
-            to, other, reached = self._looked(ahead.places())
-            inner = _within(to, to, reached @ other.mT)
-            cross = _within(to, spots, reached @ half.mT)
-            z = explained(inner.double(), cross.double(), ahead.precision)
-            var = var - z.square().sum(-2)
+            var = self._foreseen(ahead, spots, x)
         return mean.double(), var.double()
+
+    def _foreseen(self, ahead: Coming, spots: Spots, x: Tensor) -> Tensor:
+        """Return the variances ``(T, n)`` at points after the outcomes to come."""
+        if ahead.precision.shape[-1] > self.width:
+            root = self.weights()[1].clone()
+            blocks, after = self._roots_after(ahead)
+            root[:, blocks] = after
+            return self._through(spots, self.features(x), root).square().sum(-1)
+        _, half, shrunk = self._looked(x)
+        to, other, reached = self._looked(ahead.places())
+        inner = _within(to, to, reached @ other.mT)
+        cross = _within(to, spots, reached @ half.mT)
+        z = explained(inner.double(), cross.double(), ahead.precision)
+        return torch.linalg.vecdot(half, shrunk) - z.square().sum(-2)
+
+    def _roots_after(self, ahead: Coming) -> tuple[Tensor, Tensor]:
+        """Return the blocks ``(c,)`` of choices to come and their roots afterwards.
+
+        The roots ``(T, c, D, D)`` are those of the weights' covariance. With ``V`` the
+        root before, it is ``V (I + V' M V)^-1 V'`` after the outcomes, where ``M``
+        sums ``p h h'`` over the choices of the block: what this costs is bounded by the
+        features, however many choices are open.
+        """
+        x = ahead.places()
+        block = self._spots(x).block
+        if block is None:
+            block = torch.zeros_like(ahead.precision, dtype=torch.long)
+        block = block.expand(self.trials, -1)
+        blocks = block.unique()
+        root = self.weights()[1][:, blocks].double()
+        weighted = ahead.precision.sqrt().unsqueeze(-1) * self.features(x)
+        here = (block.unsqueeze(1) == blocks[:, None]).unsqueeze(-1)  # T x c x b x 1
+        half = (weighted.unsqueeze(1) * here) @ root
+        inner = half.mT @ half
+        inner.diagonal(dim1=-2, dim2=-1).add_(1)
+        factor = devices.cholesky(inner)
+        after = torch.linalg.solve_triangular(factor, root.mT, upper=False).mT
+        return blocks, after.to(self._root.dtype)
 
     def recent(
         self,
@@ -609,7 +643,7 @@ class Moments:
         self._recent = recent if self._keeps(contexts.shape[1]) else None
         self._told.clear()
         if ahead is not None:
-            return recent.mean, self._foreseen(recent, ahead)
+            return recent.mean, self._after(recent, ahead)
         return recent.mean, recent.var
 
     def _rows(self, contexts: Tensor, h: Tensor) -> Recent:
@@ -671,8 +705,13 @@ class Moments:
             var=recent.var.index_copy(-1, at, var),
         )
 
-    def _foreseen(self, recent: Recent, ahead: Coming) -> Tensor:
-        """Return variances ``(T, n, K)`` as if the outcomes of choices had come."""
+    def _after(self, recent: Recent, ahead: Coming) -> Tensor:
+        """Return variances ``(T, n, K)`` of rows after the outcomes to come."""
+        if ahead.precision.shape[-1] > self.width:
+            blocks, root = self._roots_after(ahead)
+            half = recent.h.to(root).unsqueeze(1) @ root
+            var = half.square().sum(-1).mT.double()
+            return recent.var.index_copy(-1, blocks, var)
         to, other, reached = self._looked(ahead.places())
         if to.block is None:
             places = torch.zeros_like(ahead.precision, dtype=torch.long)
