@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
 
 import gpytorch
 import numpy as np
@@ -490,6 +491,45 @@ def test_outstanding_choices_count_by_their_variance(actions):
         assert torch.allclose(block.std, wanted, rtol=0, atol=1e-10)
         other = beliefs.anywhere(actions.block(0, actions.size), ahead)[1]
         assert torch.allclose(other, wanted, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+def test_kept_variances_follow_what_opens_is_told_and_is_cancelled(dtype):
+    """After every change they are a dense solve with all that is told and open."""
+    gp, generator = cb.GP.linear(POINTS, noise=0.2), torch.Generator().manual_seed(8)
+    beliefs = Beliefs([gp], POINTS, (2,), dtype, CPU)
+    ahead, changes = [], []
+    for t in range(90):
+        key = torch.randint(60, (2,), generator=generator)
+        drawn = float(torch.rand((), generator=generator))
+        if drawn < 0.3 and ahead:
+            at = int(torch.randint(len(ahead), (), generator=generator))
+            choice = ahead.pop(at)
+            if drawn < 0.2:  # out of order; else cancelled
+                values = torch.randn(2, 1, generator=generator, dtype=F64)
+                part = Part([0], values, [True, choice.waits[0][1]])
+                beliefs = beliefs.absorb(choice.keys, choice.x, [part], t)
+        else:
+            waits = [[True, t % 4 > 0]]
+            ahead.append(Ahead(key.tolist(), POINTS.at(key), waits))
+        if t == 60:
+            beliefs = pickle.loads(pickle.dumps(beliefs))
+        engine = beliefs.groups[0].engine
+        before = engine.bytes()
+        (block,) = beliefs.blocks(ahead=ahead)
+        changes.append(engine.bytes() - before)
+        history = engine.history
+        table, root = history.features(POINTS.block(0, 60)), history.weights()[1][:, 0]
+        inverse = torch.linalg.inv((root @ root.mT).double())
+        precision = beliefs.groups[0].noise.unsqueeze(-1).reciprocal()
+        for choice in ahead:
+            row = history.features(choice.x.double())
+            wanted = torch.tensor(choice.waits[0])[:, None] * precision
+            inverse += (wanted * row).unsqueeze(-1) * row.unsqueeze(-2)
+        var = torch.linalg.vecdot(table @ torch.linalg.inv(inverse), table[None])
+        error = (block.std[:, 0].double() - var.sqrt()).abs().max()
+        assert error < (1e-10 if dtype == F64 else 1e-5)
+    assert len(ahead) > 20 and sum(map(bool, changes)) <= 3  # kept, not made again
 
 
 def test_one_cost_alone_splits_the_sums():

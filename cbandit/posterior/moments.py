@@ -584,7 +584,7 @@ class Moments:
         """Return the variances ``(T, n)`` at points after the outcomes to come."""
         if ahead.precision.shape[-1] > self.width:
             root = self.weights()[1].clone()
-            blocks, after = self._roots_after(ahead)
+            blocks, after = self.roots_after(ahead)
             root[:, blocks] = after
             return self._through(spots, self.features(x), root).square().sum(-1)
         _, half, shrunk = self._looked(x)
@@ -594,7 +594,7 @@ class Moments:
         z = explained(inner.double(), cross.double(), ahead.precision)
         return torch.linalg.vecdot(half, shrunk) - z.square().sum(-2)
 
-    def _roots_after(self, ahead: Coming) -> tuple[Tensor, Tensor]:
+    def roots_after(self, ahead: Coming) -> tuple[Tensor, Tensor]:
         """Return the blocks ``(c,)`` of choices to come and their roots afterwards.
 
         The roots ``(T, c, D, D)`` are those of the weights' covariance. With ``V`` the
@@ -708,7 +708,7 @@ class Moments:
     def _after(self, recent: Recent, ahead: Coming) -> Tensor:
         """Return variances ``(T, n, K)`` of rows after the outcomes to come."""
         if ahead.precision.shape[-1] > self.width:
-            blocks, root = self._roots_after(ahead)
+            blocks, root = self.roots_after(ahead)
             half = recent.h.to(root).unsqueeze(1) @ root
             var = half.square().sum(-1).mT.double()
             return recent.var.index_copy(-1, blocks, var)

@@ -30,6 +30,8 @@ from cbandit.posterior.units import Scale
 STRETCH = 1 << 21  # features that are computed together
 CHANGES = 4096  # of the arrays, after which they are computed afresh
 PENDING = 32
+EIGEN = 10  # eigenvectors of D features cost so many times D^3 operations
+TINY = 1e-13  # eigenvalues below this share of the greatest variance are rounding
 
 
 class Change(NamedTuple):
@@ -88,6 +90,9 @@ class Weights(Engine):
         #: of all actions, ``(T, F, N)`` and ``(T, N)``; ``None``: not computed yet
         self._mean: Tensor | None = None
         self._var: Tensor | None = None
+        #: variances of all actions with open choices counted as told, ``(T, N)``, and
+        #: the weights' covariance that they are of, ``(T, D, D)``
+        self._open: tuple[Tensor, Tensor] | None = None
 
     def _keep(self, functions: Tensor) -> None:
         super()._keep(functions)
@@ -154,7 +159,7 @@ class Weights(Engine):
     def refresh(self) -> None:
         """Compute all arrays afresh when they are next looked at."""
         self._pending.clear()
-        self._changes, self._mean, self._var = 0, None, None
+        self._changes, self._mean, self._var, self._open = 0, None, None, None
 
     def settle(self) -> None:
         """Apply all waiting observations to the arrays."""
@@ -200,6 +205,7 @@ class Weights(Engine):
     def bytes(self) -> int:
         """Return the bytes that sums, roots and arrays take."""
         arrays = [part for part in (self._mean, self._var) if part is not None]
+        arrays += self._open or ()
         return self.history.bytes() + sum(part.nbytes for part in arrays)
 
     # -- looking ---------------------------------------------------------------------
@@ -224,7 +230,7 @@ class Weights(Engine):
             return
         means, var = self._mean.to(dtype), self._var
         if ahead is not None:
-            var = var - self._explained(ahead)
+            var = self._after(ahead, var)
         deviations = var.clamp_min(0).sqrt().unsqueeze(1).to(dtype)
         if streams is not None:
             table = self._features()
@@ -233,6 +239,34 @@ class Weights(Engine):
             at = slice(start, stop)
             part = None if draw is None else draw[..., at]
             yield Block(start, stop, means[..., at], deviations[..., at], part)
+
+    def _after(self, ahead: Coming, var: Tensor) -> Tensor:
+        """Return the variances ``(T, N)`` after the outcomes to come; ``var`` now.
+
+        Those of the last look are kept with the weights' covariance that they are of.
+        A choice that opens changes it by one rank, one that is told by none, for it was
+        counted: few eigenvectors of the difference bring the variances up to date.
+        """
+        width, count = self.history.width, ahead.precision.shape[-1]
+        if count * var.shape[-1] < EIGEN * width**2:
+            return var - self._explained(ahead)
+        _, root = self.history.roots_after(ahead)
+        wanted = root[:, 0].double() @ root[:, 0].double().mT
+        kept, self._open = self._open, None  # until all of it is changed
+        if kept is None:
+            now = self.history.weights()[1][:, 0].double()
+            kept = var.clone(), now @ now.mT
+        var, covariance = kept
+        values, vectors = torch.linalg.eigh(wanted - covariance)
+        least = TINY * covariance.diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True)
+        some = (values.abs() > least).any(0)
+        values, vectors = values[:, some], vectors[..., some]
+        table = self._features()
+        for j in range(values.shape[-1]):
+            column = (table @ vectors[..., j, None].to(table))[..., 0].double()
+            var.addcmul_(values[:, j, None] * column, column)
+        self._open = var, covariance + vectors * values.unsqueeze(-2) @ vectors.mT
+        return var
 
     def _explained(self, ahead: Coming) -> Tensor:
         """Return what choices to come take off the variances, ``(T, N)``."""
