@@ -592,7 +592,8 @@ class Moments:
         inner = _within(to, to, reached @ other.mT)
         cross = _within(to, spots, reached @ half.mT)
         z = explained(inner.double(), cross.double(), ahead.precision)
-        return torch.linalg.vecdot(half, shrunk) - z.square().sum(-2)
+        now: Tensor = torch.linalg.vecdot(half, shrunk)
+        return now - z.square().sum(-2)
 
     def roots_after(self, ahead: Coming) -> tuple[Tensor, Tensor]:
         """Return the blocks ``(c,)`` of choices to come and their roots afterwards.
