@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 
 import numpy as np
 import pandas as pd
@@ -311,6 +313,46 @@ class TestCompare:
         (gap,) = [line for line in text if line.startswith("C $-$ A")]
         assert gap.count("^{*}") == 4
 
+    @pytest.mark.skipif(not shutil.which("pdflatex"), reason="there is no pdflatex")
+    def test_latex_compiles_whatever_policies_are_called(self, tmp_path):
+        from inside import Comparison, Settings, in_latex
+
+        names = ["*A", "[B]", r"100% & #1 ~^_{x} \$", "a <= b < c >= d > e"]
+        trials = np.arange(8.0)
+        values = {
+            (name, metric): 1e5 * k + trials**k
+            for k, name in enumerate(names)
+            for metric in ("regret", "stochastic_regret", "hard_violation cost_1 (%)")
+        }
+        pairs = tuple((name, names[0]) for name in names[1:])
+        table = Comparison("policy", r"x_1 = [2^\n]", pd.DataFrame(values), pairs)
+        text = in_latex([table] * 2, Settings("my_study", {}, (), 30, 8))
+        document = [
+            r"\documentclass{article}",
+            r"\usepackage{booktabs}",
+            r"\begin{document}",
+            *text,
+            r"\end{document}",
+        ]
+        (tmp_path / "paper.tex").write_text("\n".join(document), encoding="utf-8")
+        words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, check=False)
+        assert done.returncode == 0, done.stdout.decode(errors="replace")
+        assert (tmp_path / "paper.pdf").exists()
+
+    def test_latex_shows_the_signs_of_names(self):
+        from inside import Comparison, Settings, in_latex
+
+        values = {("[A] ~^\\", "regret"): [1.0], ("*B <= 1", "regret"): [2.0]}
+        values |= {(k, "stochastic_regret"): [0.0] for k, _ in list(values)}
+        names = list(dict.fromkeys(name for name, _ in values))
+        table = Comparison("policy", "", pd.DataFrame(values), (tuple(names),))
+        text = in_latex([table], Settings("mine", {}, (), 30, 1))
+        rows = [line.partition(" & ")[0] for line in text if " & " in line]
+        first = r"{[}A] \textasciitilde{}\textasciicircum{}\textbackslash{}"
+        second = r"{*}B $\le$ 1"
+        assert rows[1:] == [first, second, f"{first} $-$ {second}"]
+
     @pytest.mark.parametrize(
         ("words", "names", "options"),
         [
@@ -346,7 +388,7 @@ def study(tmp_path_factory):
     pd.DataFrame(frame).to_csv(home / "data.csv", index=False)
     (home / "study.toml").write_text(f"""
 horizon = 20
-trials = 6
+trials = 8
 [problem]
 table = "{home / "data.csv"}"
 maximise = "speed"
@@ -360,6 +402,8 @@ type = "Random"
 [policies.B]
 type = "Random"
 feasible = true
+[policies.C]
+type = "CONFIG"
 """)
     out = home / "out"
     with pytest.raises(SystemExit) as ended:
@@ -380,7 +424,7 @@ class TestUnits:
         scale = {"ms": 20.0, "MB": 3e6, "drift": spread}
         assert summary["cost_scales"] == pytest.approx(scale)
         limits = {"ms": 20.0, "MB": 3e6, "drift": 0.0}
-        for name in "AB":
+        for name in "ABC":
             mine = rows[rows.policy == name]
             over = pd.DataFrame({k: mine[f"true_{k}"] - limits[k] for k in limits})
             hard = over.clip(lower=0).groupby(mine.trial).sum()
@@ -396,6 +440,73 @@ class TestUnits:
             )
             length = (soft**2).sum(axis=1) ** 0.5
             assert told["soft_violation_relative"]["sem"] == pytest.approx(length.sem())
+
+    def test_all_of_a_comparison_by_hand(self, study, capsys):
+        """From what was played, by pandas and scipy, with the draws of the library."""
+        rows = pd.read_parquet(study / "rounds.parquet")
+        # 0.25 is the best knob of the table within all limits; a mixture reaches 1/3
+        # a cost whose limit is 0 counts in spreads of what was observed
+        scale = {"ms": 20.0, "MB": 3e6, "drift": rows.drift.std()}
+        over = pd.DataFrame(
+            {"ms": 40 * rows.x - 20, "MB": 9e6 * rows.x - 3e6, "drift": rows.x - 0.5}
+        )
+        who = [rows.policy, rows.trial]
+        hard = over.clip(lower=0).groupby(who).sum()
+        soft = over.groupby(who).sum().clip(lower=0) / pd.Series(scale)
+        final = pd.DataFrame(
+            {
+                "regret": (0.25 - rows.x).groupby(who).sum(),
+                "stoch. regret": (1 / 3 - rows.x).groupby(who).sum(),
+                "soft viol. / limits": (soft**2).sum(axis=1) ** 0.5,
+                "hard viol. / limits": (hard / pd.Series(scale)).sum(axis=1),
+                "rounds in viol.": (over > 1e-12).any(axis=1).groupby(who).sum(),
+                **{f"hard viol. {cost}": hard[cost] for cost in scale},
+            }
+        )
+        _, text, _ = call(capsys, "compare", study, "--all-pairs")
+        table = [re.split(r" {2,}", x.strip()) for x in text.splitlines()]
+        (heads,) = [cells[1:] for cells in table if cells[0] == "policy"]
+        assert heads == list(final)
+        shown = {cells[0]: dict(zip(heads, cells[1:], strict=False)) for cells in table}
+        for name in "ABC":
+            for head, values in final.loc[name].items():
+                mean, sem = map(float, shown[name][head].split(" +- "))
+                assert mean == pytest.approx(values.mean(), rel=1e-3, abs=1e-9)
+                assert sem == pytest.approx(values.sem(), rel=0.06, abs=1e-9)
+        resamples = torch.randint(
+            8, (9999, 8), generator=torch.Generator().manual_seed(0)
+        )
+        stars = 0
+        for head in heads:
+            tests = {}
+            for name, other in ("BA", "CA", "CB"):
+                gaps = (final.loc[name] - final.loc[other])[head].to_numpy("float64")
+                mean, error = gaps.mean(), stats.sem(gaps)
+                drawn = gaps[resamples.numpy()]
+                spread = stats.sem(drawn, axis=1)
+                firm = spread > 1e-9 * error
+                if firm.mean() < 0.99:  # too many trials agree
+                    test = stats.ttest_1samp(gaps, 0.0)
+                    low, high = test.confidence_interval(0.95)
+                    p = test.pvalue
+                else:
+                    t = (drawn.mean(1) - mean)[firm] / spread[firm]
+                    low, high = mean - error * np.quantile(t, [0.975, 0.025])
+                    beyond = min((t >= mean / error).sum(), (t <= mean / error).sum())
+                    p = 2 * (beyond + 1) / (len(t) + 1)
+                cell = shown[f"{name} - {other}"][head]
+                printed = re.fullmatch(r"(\S+) \[(\S+), (\S+)\](| \*)", cell)
+                numbers = [float(printed[k]) for k in (1, 2, 3)]
+                assert numbers == pytest.approx(
+                    [mean, low, high], rel=6e-3, abs=1e-9 * scale.get(head[11:], 1.0)
+                )
+                tests[p, name, other] = printed[4]
+            left, rejected = len(tests), True
+            for (p, *_), star in sorted(tests.items()):
+                rejected = rejected and left * p < 0.05
+                assert bool(star) == rejected
+                left, stars = left - 1, stars + rejected
+        assert 0 < stars < 3 * len(heads)
 
     def test_no_table_or_figure_adds_up_units(self, study, capsys):
         from inside import kept_in, lines, read_curves, read_summary
@@ -424,8 +535,7 @@ class TestUnits:
         from inside import lines, read_summary
 
         summary = read_summary(study)
-        for name in "AB":
-            values = summary["policies"][name]
+        for values in summary["policies"].values():
             values["stochastic_regret"] = values["regret"]
         assert "stoch. regret" not in "\n".join(lines(summary))
 

@@ -27,6 +27,23 @@ from cbandit.experiments.report import alike_in_words, columns, number, shown
 from cbandit.experiments.results import read_rounds, read_summary
 from cbandit.experiments.settings import Settings
 
+ESCAPED = str.maketrans(
+    {
+        **{sign: "\\" + sign for sign in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": "$<$",
+        ">": "$>$",
+        "≤": r"$\le$",
+        "≥": r"$\ge$",
+        # behind the end of a row these would be arguments of that end
+        "[": "{[}",
+        "*": "{*}",
+    }
+)
+"""How LaTeX prints the signs that mean something to it."""
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -345,9 +362,4 @@ def _places(size: float, power: int) -> int:
 
 
 def _escaped(words: str) -> str:
-    out = words.replace("\\", r"\textbackslash ")
-    for sign in "&%$#_{}":
-        out = out.replace(sign, "\\" + sign)
-    for sign, meant in (("<=", r"$\le$"), (">=", r"$\ge$"), ("<", "$<$"), (">", "$>$")):
-        out = out.replace(sign, meant)
-    return out
+    return words.replace("<=", "≤").replace(">=", "≥").translate(ESCAPED)
