@@ -625,6 +625,32 @@ type = "Random"
         assert (truth.Random == truth.RPOL).all()
         assert truth.Random.groupby("action").nunique().max() > 1
 
+    def test_resampled_rows_of_which_some_failed(self, summary_of):
+        import numpy as np
+
+        x = np.tile(np.arange(5.0), 5)
+        speed = x + 0.1 * np.arange(25)
+        # at 3 two rows of five failed: the means there are of the three that did not
+        bad = (x == 3) & (np.arange(25) < 10)
+        text = self.TABLE.replace(
+            "knobs =", 'repeats = "resample"\nfailed = "bad"\nknobs ='
+        )
+        text = text.replace("horizon = 9", "horizon = 25")
+        where = {"x": x, "y": x, "heat": x, "bad": bad}
+        summary, rounds, told = summary_of(
+            text, speed=np.where(bad, -1e6, speed), **where
+        )
+        assert summary["varied"] == ["worlds", "noise", "starts"]
+        assert "trials differ in worlds, noise, starts" in told
+        truth = rounds.groupby(["x", "trial"]).true_reward.first()
+        assert truth.groupby("x").nunique().max() > 1
+        for k in range(5):
+            sound = speed[(x == k) & ~bad]
+            assert truth[k].between(sound.min(), sound.max()).all()
+        lost = rounds.failed.astype(bool)
+        assert lost.any()
+        assert set(rounds.x[lost]) == {3.0}
+
     def test_a_policy_without_costs_plays_under_named_limits(self, summary_of):
         text = self.TABLE.replace('type = "Random"', 'type = "GPUCB"')
         summary, _, _ = summary_of(text)
