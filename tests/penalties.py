@@ -104,4 +104,6 @@ def theory(norm, r, gain, delta, chances, form="any-lam"):
     log = math.log(chances / delta)
     if form == "any-lam":
         return norm + r / math.sqrt(LAM) * math.sqrt(2 * gain + 2 * log)
+    if form == "tight":
+        return math.sqrt(norm**2 + r**2 / LAM * (2 * gain + 2 * log))
     return norm + r * math.sqrt(2 * (gain + 1 + log))

@@ -31,8 +31,65 @@ def test_rkhs_widths_by_hand():
     expected = 2 + 0.5 / 0.2 * math.sqrt(2 * 2 + 2 * math.log(20))
     found = any_lam(3, gain, 2, torch.tensor(0.04, dtype=F64))[1]
     assert found.item() == pytest.approx(expected, rel=1e-14)
-    with pytest.raises(cb.CBanditError, match="noise="):
-        any_lam(3, gain)
+    tight = cb.RKHS(norm=2.0, subgaussian=0.5, delta=0.1, form="tight")
+    expected = math.sqrt(4 + 0.25 / 0.04 * (2 * 2 + 2 * math.log(20)))
+    found = tight(3, gain, 2, torch.tensor(0.04, dtype=F64))[1]
+    assert found.item() == pytest.approx(expected, rel=1e-14)
+    for width in (any_lam, tight):
+        with pytest.raises(cb.CBanditError, match=f"{width.form}.*noise="):
+            width(3, gain)
+
+
+def test_the_tight_width_is_the_edge_of_the_set_of_functions(rng):
+    """The largest ``w' h`` of all ``w`` that data and norm allow, by its Lagrangian.
+
+    With ``q = y' (H H' + lam I)^-1 y`` the set is ``|y - H w|^2 + lam |w|^2 <= lam B^2
+    + R^2 (ln det(I + H H' / lam) + 2 ln(2 / delta)) + lam q``: what a mixture of the
+    likelihood ratios ``exp((|y - H w*|^2 - |y - H w|^2) / 2 R^2)`` over ``w ~ N(0, R^2
+    I / lam)`` exceeds with a probability of ``delta / 2`` at most.
+    """
+    noise, norm, r, delta = 0.05, 1.3, 0.4, 0.1
+    x = torch.linspace(0, 1, 15, dtype=F64).unsqueeze(-1)
+    kernel = RBFKernel().double()
+    kernel.lengthscale = torch.tensor(0.3, dtype=F64)
+    width = cb.RKHS(norm, r, delta, form="tight")
+    policy = cb.RPOL(
+        cb.Finite(x),
+        reward=cb.GP(kernel, noise=noise),
+        costs=cb.GP(kernel, noise=noise),
+        explore=cb.UCB(width),
+    )
+    told, y = [], []
+    for _ in range(12):
+        choice = policy.ask()
+        told.append(int(choice.index))
+        y.append(rng.normal())
+        policy.tell(choice, reward=y[-1], cost=rng.normal())
+    policy.ask()
+    gram = np.exp(-((x - x.T).numpy() ** 2) / (2 * 0.3**2))
+    values, vectors = np.linalg.eigh(gram)
+    features = vectors * np.sqrt(values.clip(0))
+    h, target = features[told], np.array(y)
+    outer = h @ h.T
+    q = target @ np.linalg.solve(outer + noise * np.eye(12), target)
+    spent = np.linalg.slogdet(np.eye(12) + outer / noise)[1] + 2 * math.log(2 / delta)
+    level = noise * norm**2 + r**2 * spent + noise * q
+    normal = h.T @ h + noise * np.eye(15)
+    centre = np.linalg.solve(normal, h.T @ target)
+    left = ((target - h @ centre) ** 2).sum() + noise * centre @ centre
+    reach = np.einsum("ij,ji->i", features, np.linalg.solve(normal, features.T))
+    edge = features @ centre + np.sqrt((level - left) * reach)
+    bound = policy.posterior().reward
+    gain = torch.tensor(0.5 * np.linalg.slogdet(np.eye(12) + outer / noise)[1])
+    beta = width(13, gain, 2, torch.tensor(noise, dtype=F64))
+    assert np.abs((bound.mean + beta * bound.std).numpy() - edge).max() < 1e-9
+    assert policy.explore.widths.beta.form == "tight"
+
+
+def test_late_feedback_does_not_take_the_tight_width():
+    tight = cb.RKHS(1.0, 0.1, form="tight")
+    with pytest.raises(cb.CBanditError, match=r"Delayed.*form='any-lam'"):
+        policy_with(0.1, cb.UCB(tight), cb.GPUCB, feedback=cb.Delayed(3), horizon=9)
 
 
 @pytest.mark.parametrize(

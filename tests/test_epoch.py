@@ -144,7 +144,7 @@ def test_epochs_against_the_algorithms(psi, reuse, m):
 
 
 @pytest.mark.filterwarnings("ignore:RKHS.form='small-lam':UserWarning")
-@pytest.mark.parametrize("form", ["small-lam", "any-lam"])
+@pytest.mark.parametrize("form", ["small-lam", "any-lam", "tight"])
 @pytest.mark.parametrize("psi", ["exp", "linear"])
 @pytest.mark.parametrize(
     ("m", "own", "known"), [(1, False, True), (1, True, False), (3, True, True)]

@@ -302,7 +302,7 @@ def test_thresholds_a_trial_a_cost_and_a_round(dense, rng):
 
 @pytest.mark.filterwarnings("ignore:RKHS.form='small-lam':UserWarning")
 def test_rkhs_widths_in_a_policy(dense, rng):
-    for form in ("small-lam", "any-lam"):
+    for form in ("small-lam", "any-lam", "tight"):
         policy = policy_of(
             1, cb.UCB(cb.RKHS(norm=1.0, subgaussian=0.1, delta=0.2, form=form))
         )
@@ -313,6 +313,8 @@ def test_rkhs_widths_in_a_policy(dense, rng):
                 log = math.log(2 / 0.2)
                 if form == "small-lam":
                     beta = 1 + 0.1 * math.sqrt(2 * (d.gain() + 1 + log))
+                elif form == "tight":
+                    beta = math.sqrt(1 + 2 * d.gain() + 2 * log)
                 else:
                     beta = 1 + 0.1 / 0.1 * math.sqrt(2 * d.gain() + 2 * log)
                 return beta if j == 0 else -beta

@@ -481,7 +481,7 @@ def test_rpol_sliding(m, engine):
     assert all(len(g.log) <= window * TRIALS for g in beliefs_of(policy).groups)
 
 
-@pytest.mark.parametrize("form", ["small-lam", "any-lam"])
+@pytest.mark.parametrize("form", ["small-lam", "any-lam", "tight"])
 @pytest.mark.parametrize("m", [1, 3])
 def test_sliding_widths_count_the_horizon(form, m):
     """Whatever the form: the paper's width for a window holds for every noise."""

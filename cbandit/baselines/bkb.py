@@ -367,7 +367,7 @@ class BKB(GPPolicy):
         actions: what can be chosen.
         reward: the belief about the reward; its kernel and noise are fixed.
         explore: :class:`~cbandit.UCB`, ``cb.UCB(2.0)`` unless given. An RKHS width
-            (``any-lam``, the default form) becomes the paper's own,
+            (``any-lam``, the default form, or ``tight``) becomes the paper's own,
             :func:`cbandit.confidence.sketched_width`: with the theory's
             ``oversampling`` a guarantee (its ``delta`` is for the noise, and as much
             again for the dictionary), with less a heuristic.
@@ -426,7 +426,7 @@ class BKB(GPPolicy):
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
         """Return the factor of the deviation: the paper's width for RKHS widths."""
         parts = [part for part, _ in self._widths.rkhs_parts()]
-        if not parts or parts[0].rkhs.form != "any-lam":
+        if not parts or not parts[0].rkhs.needs_noise:
             return super()._coefficient(state, asked)
         part = parts[0]
         dimension, mass = state.beliefs.dimension()

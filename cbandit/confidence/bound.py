@@ -94,9 +94,7 @@ class BoundWidths:
         if len(parts) == 1:
             columns = [slice(0, functions)]
         self._parts, self.functions = list(zip(parts, columns, strict=True)), functions
-        self._needs_noise = any(
-            part.rkhs.form == "any-lam" for part, _ in self.rkhs_parts()
-        )
+        self._needs_noise = any(part.rkhs.needs_noise for part, _ in self.rkhs_parts())
         #: the widths ``(T, F)`` if they never change, else ``None``
         self.fixed: Tensor | None = None
         fixed = [part.value for part in parts if isinstance(part, _Fixed)]

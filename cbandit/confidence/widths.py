@@ -19,18 +19,23 @@ def rkhs_width(
     delta: float,
     functions: int = 2,
     noise: Tensor | None = None,
+    tight: bool = False,
 ) -> Tensor:
     """Return ``B + R / sqrt(noise) sqrt(2 gain + 2 ln(functions / delta))``.
 
-    It holds for every likelihood variance, ``noise``. Without ``noise`` it is the form
-    of Chowdhury & Gopalan (2017), ``B + R sqrt(2 (gain + 1 + ln(functions / delta)))``,
-    a guarantee for a likelihood variance of ``1 + 2/T`` and a heuristic for less.
+    It holds for every likelihood variance, ``noise``. ``tight``: the square root of the
+    sum of both terms' squares (Flynn & Reeb, 2024) in the place of their sum. Without
+    ``noise`` it is the form of Chowdhury & Gopalan (2017), ``B + R sqrt(2 (gain + 1 +
+    ln(functions / delta)))``, a guarantee for a likelihood variance of ``1 + 2/T`` and
+    a heuristic for less.
     """
     log = math.log(functions / delta)
     if noise is None:
         return torch.addcmul(norm, subgaussian, (gain + (1 + log)).mul_(2).sqrt_())
-    scale = subgaussian / noise.sqrt()
-    return torch.addcmul(norm, scale, (gain + log).mul_(2).sqrt_())
+    scale, root = subgaussian / noise.sqrt(), (gain + log).mul_(2).sqrt_()
+    if tight:
+        return torch.hypot(norm.expand_as(root), scale * root)
+    return torch.addcmul(norm, scale, root)
 
 
 def sketched_width(
@@ -97,13 +102,15 @@ class RKHS:
         subgaussian: ``R`` of the noise, likewise.
         delta: the share of runs allowed to leave the confidence band.
         form: ``"any-lam"``, ``B + (R / sqrt(lam)) sqrt(2 gain + 2 ln(c / delta))``, a
-            guarantee for every likelihood variance ``lam``; or ``"small-lam"``, ``B + R
-            sqrt(2 (gain + 1 + ln(c / delta)))``, which the papers run. That one is a
-            guarantee for ``lam = 1 + 2/T`` and a heuristic for a smaller one, of which
-            a policy warns once if its noise is below 0.5. ``c`` is the number of
+            guarantee for every likelihood variance ``lam``; ``"tight"``, ``sqrt(B^2 +
+            (R^2 / lam) (2 gain + 2 ln(c / delta)))`` (Flynn and Reeb, 2024), a
+            guarantee where that one is and by up to 29 % narrower; or ``"small-lam"``,
+            ``B + R sqrt(2 (gain + 1 + ln(c / delta)))``, which the papers run. The last
+            is a guarantee for ``lam = 1 + 2/T`` and a heuristic for a smaller one, of
+            which a policy warns once if its noise is below 0.5. ``c`` is the number of
             functions, ``m + 1``; policies that say so count more.
             :class:`~cbandit.Sliding` and :class:`~cbandit.Delayed` change the formula
-            as they say.
+            as they say; the latter does not take ``"tight"``.
 
     Example:
         >>> import cbandit as cb
@@ -116,7 +123,12 @@ class RKHS:
         self.norm = checks.nonnegative("norm", norm)
         self.subgaussian = checks.nonnegative("subgaussian", subgaussian)
         self.delta = checks.share("delta", delta)
-        self.form = checks.one_of("form", form, "any-lam", "small-lam")
+        self.form = checks.one_of("form", form, "any-lam", "tight", "small-lam")
+
+    @property
+    def needs_noise(self) -> bool:
+        """Whether the width depends on the likelihood variance."""
+        return self.form != "small-lam"
 
     def for_any_noise(self) -> RKHS:
         """Return the same schedule in the form that holds for every noise."""
@@ -132,10 +144,10 @@ class RKHS:
         subgaussian: Tensor | None = None,
     ) -> Tensor:
         """Return the width in round ``t``, of ``norm`` and ``subgaussian`` if given."""
-        if self.form == "any-lam" and noise is None:
+        if self.needs_noise and noise is None:
             raise CBanditError(
-                "form='any-lam' needs the likelihood variance: call it with noise=, or "
-                "hand it to a policy, which knows"
+                f"form={self.form!r} needs the likelihood variance: call it with "
+                "noise=, or hand it to a policy, which knows"
             )
         return rkhs_width(
             self.norm if norm is None else norm,
@@ -143,7 +155,8 @@ class RKHS:
             gain,
             self.delta,
             functions,
-            noise if self.form == "any-lam" else None,
+            noise if self.needs_noise else None,
+            self.form == "tight",
         )
 
     def __repr__(self) -> str:

@@ -578,6 +578,11 @@ class GPPolicy(Policy):
             widths = widths.for_any_noise()
         bound = widths.bind(self.batch_shape, len(beliefs) - 1, self.device)
         for part, which in bound.rkhs_parts():
+            if part.rkhs.form == "tight" and isinstance(self.feedback, Delayed):
+                raise CBanditError(
+                    "RKHS(form='tight') is not proven for feedback=cb.Delayed(...): "
+                    "give form='any-lam', or leave feedback= out"
+                )
             least = min(float(belief.noise.min()) for belief in beliefs[which])
             if part.rkhs.form == "small-lam" and least < SMALL:
                 warn(
