@@ -528,7 +528,7 @@ class TestUnits:
         ]
         figure = cb.plots.overview(read_curves(study))
         axes = {panel.get_title("left"): panel.get_ylabel() for panel in figure.axes}
-        assert axes["Hard violation"] == "limits; less is better"
+        assert axes["Hard violation"] == "limits;\nless is better"
         assert kept_in(study)
 
     def test_stochastic_regret_is_left_out_where_it_is_regret(self, study, capsys):

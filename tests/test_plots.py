@@ -163,10 +163,10 @@ class TestFigures:
         metrics = ["regret", "soft_violation", "rounds_in_violation", "best_feasible"]
         figure = plots.overview({"A": each}, metrics, reward="speed", average=True)
         assert [panel.get_ylabel() for panel in figure.axes] == [
-            "speed a round; less is better",
-            "cost a round; less is better",
-            "rounds a round; less is better",
-            "speed a round; more is better",
+            "speed a round;\nless is better",
+            "cost a round;\nless is better",
+            "rounds a round;\nless is better",
+            "speed a round;\nmore is better",
         ]
 
     def test_first_rounds_that_dwarf_the_rest_are_cut_off(self):

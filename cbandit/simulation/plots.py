@@ -303,7 +303,8 @@ def costs(
                 limit = averaged(first[f"limit {called}"])
                 line = {"color": "#000000", "linewidth": 1.2, "label": "limit"}
                 panel.plot(limit.t, limit.mean.numpy(), **line)
-            panel.set_ylabel(called)
+            better = "more" if name == "reward" else "less"
+            panel.set_ylabel(f"{called};\n{better} is better")
             _shade(panel, design)
         _add_legend(figure, panels[1:2])
     return figure
@@ -439,7 +440,7 @@ def trade_off(
         along = [panel.set_xlabel, panel.set_ylabel]
         for name, set_label in zip(metrics, along, strict=True):
             unit = ", in limits" if name in RELATIVE.values() else ""
-            set_label(f"{TITLES[name]} / t{unit}; less is better")
+            set_label(f"{TITLES[name]} / t{unit};\nless is better")
         panel.margins(0.12)
         _add_legend(figure, [panel])
     return figure
@@ -718,7 +719,7 @@ def _axis_of(metric: str, reward: str, average: bool) -> str:
     elif "violation" in metric:
         unit = "cost"
     better = "more" if metric in MORE else "less"
-    return f"{unit}{' a round' if average else ''}; {better} is better"
+    return f"{unit}{' a round' if average else ''};\n{better} is better"
 
 
 def _shade(panel: Axes, design: int) -> None:
