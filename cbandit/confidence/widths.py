@@ -123,7 +123,7 @@ class RKHS:
         self.norm = checks.nonnegative("norm", norm)
         self.subgaussian = checks.nonnegative("subgaussian", subgaussian)
         self.delta = checks.share("delta", delta)
-        self.form = checks.one_of("form", form, "any-lam", "tight", "small-lam")
+        self.form: str = checks.one_of("form", form, "any-lam", "tight", "small-lam")
 
     @property
     def needs_noise(self) -> bool:
