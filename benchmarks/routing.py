@@ -30,7 +30,8 @@ Variants, at three of the budgets:
   (``fade=.997``), the router as always. What counts is the mean reward from 200
   requests after the change on;
 * ``fourth``: the middle model is added when half of the counted requests are over. The
-  router's package has no such entry in its priors either: it is told the price;
+  router's package has no such entry in its priors either: it is told the price. Counted
+  as in ``cut``;
 * ``two``: a second limit, on the mean latency, which is **synthesised**: .4, .9 and 2.5
   seconds, times (1 + the request's dollars over that model's mean) / 2, times a
   log-normal factor of deviation .3; at most 1.1 seconds on average. The router has no
@@ -130,7 +131,7 @@ def policy_of(name: str, world: World, variant: str, budgets: Tensor, seed: int)
             costs=m,
             prices=prices,
             thresholds=limits,
-            known=len(models),
+            known=len(models) - new,
             **shared,
         )
     gp = cb.GP.linear(space, fade=0.997 if variant == "cut" else None)
@@ -260,7 +261,7 @@ def rows_of(runs: Sequence[dict[str, Any]], quick: bool) -> list[Row]:
                 for key in ("reward", "costs", "settled", "spent", "learning")
             }
         ours, theirs = by_name["cbandit"], by_name["router"]
-        measured = "settled" if variant == "cut" else "reward"
+        measured = "settled" if variant in ("cut", "fourth") else "reward"
         seeds = len(ours["reward"])
         budgets = next(r["budgets"] for r in runs if r["variant"] == variant)
         for b, budget in enumerate(budgets):

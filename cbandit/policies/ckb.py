@@ -239,7 +239,7 @@ class CKB(GPPolicy):
         f, g = self._allowed(values[:, 0], asked, numbers), values[:, 1:]
         row = values[:, :, -1]
         limits = self.limits(asked.t)
-        target, unit = resolved.target(spending, limits, beliefs.units())
+        target, unit = resolved.target(spending, limits, beliefs.units(), asked.t)
         if shown is None:
             price = resolve_row(f[:, 0], g[:, :, 0], target, unit)
         else:

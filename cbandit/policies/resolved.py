@@ -7,7 +7,9 @@ Each round the price is the dual solution of the programme
 over distributions of actions, under today's estimates; the action is a draw from its
 solution, at most ``m + 1`` actions that are equally good at the price. The target is
 the limit, corrected by what was really spent, so that errors of estimates are made up
-for: by at most a tenth of the limit a round. No step, no cap, no Slater constant.
+for: within a hundredth of the rounds so far, and by at most a tenth of the limit a
+round. A target that follows every excess at once would be as noisy as the costs, and
+regret would grow as fast as the rounds. No step, no cap, no Slater constant.
 
 Where the world shows contexts, the programme is over the choices in the last ones, and
 the draw is from its solution in the current one. Until there are ten contexts, the
@@ -41,6 +43,7 @@ from cbandit_kernels import Look
 FEW = 10  # contexts before which a price would rest on too little
 MOST = 2**15  # choices in past contexts that are looked at in a round
 CORRECTED = 0.1  # the share of the limit by which a round's target may differ from it
+REPAID = 100  # rounds up to which an excess is made up for at once, later over t / 100
 
 
 class Spending(NamedTuple):
@@ -141,7 +144,7 @@ class Resolved:
         return multipliers.projected(phi, g, STEP, self.slack, CAP, checked=False)
 
     def target(
-        self, spending: Spending, limits: Tensor, units: Units | None
+        self, spending: Spending, limits: Tensor, units: Units | None, t: int
     ) -> tuple[Tensor, Tensor]:
         """Return the target less the limit, and a unit for excesses, ``(T, m)`` both.
 
@@ -152,13 +155,15 @@ class Resolved:
             spending: what was told of costs before.
             limits: of the round, in the user's units.
             units: those of the beliefs.
+            t: the round, from 1.
         """
         size = torch.ones_like(limits)
         if units is not None:
             size = units.size[:, 1:].to(limits)
         whole = torch.where(limits == 0, size, limits.abs())
         most = CORRECTED * whole * self.corrected
-        correction = torch.maximum(-most, torch.minimum(spending.excess, most))
+        repaid = spending.excess * min(1.0, REPAID / t)
+        correction = torch.maximum(-most, torch.minimum(repaid, most))
         return -correction / size - self.slack, whole / size
 
     def coefficient(self, coefficient: Tensor) -> Tensor:
