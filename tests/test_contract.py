@@ -145,6 +145,7 @@ SIGNATURES = {
     "problems.pacchiano_opb_random": "arms=10, tau=0.5, *, trials=None, seed=0",
     "problems.pacchiano_opb_four": "tau=0.8, *, trials=None",
     "problems.pacchiano_hard": "*, trials=None",
+    "problems.pacchiano_hard_linear": "*, trials=None",
     "problems.cbo_gpu_allocation": "trials=None, seed=0",
     # BoTorch plug-ins
     "acquisition.PrimalDual": "model, beta, multiplier, cost_beta=None, "
@@ -621,6 +622,7 @@ EXPERIMENTS = {
     "pacchiano-opb-random": ["arms=10 |", "tau=0.5 |"],
     "pacchiano-opb-four": ["tau=0.8 |"],
     "pacchiano-hard": [],
+    "pacchiano-hard-linear": [],
     "cbo-gpu-allocation": [],
     "routing": ["budget=", "beta=", "fade="],
 }
