@@ -82,7 +82,7 @@ SIGNATURES = {
     "baselines.SafeLTS": "actions, *, reward, costs, safe, delta, alpha=None",
     "baselines.ADMMBO": "actions, *, reward, costs",
     "baselines.BanditOCO": "actions, *, costs, radius, step, dual_step",
-    "baselines.BKB": "actions, *, reward, explore=None",
+    "baselines.BKB": "actions, *, reward, costs=None, explore=None",
     "baselines.CKBRestart": "actions, *, reward, costs, explore=None, restart",
     "baselines.BoTorchPolicy": "actions, *, reward, costs=None, make_acquisition",
     # policies of the user's own
@@ -218,6 +218,11 @@ POLICIES = {
         {},
     ),
     "baselines.BKB": (POINTS, REWARD | {"reward": KNOWN}, {}),
+    "baselines.BKB, costs": (
+        POINTS,
+        {"reward": KNOWN, "costs": KNOWN, "step": 0.1, "cap": 10.0},
+        {},
+    ),
     "baselines.Random": (POINTS, {"costs": 1}, {}),
     "baselines.CKBRestart": (
         POINTS,

@@ -174,6 +174,7 @@ CASES = {
     "SGP-UCB": (B.SGPUCB, GRID, SEED | {"rounds": 3}),
     "Safe-LTS": (B.SafeLTS, FAN, _safe(LINEAR)),
     "BKB": (B.BKB, GRID, {"reward": GP, "explore": UCB}),
+    "BKB with costs": (B.BKB, GRID, _ckb(UCB)),
     "ADMMBO": (
         B.ADMMBO,
         GRID,
@@ -203,6 +204,7 @@ LOOKS = {
     "SafeOpt Lipschitz": 2,
     "SGP-UCB": 2,
     "BKB": 4,  # its dictionary's size is drawn
+    "BKB with costs": 7,  # and so are both of these
     "ADMMBO": None,
 }
 

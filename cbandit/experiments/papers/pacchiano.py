@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
+
 from cbandit.baselines.safe_lts import SafeLTS
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.gp import GP
@@ -63,9 +65,10 @@ def _linear(problem: Any, task: Task, build: Callable[..., Policy]) -> Policy:
 
 def _hard_linear(problem: LinearProblem, task: Task) -> Policy:
     """Build LC-LUCB, told the safe arm's reward and cost; all means lie in [0, 1]."""
-    d, center = problem.actions.dim, problem.actions.center
-    belief = Linear(subgaussian=1.0, ridge=1.0, norm=math.sqrt(d), length=1.0)
-    safe = Safe(x=center, reward=problem.theta[..., 0], cost=problem.mu[..., 0])
+    norm = math.sqrt(problem.actions.dim)
+    belief = Linear(subgaussian=1.0, ridge=1.0, norm=norm, length=1.0)
+    r0, c0 = problem.theta[..., 0], problem.mu[..., 0]
+    safe = Safe(x=torch.eye(problem.actions.dim)[0], reward=r0, cost=c0)
     return _policy(problem, task, LCLUCB, belief, safe)
 
 
