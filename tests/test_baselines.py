@@ -276,6 +276,8 @@ def test_bkb_dictionary_stays_small():
         {"reward": cb.GP(rbf(), noise=None)},
         {"oversampling": 0.0},
         {"step": 0.1},  # there are no costs
+        {"slack": 0.1},
+        {"dual": "queue"},
         {"costs": 1, "step": 0.1, "cap": 1.0},  # without a belief
         {"costs": cb.GP(rbf(), noise=None), "step": 0.1, "cap": 1.0},
         {"explore": cb.TS()},

@@ -494,9 +494,9 @@ class BKB(GPPolicy):
         oversampling: float = 5.0,
         step: Scheduled | None = None,
         cap: ArrayLike | None = None,
-        slack: Scheduled = 0.0,
+        slack: Scheduled | None = None,
         slater: ArrayLike | None = None,
-        dual: str = "projected",
+        dual: str | None = None,
         dual_beta: ArrayLike | None = None,
         **common: Unpack[GPKeywords],
     ) -> None:
@@ -519,10 +519,10 @@ class BKB(GPPolicy):
         if self.m:
             self.name = "CKB-BKB"
             self._dual = Dual.of(
-                dual,
+                dual or "projected",
                 step,
                 cap,
-                slack,
+                0.0 if slack is None else slack,
                 slater,
                 dual_beta,
                 shaped=self._number,
@@ -530,8 +530,12 @@ class BKB(GPPolicy):
                 units=None,
                 epoch=self.horizon,
             )
-        elif any(value is not None for value in (step, cap, slater, dual_beta)):
-            raise CBanditError("step, cap, slater and dual_beta go with costs=")
+        else:
+            own = {"step": step, "cap": cap, "slack": slack, "slater": slater}
+            own |= {"dual": dual, "dual_beta": dual_beta}
+            given = [name for name, value in own.items() if value is not None]
+            if given:
+                raise CBanditError(f"{', '.join(given)}: only with costs=")
 
     def score(self, t: int, phi: Tensor) -> scores.Reward | scores.PrimalDual:
         """Return ``f - sum_j phi_j g_j``, or the reward's estimate without costs."""
