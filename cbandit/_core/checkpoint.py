@@ -127,17 +127,20 @@ def write(
         # noted first: an interrupt may come when the file is there already
         noted[place] = (*noted.get(place, ()), mark)
 
-    with atomic(target, check) as file:
+    def begin() -> None:
+        """Begin a journal beside the file, or remove that of the file before."""
+        journal = _journal(target)
+        with suppress(OSError):  # the file is there, and all is in it
+            if followed:
+                journal.write_bytes(_first(mark))
+            else:
+                journal.unlink(missing_ok=True)
+
+    with atomic(target, check, begin) as file:
         file.write(b"%s%d %s %s\n" % (_NAME, FORMAT, name, mark))
         for part in parts:
             file.write(part)
     noted[place] = (mark,)
-    journal = _journal(target)
-    if not followed:
-        journal.unlink(missing_ok=True)  # it is of the file before
-        return
-    with suppress(OSError):  # the file is there, and all is in it
-        journal.write_bytes(_first(mark))
 
 
 class Entries(NamedTuple):
