@@ -12,7 +12,7 @@ import numpy as np
 from cbandit._core.hints import near
 from cbandit.errors import CBanditError
 from cbandit.experiments.doubts import believable, doubts
-from cbandit.experiments.settings import toml_key, toml_value
+from cbandit.experiments.settings import printable, toml_key, toml_value
 from cbandit.experiments.tables import ReadTable
 from cbandit.problems.measured import truths, yes_or_no
 
@@ -257,7 +257,11 @@ def sketch(
     lines += [f"# {RULE}."]
     width = max(map(len, every))
     lines += [f"#   {c.name:<{width}}  {c.words}" for c in every.values()]
-    head = HEAD.format(table=table, rows=rows, file=file, name=name)
+    # names and cells in comments, with line breaks, would write lines of their own
+    lines = list(map(printable, lines))
+    paths = {"table": table, "file": file, "name": name}
+    paths = {key: printable(path) for key, path in paths.items()}
+    head = HEAD.format(rows=rows, **paths)
     policies = POLICIES + ("" if contexts else ACQUISITION)
     return Sketch(head + "\n".join(lines) + "\n" + policies, tuple(remarks))
 

@@ -68,7 +68,7 @@ def read_table(path: Path) -> ReadTable:
         )
     except CBanditError:
         raise
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise CBanditError(
             f"{path} cannot be read as CSV: {error} (a compressed table is to be "
             "unpacked first)"
