@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas
 
 MOST = 20  # different values of a column that looks like a knob
+WIDEST = 100  # columns; each is compared with each
 LIMIT = re.compile(r"^\s*(.+?)\s*(<=|>=)\s*(\S+)\s*$")
 
 RULE = (
@@ -274,6 +275,11 @@ def _check_head(frame: pandas.DataFrame, table: str) -> None:
         raise CBanditError(
             f"{table} has one column alone, {frame.columns[0]!r}: fields are to be "
             "separated by commas, semicolons, tabs or |"
+        )
+    if len(frame.columns) > WIDEST:
+        raise CBanditError(
+            f"{table} has {len(frame.columns)} columns, and init takes {WIDEST}: give "
+            "it a table of those that were chosen or measured"
         )
 
 
