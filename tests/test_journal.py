@@ -287,9 +287,9 @@ def test_a_journal_is_begun_before_others_may_append(tmp_path):
     try:
         while not (tmp_path / "state").exists():
             time.sleep(0.001)
-        with pytest.raises(cb.CBanditError, match="busy"):
-            with locks.locked(tmp_path, 0.0, "busy"):
-                pass
+        busy = locks.locked(tmp_path, 0.0, "busy")
+        with pytest.raises(cb.CBanditError, match="busy"), busy:
+            pass
     finally:
         journal.read_bytes()
         writer.join()

@@ -318,10 +318,10 @@ class Names:
     def points(self, params: Any, name: str = "params") -> Tensor:
         """Return a dict as a point ``(d,)``, and lists of dicts as points ``(n, d)``.
 
-        A pandas frame is a list of its rows, a Series is one row.
+        A pandas frame is a list of its rows.
         """
-        if hasattr(params, "to_dict"):
-            params = params.to_dict(*["records"] * (params.ndim - 1))
+        if hasattr(params, "to_dict") and getattr(params, "ndim", 0) == 2:
+            params = params.to_dict("records")
         if isinstance(params, Mapping):
             return torch.tensor(self._point(params, name), dtype=torch.float64)
         if not isinstance(params, Sequence) or isinstance(params, str):

@@ -72,8 +72,8 @@ def read_table(path: Path) -> ReadTable:
         raise
     except (OSError, ValueError, csv.Error) as error:
         raise CBanditError(
-            f"{path} cannot be read as CSV: {str(error).strip()} (a compressed table is "
-            "to be unpacked first)"
+            f"{path} cannot be read as CSV: {str(error).strip()} (a compressed table "
+            "is to be unpacked first)"
         ) from None
     remarks = []
     if separator != ",":

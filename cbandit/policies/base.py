@@ -507,6 +507,7 @@ class Policy(metaclass=ABCMeta):
                 "none: context={...}"
             )
         values = self.actions.read(context, self.batch_shape)
+        values = checks.measured("context", values, self.dtype)
         values = devices.put(values, self.device, self.dtype)
         return Shown(self.actions, values)
 
@@ -1171,7 +1172,8 @@ class Policy(metaclass=ABCMeta):
         else:
             points = checks.tensor("x", x, self.dtype, self.device)
             points = points.unsqueeze(0) if single else points
-            points = checks.rows("x", checks.finite("x", points), batch, (actions.dim,))
+            points = checks.measured("x", points, self.dtype)
+            points = checks.rows("x", points, batch, (actions.dim,))
             if actions.continuous:
                 places = actions.inside(points)
             else:
