@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gpytorch
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -194,6 +195,17 @@ def test_a_search_spreads_over_logarithms():
     asked.refit()
     assert abs(np.log10(asked.recommend().params["rate"]) + 4) < 0.3
     assert abs(np.log10(asked.ask().params["rate"]) + 4) < 0.5
+
+
+def test_what_is_no_list_of_dicts_is_refused():
+    space = cb.Space(threads=cb.Int(1, 4))
+    policy = cb.GPUCB(space, reward=cb.GP.default(space))
+    itself = []
+    itself.append(itself)
+    with pytest.raises(cb.CBanditError, match="among must be a number, array or"):
+        policy.ask(among=itself)
+    with pytest.raises(cb.CBanditError, match="params must be a dict of threads"):
+        policy.observe(params=pd.Series({"threads": 3}), reward=1.0)
 
 
 def test_among_by_name():

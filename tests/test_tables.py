@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import sys
 import tomllib
@@ -214,6 +215,44 @@ class TestCommands:
         assert words in line, line
         assert "study.toml" in line
         assert not Path("results").exists()
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            'x\n[policies.P]\ntype = "evil:f"\n#',
+            "x\r[problem]",
+            "x\x7f",
+            "x\u2028y",
+            'x"y\\',
+        ],
+    )
+    def test_a_table_writes_no_lines_of_its_own(self, capsys, data, text):
+        """Neither names nor cells, however they break lines, are more than comments."""
+        odd = [text, "b"] * 30
+        odd = data.rename(columns={"memory": text}).assign(codec=odd)
+        odd.to_csv("data.csv", index=False, quoting=csv.QUOTE_NONNUMERIC)
+        assert call(capsys, "init", "data.csv", *INIT)[0] == 0
+        study = tomllib.loads(Path("study.toml").read_bytes().decode())
+        assert list(study["policies"]) == ["CKB", "RPOL", "CONFIG", "Random", "LogCEI"]
+        assert study["problem"]["knobs"] == ["threads", text, "codec"]
+        few = ["--trials", 1, "--horizon", 2, "--policies", "Random"]
+        assert call(capsys, "run", "study.toml", "--out", "out", *few)[0] == 0
+        assert call(capsys, "plot", "out")[0] == 0
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("a,b\n" + "x" * 200_000 + ",1\n", "field larger than field limit"),
+            ("a, a,b\n1,2,3\n", "has several columns 'a'"),
+            ("a,b\n1,2\n1,2,3,4\n", "Expected 2 fields in line 3, saw 4"),
+            (",".join(map(str, range(999))) + "\n1\n", "has 999 columns"),
+        ],
+    )
+    def test_odd_tables_are_refused_in_one_line(self, capsys, data, text, words):
+        Path("data.csv").write_text(text)
+        line = complaint(capsys, "init", "data.csv")
+        assert words in line
+        assert line.count("\n") == 1
 
     def test_init_asks_for_a_limit_that_it_cannot_guess(self, capsys, data):
         few = data[["threads", "codec", "speed"]]

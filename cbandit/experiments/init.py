@@ -12,7 +12,7 @@ import numpy as np
 from cbandit._core.hints import near
 from cbandit.errors import CBanditError
 from cbandit.experiments.doubts import believable, doubts
-from cbandit.experiments.settings import toml_key, toml_value
+from cbandit.experiments.settings import printable, toml_key, toml_value
 from cbandit.experiments.tables import ReadTable
 from cbandit.problems.measured import truths, yes_or_no
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas
 
 MOST = 20  # different values of a column that looks like a knob
+WIDEST = 100  # columns; each is compared with each
 LIMIT = re.compile(r"^\s*(.+?)\s*(<=|>=)\s*(\S+)\s*$")
 
 RULE = (
@@ -257,7 +258,11 @@ def sketch(
     lines += [f"# {RULE}."]
     width = max(map(len, every))
     lines += [f"#   {c.name:<{width}}  {c.words}" for c in every.values()]
-    head = HEAD.format(table=table, rows=rows, file=file, name=name)
+    # names and cells in comments, with line breaks, would write lines of their own
+    lines = list(map(printable, lines))
+    paths = {"table": table, "file": file, "name": name}
+    paths = {key: printable(path) for key, path in paths.items()}
+    head = HEAD.format(rows=rows, **paths)
     policies = POLICIES + ("" if contexts else ACQUISITION)
     return Sketch(head + "\n".join(lines) + "\n" + policies, tuple(remarks))
 
@@ -270,6 +275,11 @@ def _check_head(frame: pandas.DataFrame, table: str) -> None:
         raise CBanditError(
             f"{table} has one column alone, {frame.columns[0]!r}: fields are to be "
             "separated by commas, semicolons, tabs or |"
+        )
+    if len(frame.columns) > WIDEST:
+        raise CBanditError(
+            f"{table} has {len(frame.columns)} columns, and init takes {WIDEST}: give "
+            "it a table of those that were chosen or measured"
         )
 
 

@@ -139,7 +139,22 @@ def toml_value(value: object) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     # JSON's strings, numbers and truth values are TOML's
-    return json.dumps(value, ensure_ascii=False)
+    return printable(json.dumps(value, ensure_ascii=False))
+
+
+def printable(text: str) -> str:
+    """Return a text in one line, what cannot be printed as TOML's strings have it."""
+    if text.isprintable():
+        return text
+    codes = ((letter, ord(letter)) for letter in text)
+    return "".join(
+        letter
+        if letter.isprintable()
+        else f"\\u{code:04x}"
+        if code < 1 << 16
+        else f"\\U{code:08x}"
+        for letter, code in codes
+    )
 
 
 def of_results(path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -54,8 +55,9 @@ def read_table(path: Path) -> ReadTable:
         if CONTROL.search(text):
             raise ValueError("it is no text")
         separator = _separator(text)
-        names = next(csv.reader(text.splitlines()[:1], delimiter=separator), [])
-        twice = [name for name, count in Counter(names).items() if name and count > 1]
+        head = next(csv.reader(io.StringIO(text), delimiter=separator), [])
+        names = Counter(name.strip() for name in head)
+        twice = [name for name, count in names.items() if name and count > 1]
         if twice:
             raise CBanditError(f"{path} has several columns {twice[0]!r}: rename them")
         # as it is: pandas would inflate data.csv.gz, however large it becomes
@@ -68,10 +70,10 @@ def read_table(path: Path) -> ReadTable:
         )
     except CBanditError:
         raise
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise CBanditError(
-            f"{path} cannot be read as CSV: {error} (a compressed table is to be "
-            "unpacked first)"
+            f"{path} cannot be read as CSV: {str(error).strip()} (a compressed table "
+            "is to be unpacked first)"
         ) from None
     remarks = []
     if separator != ",":

@@ -507,6 +507,7 @@ class Policy(metaclass=ABCMeta):
                 "none: context={...}"
             )
         values = self.actions.read(context, self.batch_shape)
+        values = checks.measured("context", values, self.dtype)
         values = devices.put(values, self.device, self.dtype)
         return Shown(self.actions, values)
 
@@ -1171,7 +1172,8 @@ class Policy(metaclass=ABCMeta):
         else:
             points = checks.tensor("x", x, self.dtype, self.device)
             points = points.unsqueeze(0) if single else points
-            points = checks.rows("x", checks.finite("x", points), batch, (actions.dim,))
+            points = checks.measured("x", points, self.dtype)
+            points = checks.rows("x", points, batch, (actions.dim,))
             if actions.continuous:
                 places = actions.inside(points)
             else:
@@ -1401,7 +1403,7 @@ class Policy(metaclass=ABCMeta):
         apart = None
         if not actions:
             apart = graph.Apart(self.actions, self._label())
-        self._journal, self.followed = None, append
+        self._journal, self._clock, self.followed = None, None, append
         self.lighten(actions)
         digests, self.digests = self.digests, {}  # where files lie stays out of them
         rounds = self._now.t
@@ -1422,11 +1424,14 @@ class Policy(metaclass=ABCMeta):
             return False
         if (journal.path, journal.actions) != (os.path.realpath(path), actions):
             return False
+        # whoever is interrupted below leaves none: the next save is a whole one
+        self._journal = None
         done: bool = distributed.current().first(
             lambda: checkpoint.append(path, journal.bodies, self.digests)
         )
         if done:
             journal.bodies.clear()
+            self._journal = journal
         return done
 
     def _noted(
@@ -1438,17 +1443,16 @@ class Policy(metaclass=ABCMeta):
     ) -> Answer:
         """Make a call and note it; calls that it makes itself are not noted."""
         call = Call.of(method.__name__, arguments, keywords, time())
+        # a call that fails or is interrupted, even while it is noted, leaves none: it
+        # may have changed something, and the next save has to be a whole one
         self._journal, self._clock = None, call.time
         try:
             answer = method(self, *arguments, **keywords)
-        except BaseException:
-            journal.stop()  # engines may have computed something all the same
-            raise
+            journal.note(call.chose(answer))
         finally:
-            self._journal, self._clock = journal, None
-        if call.name == "explain":
-            journal.stop()  # it looks at what a checkpoint does not hold
-        journal.note(call.chose(answer))
+            self._clock = None
+        if call.name != "explain":  # it looks at what a checkpoint does not hold
+            self._journal = journal
         return answer
 
     @locked

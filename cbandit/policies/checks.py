@@ -197,8 +197,9 @@ def _where(among: Mapping[str, Any], base: Actions) -> Tensor:
 
 def _dicts(actions: object) -> bool:
     """Return whether actions are given by name: a dict, or lists of dicts."""
-    while isinstance(actions, list | tuple) and actions:
-        actions = actions[0]
+    for _ in range(2):  # a row for each trial, at most; a list may hold itself
+        if isinstance(actions, list | tuple) and actions:
+            actions = actions[0]
     return isinstance(actions, Mapping)
 
 
