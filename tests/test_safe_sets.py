@@ -121,6 +121,37 @@ class Stage(Growing):
         return only(sorted(self.safe), ucb)
 
 
+class Los(Growing):
+    """Safe by readings of costs, ``y + E + Lip d <= 0``; bands only guide."""
+
+    noise_bound = 0.3
+
+    def ask(self):
+        mean, w, _ = self.bounds()
+        mean = np.broadcast_to(mean, (self.m + 1, N))
+        low, high, y = mean - w, mean + w, np.array(self.y)
+        grown, costs = [], range(1, self.m + 1)
+        for j in costs:
+            reach = [
+                y[s, j] + self.noise_bound + self.lip[j - 1] * self.d[i]
+                for s, i in enumerate(self.at)
+            ]
+            grown.append(np.min([np.full(N, np.inf), *reach], 0) <= 0)
+        safe = sorted({*np.flatnonzero(np.all(grown, 0)), *self.seed})
+        unsafe = [x for x in range(N) if x not in safe]
+        expanders = [
+            x
+            for x in safe
+            if all(
+                any(low[j, x] + self.lip[j - 1] * self.d[x, z] <= 0 for z in unsafe)
+                for j in costs
+            )
+        ]
+        best = max(low[0, x] for x in safe)
+        both = {*expanders, *(x for x in safe if high[0, x] >= best)}
+        return only(sorted(both), (2 * w)[None].max(0))
+
+
 LIP = {1: [3.0], 3: [3.0, 4.0, 5.0]}
 
 
@@ -129,6 +160,11 @@ def build(name, m, trials, lipschitz=None, **more):
         "CONFIG": {},
         "SGPUCB": {"safe": 12, "rounds": 0},
         "SafeOpt": {"safe": 12, "lipschitz": lipschitz},
+        "LoSBO": {
+            "safe": 12,
+            "lipschitz": lipschitz,
+            "noise_bound": Los.noise_bound,
+        },
         "StageOpt": {
             "safe": 12,
             "lipschitz": lipschitz,
@@ -147,9 +183,13 @@ def build(name, m, trials, lipschitz=None, **more):
 
 
 def dense(name, m, lipschitz):
-    model = {"CONFIG": Config, "SGPUCB": Sgp, "SafeOpt": Safe, "StageOpt": Stage}[
-        name
-    ]()
+    model = {
+        "CONFIG": Config,
+        "SGPUCB": Sgp,
+        "SafeOpt": Safe,
+        "LoSBO": Los,
+        "StageOpt": Stage,
+    }[name]()
     if isinstance(model, Growing):
         model.start([12], lipschitz, m)
     else:
@@ -165,6 +205,7 @@ def dense(name, m, lipschitz):
         ("SGPUCB", False),
         ("SafeOpt", True),
         ("SafeOpt", False),
+        ("LoSBO", True),
         ("StageOpt", True),
         ("StageOpt", False),
     ],
@@ -187,11 +228,11 @@ def test_made_up_observations_on_other_engines(engine):
     follow(dense("SafeOpt", 2, None), played[:, 0], truth[0], noises[:, 0])
 
 
-@pytest.mark.parametrize("name", ["CONFIG", "SGPUCB", "SafeOpt", "StageOpt"])
+@pytest.mark.parametrize("name", ["CONFIG", "SGPUCB", "SafeOpt", "LoSBO", "StageOpt"])
 def test_a_batch_is_its_trials(name):
     truth, noises = functions(4, 2, seed=3), noise(4, 2, 60)
     more = {"rounds": 7} if name == "SGPUCB" else {}
-    if name in ("SafeOpt", "StageOpt"):
+    if name in ("SafeOpt", "LoSBO", "StageOpt"):
         more = {
             "lipschitz": torch.tensor([[2.0, 3.0]] * 4) * torch.arange(1, 5)[:, None]
         }
