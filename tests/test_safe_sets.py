@@ -331,9 +331,9 @@ def test_config_says_infeasible_where_it_is():
     assert played[-1, 0] <= 2
 
 
-@pytest.mark.parametrize("name", ["SGPUCB", "SafeOpt", "StageOpt"])
+@pytest.mark.parametrize("name", ["SGPUCB", "SafeOpt", "LoSBO", "StageOpt"])
 def test_among_without_a_safe_action_is_a_flag(name):
-    policy = build(name, 1, 2)
+    policy = build(name, 1, 2, 1.0 if name == "LoSBO" else None)
     among = torch.zeros(2, N, dtype=torch.bool)
     among[0, 12:14] = among[1, :3] = True
     choice = policy.ask(among=among)
@@ -398,13 +398,15 @@ def test_goes_on_from_a_checkpoint(tmp_path):
     np.testing.assert_array_equal(played, expected)
 
 
-@pytest.mark.parametrize("name", ["CONFIG", "SGPUCB", "SafeOpt", "StageOpt"])
+@pytest.mark.parametrize("name", ["CONFIG", "SGPUCB", "SafeOpt", "LoSBO", "StageOpt"])
 def test_learned_beliefs_feedback_apart_and_in_some_trials(name):
     actions = cb.Finite(X)
     gp = cb.GP.default(actions)
     own = {} if name == "CONFIG" else {"safe": torch.tensor([12, 13])}
     if name in ("SGPUCB", "StageOpt"):
         own["rounds"] = 4
+    if name == "LoSBO":
+        own |= {"lipschitz": 1.0, "noise_bound": 0.1}
     policy = getattr(cb.baselines, name)(
         actions,
         reward=gp,
@@ -417,7 +419,7 @@ def test_learned_beliefs_feedback_apart_and_in_some_trials(name):
     )
     rng = np.random.default_rng(0)
     for t in range(25):
-        first = name != "CONFIG" and t == (4 if name == "SGPUCB" else 0)
+        first = name not in ("CONFIG", "LoSBO") and t == (4 if name == "SGPUCB" else 0)
         with pytest.warns(UserWarning, match="seen 5") if first else nullcontext():
             choice = policy.ask()
         policy.tell(choice, reward=rng.standard_normal(2))

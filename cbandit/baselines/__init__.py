@@ -1,4 +1,4 @@
-"""The policies that the papers compare with, one algorithm a file.
+"""The policies that the papers compare with or that came later, one algorithm a file.
 
 ``safe_set`` has the mathematics that SafeOpt, StageOpt, LoSBO and SGP-UCB share,
 ``directions`` those of ROFUL and S-COLTS.

@@ -103,7 +103,7 @@ class LoSBO(GPPolicy):
         """Return the widest action among expanders and maximisers."""
         looks, beliefs = self._looks(state, asked), state.beliefs
         beta, limits = self._coefficient(state, asked).abs(), self.limits(asked.t)
-        whole = self._sets.whole(asked, beliefs, looks, beta, limits)
+        whole = self._sets.whole(asked, beliefs, looks, beta, limits, trusted=False)
         seen: SafeSet = state.own
         sets = seen._replace(safe=seen.safe | (seen.slack(limits) >= 0).all(1))
         sets = self._reach.grown(sets, limits)  # S_t

@@ -206,6 +206,7 @@ class SafeSets:
         looks: Iterable[tuple[int, Tensor, Tensor]],
         beta: Tensor,
         limits: Tensor,
+        trusted: bool = True,
     ) -> Whole:
         """Return estimates over the policy's own set; raise an error for another set.
 
@@ -215,6 +216,7 @@ class SafeSets:
             looks: means and deviations over the set, block by block.
             beta: the factors of the deviations, ``(T, F)``.
             limits: the thresholds, ``(T, m)``.
+            trusted: whether beliefs say what is safe, once they have seen enough.
         """
         if asked.actions is not self._actions:
             raise CBanditError(
@@ -227,7 +229,8 @@ class SafeSets:
             for parts in (means, stds)
         )
         spread = beta.to(mean).unsqueeze(-1) * std
-        tau, enough = level(units, limits), self._trust.enough(units)
+        tau = level(units, limits)
+        enough = self._trust.enough(units) if trusted else None
         close = torch.stack([beliefs.tolerance(costs) for costs in (False, True)])
         return Whole(mean, beta, spread, tau, units, enough, close)
 
