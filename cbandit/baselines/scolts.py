@@ -12,8 +12,9 @@ Each round:
    beta ||rho b||_{Sigma^-1} <= tau_j``; observe, update.
 
 A. Gangrade, V. Saligrama, Constrained linear Thompson sampling, 2025, its form for a
-known safe action. That action is 0 here, where nothing of it is to be learned: the
-paper's rounds that only learn about a safe action never come. E-COLTS and R-COLTS, for
+known safe action, which is 0 here, so that no round is spent on learning about it. Its
+abstract says that one draw is shared by rewards and costs; the full text was not at
+hand, and the law of ``zeta`` may differ from the authors'. E-COLTS and R-COLTS, for
 whoever knows no safe action, are not here.
 """
 
