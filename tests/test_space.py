@@ -113,6 +113,8 @@ def test_the_default_on_a_grid_is_a_product_that_the_product_engine_takes():
     np.testing.assert_allclose(found.mean, mean, atol=1e-9)
     np.testing.assert_allclose(found.std, std, atol=1e-9)
     few = asked.posterior(params=[ONE, {**ONE, "codec": None}]).reward
+    one = asked.posterior(params=ONE).reward
+    assert torch.equal(one.mean, asked.posterior(params=[ONE]).reward.mean)
     rows = GRID.index(GRID.names.points([ONE, {**ONE, "codec": None}]))
     np.testing.assert_allclose(few.mean, mean[rows], atol=1e-9)
 

@@ -113,8 +113,11 @@ def round_actions(actions: Any, base: Actions, batch_shape: tuple[int, ...]) -> 
     on: Actions
     if _dicts(actions):
         on = Finite(_names(base, "actions").points(actions, "actions"))
+    elif isinstance(actions, Actions):
+        on = actions
     else:
-        on = actions if isinstance(actions, Actions) else Finite(actions)
+        with checks.about("actions"):
+            on = Finite(actions)
     if on.dim != base.dim:
         raise CBanditError(
             f"actions of this round must have d = {base.dim} coordinates; got {on.dim}"
