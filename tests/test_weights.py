@@ -232,15 +232,20 @@ def test_draws_have_the_posterior_moments(fade):
     assert float(both.abs().max()) < 5.0 / math.sqrt(2000)  # independent
 
 
-@pytest.mark.parametrize("space", [SPACE, cb.Box([0.0, 0.0], [2.0, 1.0])], ids=str)
+OPEN = cb.Space(model=cb.Category("a", "b"), prompt=cb.Context(2)).domain
+
+
+@pytest.mark.parametrize(
+    "space", [SPACE, cb.Box([0.0, 0.0], [2.0, 1.0]), OPEN], ids=str
+)
 def test_random_features_are_near_the_default_kernel(space):
     """Each entry is a mean of 10^4 waves within [-1, 1]: Hoeffding, 10^-6 in all."""
     kernel = cb.GP.linear(space, features=20_000).kernel
     low, high = space.extent()
     draw = torch.rand(30, space.dim, generator=torch.Generator().manual_seed(0))
     x = low + (high - low) * draw.double()
-    if space is SPACE:
-        x[:, 2] = x[:, 2].round()
+    x[:, kernel.categories] = x[:, kernel.categories].round()
+    x[:, kernel.numbers[-1]] *= 1.5 if space is OPEN else 1.0  # it has no bounds
     default = Covariance.of(
         cb.GP.default(space).kernel, space, cb.GP.default(space).unit
     )
@@ -264,6 +269,26 @@ def test_random_features_are_a_dense_solve(options):
 
     fade = options.get("fade", 1.0)
     assert off(beliefs, stream, 150, fade, features=features) < 1e-10
+
+
+def test_random_features_of_a_context_without_bounds():
+    belief = cb.GP.linear(CONTEXTS, features=60, noise=0.1)
+    policy = cb.GPUCB(CONTEXTS, reward=belief)
+    told = torch.randn(40, 4, generator=torch.Generator().manual_seed(3)).double()
+    for row in told:
+        choice = policy.ask(context=row)
+        policy.tell(choice, reward=float(row[0]) * (choice.index + 1))
+    kernel, frame = belief.kernel, policy.history()
+    y = torch.tensor(frame["reward"].to_numpy())
+    models = torch.tensor([["a", "b", "c"].index(m) for m in frame["model"]])
+    x = torch.cat([told, models.double().unsqueeze(-1)], -1)
+    at = torch.cat([told[:3], torch.zeros(3, 1).double()], -1)
+    h, new = kernel.features(x), kernel.features(at)
+    z = (y - y.mean()) / y.std()
+    inner = h @ h.mT + 0.1 * torch.eye(40, dtype=F64)
+    mean = y.mean() + y.std() * (new @ h.mT @ torch.linalg.solve(inner, z))
+    shown = [{"model": "a", "prompt": row.tolist()} for row in told[:3]]
+    assert torch.allclose(policy.posterior(params=shown).reward.mean, mean, rtol=1e-9)
 
 
 def test_numbers_without_bounds_are_standardised_by_what_was_seen():
@@ -917,8 +942,6 @@ def test_what_does_not_go_is_refused():
     arms = cb.Finite(covariance=torch.eye(3))
     with pytest.raises(cb.CBanditError, match=r"needs coordinates"):
         cb.GP.linear(arms)
-    with pytest.raises(cb.CBanditError, match="numbers within bounds, and 'prompt'"):
-        cb.GP.linear(CONTEXTS, features=10)
     gp = cb.GP.linear(SPACE)
     with pytest.raises(cb.CBanditError, match="was given a set of 3"):
         cb.GPUCB(GRID, reward=gp)

@@ -50,7 +50,8 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
 
     Args:
         actions: the set, whose numbers are standardised by their mean and spread over
-            it; those without bounds by what is observed.
+            it; those without bounds by what is observed, or, as by
+            :meth:`cbandit.GP.default`, from -1 to 1 where there are ``waves``.
         scale: the square root of what the inner product is multiplied by, ``()`` or
             ``(*trials,)``.
         waves: random features; ``None``: the numbers themselves and 1.
@@ -68,18 +69,14 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
         self.numbers = [j for j in range(actions.dim) if j not in categories]
         self.options = options_of(actions, categories)
         self.logs = [j in logs for j in self.numbers]
-        loose = actions.loose.tolist() if isinstance(actions, Box) else []
-        #: places among the numbers that have no bounds
-        self.open = [i for i, j in enumerate(self.numbers) if loose and loose[j]]
+        loose = isinstance(actions, Box) and waves is None
+        #: places among the numbers that are standardised by what is observed
+        self.open = [
+            i for i, j in enumerate(self.numbers) if loose and actions.loose[j]
+        ]
         frame = _frame(actions, self.numbers, self.logs)
         self.waves = 0 if waves is None else waves.frequencies.shape[-1]
         if waves is not None:
-            if self.open:
-                raise CBanditError(
-                    "features=n needs numbers within bounds, and "
-                    f"{_named(actions, self.numbers[self.open[0]])} has none: give it "
-                    "some, as cb.Float(lo, hi), or leave features= out"
-                )
             unit = Unit.around(actions)
             frame = Frame(unit.low[self.numbers], unit.span[self.numbers])
             self.register_buffer("frequencies", waves.frequencies)
@@ -263,10 +260,3 @@ def _frame(actions: Actions, numbers: list[int], logs: list[bool]) -> Frame:
         return Frame(ends.new_zeros(0), ends.new_zeros(0))
     center, size = (torch.stack(parts) for parts in zip(*pairs, strict=True))
     return Frame(center, torch.where(size > 0, size, 1.0))
-
-
-def _named(actions: Actions, place: int) -> str:
-    """Return the name of a coordinate, in words."""
-    if actions.names is None:
-        return f"coordinate {place}"
-    return repr(actions.names.columns[place])

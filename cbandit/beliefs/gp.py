@@ -197,7 +197,8 @@ class GP:
                 follows a world that drifts. ``None``: nothing is forgotten.
             features: linear in so many random features of the kernel of
                 :meth:`GP.default` instead (an even number), at lengthscales that are
-                likely before data; categories then enter the kernel.
+                likely before data; categories then enter the kernel, and numbers
+                without bounds should be of about size 1.
             outcome: ``"binary"`` or ``"count"``, see :class:`GP`: then the latent
                 function is linear. Each outcome enters once, as it is told; what was
                 told before is looked at anew by :meth:`~cbandit.GPPolicy.refit` alone,

@@ -64,7 +64,6 @@ from cbandit.policies.checks import (
     costs_not_for,
     decided,
     named_points,
-    per_ask,
     probability,
     round_actions,
     round_mask,
@@ -587,7 +586,9 @@ class Policy(metaclass=ABCMeta):
         Args:
             n: how many choices to make, as if asked one by one; then the answer is a
                 list. It is shorter where a budget ends. ``context`` is one for all, or
-                ``n`` of them: an array with one axis more in front, or a list of dicts.
+                ``n`` of them: arrays with one axis more in front, alone or by name, or
+                a list of dicts. With trials these may share them, ``(n, k)``, unless
+                ``n`` is their number: then each trial has a row, in all choices.
             among: a mask ``(N,)`` or ``(*trials, N)``, or action numbers ``(k,)`` or
                 ``(*trials, k)``: only these may be chosen this round.
             actions: a set for this round alone, solved afresh; the choice's index
@@ -606,7 +607,9 @@ class Policy(metaclass=ABCMeta):
         """
         if n is None:
             return self._ask(among, actions, observed_costs, context, confidence)
-        contexts = per_ask(context, checks.whole("n", n), len(self.batch_shape))
+        contexts = [context] * checks.whole("n", n)
+        if isinstance(self.actions, Contextual):
+            contexts = self.actions.each(context, n, self.batch_shape)
         self._settled()
         before, latest, choices = self._now, self._latest, []
         try:

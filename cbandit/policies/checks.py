@@ -379,35 +379,6 @@ def probability(name: str, values: Tensor, given: object) -> Tensor:
     return values
 
 
-def per_ask(context: Any, n: int, trials: int) -> list[Any]:
-    """Return the contexts of ``n`` choices.
-
-    Args:
-        context: one for all; or an array with one axis more, or a list of dicts.
-        n: how many choices.
-        trials: how many trials axes there are, 0 or 1.
-    """
-    if context is None or isinstance(context, Mapping):
-        return [context] * n
-    listed = isinstance(context, list | tuple) and any(
-        isinstance(one, Mapping) for one in context
-    )
-    if not listed:
-        try:
-            array = checks.tensor("context", context)
-        except CBanditError:
-            return [context] * n  # names of values
-        if array.dim() <= 1 + trials:
-            return [context] * n
-        context = array
-    if len(context) != n:
-        raise CBanditError(
-            f"context must be one for all n = {n} choices, or {n} of them; got "
-            f"{len(context)}"
-        )
-    return list(context)
-
-
 def score_of(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
     """Return a score; if it is a user's function, its results are checked.
 
