@@ -164,6 +164,8 @@ class TestCommands:
         assert call(capsys, "run", "study.toml", *few)[0] == 0
         rows = pd.read_parquet("results/study/rounds.parquet")
         assert set(rows.slow.dropna()) <= {0.0, 1.0}
+        late = np.random.default_rng(0).random(len(data)) < 0.3
+        data.assign(slow=late).to_csv("data.csv", index=False)
         for options in ([], INIT):
             named = ["init", "data.csv", *options, "--out", f"{len(options)}.toml"]
             code, said, _ = call(capsys, *named)
