@@ -152,14 +152,19 @@ def sketch(
     if failed is not None:
         truths(frame, failed)
     every, columns = columns, {k: c for k, c in columns.items() if k not in apart}
-    wanted = dict(_limit(words, columns) for words in limits)
     if goal is not None:
         _known(goal[1], columns)
-        if goal[1] in wanted:
+    wanted: dict[str, str] = {}
+    for column, limit in (_limit(words, columns) for words in limits):
+        twice = "has two limits" if column in wanted else ""
+        if goal is not None and column == goal[1]:
+            twice = f"is what to {goal[0]}, and has a limit"
+        if twice:
             raise CBanditError(
-                f"{goal[1]} is what to {goal[0]}, and has a limit: give the table a "
-                "copy of it with another name, and limit that"
+                f"{column} {twice}: give the table a copy of it with another name, and "
+                "limit that"
             )
+        wanted[column] = limit
     rows = len(frame)
     stated = [*([goal[1]] if goal else []), *wanted]
     settled = goal is not None and bool(wanted)
@@ -201,12 +206,15 @@ def sketch(
     doubtful = [
         k
         for k in knobs
-        if settled
-        and (_looks_measured(columns[k], rows) or _hardly_repeats(columns[k], rows))
+        if columns[k].yes_no
+        or (
+            settled
+            and (_looks_measured(columns[k], rows) or _hardly_repeats(columns[k], rows))
+        )
     ]
+    since = ", since the outcomes are named" if settled else ""
     remarks += [
-        f"{k}: taken as a knob, since the outcomes are named; if it was measured, take "
-        "it out of knobs"
+        f"{k}: taken as a knob{since}; if it was measured, take it out of knobs"
         for k in doubtful
     ]
     kept = _kept(frame, wanted)

@@ -207,7 +207,9 @@ def read_toml(path: str | os.PathLike[str], ours: bool = False) -> dict[str, Any
             f"settings file {path} cannot be read: {error.strerror}"
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CBanditError(f"settings file {path} is not TOML: {error}") from None
+        table = f": cbandit init {path} writes a study of a table"
+        hint = table if Path(path).suffix.lower() == ".csv" else ""
+        raise CBanditError(f"settings file {path} is not TOML: {error}{hint}") from None
     if "problem" not in tables and not isinstance(tables.get("experiment"), str):
         raise CBanditError(
             f"settings file {path} must name its experiment, or have a [problem] of "

@@ -53,7 +53,10 @@ def read_table(path: Path) -> ReadTable:
         encoding = "utf-8-sig" if _is_utf8(raw) else "cp1252"
         text = raw.decode(encoding)
         if CONTROL.search(text):
-            raise ValueError("it is no text")
+            raise ValueError(
+                "it is no text (a compressed table is to be unpacked first, and a "
+                "spreadsheet exported as CSV in UTF-8)"
+            )
         separator = _separator(text)
         head = next(csv.reader(io.StringIO(text), delimiter=separator), [])
         names = Counter(name.strip() for name in head)
@@ -70,11 +73,11 @@ def read_table(path: Path) -> ReadTable:
         )
     except CBanditError:
         raise
-    except (OSError, ValueError, csv.Error) as error:
-        raise CBanditError(
-            f"{path} cannot be read as CSV: {str(error).strip()} (a compressed table "
-            "is to be unpacked first)"
-        ) from None
+    except OSError as error:
+        raise CBanditError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, csv.Error) as error:
+        said = str(error).strip()
+        raise CBanditError(f"{path} cannot be read as CSV: {said}") from None
     remarks = []
     if separator != ",":
         shown = "tabs" if separator == "\t" else repr(separator)
