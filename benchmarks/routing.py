@@ -67,7 +67,7 @@ SETTLED = 200  # requests after a change
 LATENCY, LIMIT = (0.4, 0.9, 2.5), 1.1  # seconds
 VARIANTS = ("plain", "late", "missing", "cut", "fourth", "two")
 NAMES = ("router", "cbandit")
-CHUNK = 10  # seeds that run side by side, at all budgets
+CHUNK = 5  # seeds that run side by side, at all budgets
 
 
 class World(NamedTuple):

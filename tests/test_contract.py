@@ -623,6 +623,7 @@ EXPERIMENTS = {
     "pacchiano-hard": [],
     "cbo-gpu-allocation": [],
     "routing": ["budget=", "beta=", "fade="],
+    "digits": ["sent=", "operations="],
 }
 
 
