@@ -67,7 +67,7 @@ SETTLED = 200  # requests after a change
 LATENCY, LIMIT = (0.4, 0.9, 2.5), 1.1  # seconds
 VARIANTS = ("plain", "late", "missing", "cut", "fourth", "two")
 NAMES = ("router", "cbandit")
-CHUNK = 10  # seeds that run side by side, at all budgets
+CHUNK = 5  # seeds that run side by side, at all budgets
 
 
 class World(NamedTuple):
@@ -134,7 +134,8 @@ def policy_of(name: str, world: World, variant: str, budgets: Tensor, seed: int)
             known=len(models) - new,
             **shared,
         )
-    gp = cb.GP.linear(space, fade=0.997 if variant == "cut" else None)
+    fade = 0.997 if variant == "cut" else None
+    gp = cb.GP.linear(space, fade=fade, constant=d)  # levels as uncertain as slopes
     goal: dict[str, Any] = {"reward": gp, "costs": [gp] * m, "thresholds": limits}
     return cb.CKB(space, **goal, dual_beta=CAUTION, **shared)
 

@@ -108,6 +108,7 @@ from cbandit.posterior.tally import Tally
 from cbandit.posterior.units import Outcomes, level, told
 from cbandit.posterior.units import told as in_users_units
 from cbandit.problems import data
+from cbandit.problems.classifiers import pictures
 from cbandit.problems.gridded import poisson
 from cbandit.problems.language_models import requests
 from cbandit.problems.protocol import delays_of

@@ -634,6 +634,7 @@ EXPERIMENTS = {
     "pacchiano-hard": [],
     "cbo-gpu-allocation": [],
     "routing": ["budget=", "beta=", "fade="],
+    "digits": ["sent=", "operations="],
 }
 
 

@@ -291,7 +291,8 @@ def test_random_features_of_a_context_without_bounds():
     assert torch.allclose(policy.posterior(params=shown).reward.mean, mean, rtol=1e-9)
 
 
-def test_numbers_without_bounds_are_standardised_by_what_was_seen():
+@pytest.mark.parametrize("constant", [1.0, 9.0])
+def test_numbers_without_bounds_are_standardised_by_what_was_seen(constant):
     """By the first 4, 8, 16, .. points; the answer is that of a solve from scratch."""
     space = cb.Space(u=cb.Float(0.0, 1.0), z=cb.Context(1)).domain
     rng = np.random.default_rng(5)
@@ -300,7 +301,7 @@ def test_numbers_without_bounds_are_standardised_by_what_was_seen():
     stream.x = rng.random((rounds, 2, 2)) * [1.0, 1e6] + [0.0, 1.7e9]
     stream.y = stream.x / [1.0, 1e6] + 0.1 * rng.normal(size=(rounds, 2, 2))
     stream.wanted[5::3, 1] = False
-    beliefs = stream.told(believed(space, fade=0.99))
+    beliefs = stream.told(believed(space, fade=0.99, constant=constant))
     at = stream.x[:9, 0]
     mean, std = in_users_units(beliefs, at)
     parts = []
@@ -317,7 +318,7 @@ def test_numbers_without_bounds_are_standardised_by_what_was_seen():
                 [
                     (x[..., 0] - 0.5) * math.sqrt(12),
                     (x[..., 1] - first[:, 1].mean()) / first[:, 1].std(ddof=1),
-                    np.ones(x.shape[:-1]),
+                    np.full(x.shape[:-1], math.sqrt(constant)),
                 ],
                 -1,
             )
@@ -931,6 +932,11 @@ def test_a_rule_of_its_own_reads_the_best_value_so_far():
         ({"fade": 0.0}, "fade must be above 0; got 0"),
         ({"features": 7}, "features must be None or an even number.*got 7"),
         ({"features": 1.5}, "features must be None or an even number.*1.5"),
+        ({"constant": 0.0}, "constant must be above 0; got 0"),
+        (
+            {"features": 8, "constant": 2.0},
+            "features=n have no constant.*got constant=2",
+        ),
     ],
 )
 def test_bad_numbers_are_refused(arguments, said):

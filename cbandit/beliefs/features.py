@@ -45,8 +45,8 @@ class Waves(NamedTuple):
 class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
     """The kernel ``<h(x), h(y)> / ridge``, and 0 between different categories.
 
-    ``h`` are the standardised numbers and 1. With ``waves`` they are random features,
-    and categories enter these instead of keeping points apart.
+    ``h`` are the standardised numbers and a constant. With ``waves`` they are random
+    features, and categories enter these instead of keeping points apart.
 
     Args:
         actions: the set, whose numbers are standardised by their mean and spread over
@@ -54,17 +54,22 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
             :meth:`cbandit.GP.default`, from -1 to 1 where there are ``waves``.
         scale: the square root of what the inner product is multiplied by, ``()`` or
             ``(*trials,)``.
-        waves: random features; ``None``: the numbers themselves and 1.
+        waves: random features; ``None``: the numbers themselves and the constant.
+        constant: its value.
     """
 
     has_lengthscale = False
 
     def __init__(
-        self, actions: Actions, scale: Tensor, waves: Waves | None = None
+        self,
+        actions: Actions,
+        scale: Tensor,
+        waves: Waves | None = None,
+        constant: float = 1.0,
     ) -> None:
         super().__init__(batch_shape=scale.shape)
         logs, categories = columns_of(actions)
-        self.dim = actions.dim
+        self.dim, self.constant = actions.dim, constant
         self.categories = categories
         self.numbers = [j for j in range(actions.dim) if j not in categories]
         self.options = options_of(actions, categories)
@@ -139,7 +144,7 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
         """
         z = self._standardised(x, frame)
         if not self.waves:
-            h = torch.cat([z, z.new_ones(*z.shape[:-1], 1)], -1)
+            h = torch.cat([z, z.new_full((*z.shape[:-1], 1), self.constant)], -1)
             return self._scaled(h)
         phase = z @ self.frequencies
         signs = torch.full_like(phase[..., :1], 1.0 / math.sqrt(self.waves))
@@ -189,7 +194,7 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
         factors = old.size / new.size
         ones = torch.ones_like(factors[..., :1])
         matrix = torch.diag_embed(torch.cat([factors, ones], -1))
-        matrix[..., :-1, -1] = (old.center - new.center) / new.size
+        matrix[..., :-1, -1] = (old.center - new.center) / (new.size * self.constant)
         return matrix
 
     def forward(
