@@ -830,7 +830,10 @@ class GPPolicy(Policy):
             asked.t, Promise(pace, bound, plays.expand_as(bound))
         )
         decision.pace, decision.promised = pace, bound
-        decision.idle = idle if bool(idle.any()) else None
+        if bool(idle.any()):
+            decision.idle = idle
+            if after.estimate is not None:  # nothing is played that moves a multiplier
+                after = after._replace(estimate=after.estimate * plays)
         return decision, after._replace(account=account)
 
     def _affordable(
