@@ -961,3 +961,27 @@ def test_what_does_not_go_is_refused():
     with pytest.raises(cb.CBanditError, match=r"state the belief's, cb.GP"):
         policy.tell(choice, reward=1.0, noise=0.1)
     policy.tell(choice, reward=1.0)
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 13])
+@pytest.mark.parametrize("trials", [None, 2])
+def test_tells_about_contexts_commute(count, trials):
+    """Inputs are standardised by the first ones of the rounds, not of the tells."""
+    space = cb.Space(model=cb.Category("a", "b"), z=cb.Context(2))
+    generator = torch.Generator().manual_seed(count)
+    lead = () if trials is None else (trials,)
+    shown = torch.randn(count, *lead, 2, generator=generator, dtype=torch.float64)
+
+    def told(order, apart=False):
+        policy = cb.GPUCB(space, reward=cb.GP.linear(space), trials=trials)
+        asked = [policy.ask(context=z, among=[k % 2]) for k, z in enumerate(shown)]
+        for k in order:
+            reward = shown[k].sum(-1) * (1 if k % 2 else -1)
+            for here in ([True, False], [False, True]) if apart else [None]:
+                policy.tell(asked[k], reward=reward, where=here)
+            policy.posterior(context=[0.0, 0.0])  # all of it is absorbed
+        found = policy.posterior(context=[1.0, -1.0]).reward
+        return torch.stack([found.mean, found.std])
+
+    straight, back = told(range(count)), told(range(count)[::-1], trials is not None)
+    torch.testing.assert_close(straight, back, rtol=1e-9, atol=1e-9)
