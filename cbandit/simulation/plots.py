@@ -733,7 +733,7 @@ def _shade(panel: Axes, design: int) -> None:
     if not design:
         return
     end = min(design, panel.get_xlim()[1])  # a study may end within its design
-    grey = {"color": "#BBBBBB", "alpha": 0.25, "linewidth": 0}
+    grey: dict[str, Any] = {"color": "#BBBBBB", "alpha": 0.25, "linewidth": 0}
     panel.axvspan(0, end, zorder=0, label="design", **grey)
 
 
