@@ -125,6 +125,7 @@ from cbandit.search.box import (
     zoomed,
 )
 from cbandit.search.climb import again, climb
+from cbandit.search.conic import SafePolicies
 from cbandit.search.segments import furthest
 from cbandit.search.simplex import hull, lp
 from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing

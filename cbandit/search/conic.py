@@ -74,7 +74,7 @@ class SafePolicies:
         """Return the policy of largest ``<x_pi, theta>``, ``(K,)``, if there is any."""
         reward = self.points @ theta
         close = CLOSE * (1 + np.abs(reward).max())
-        new = reward.argmax(keepdims=True)
+        new = np.array([reward.argmax()])
         while True:
             if not self._inside[new].all():
                 self._enter(new)
