@@ -46,7 +46,7 @@ def test_bkb_is_its_formula():
     played, _ = drive(policy, truth, noises)
     policy.ask()
     found = policy.posterior().reward
-    belief = policy._beliefs
+    (belief,) = policy._beliefs.each
     for i in range(2):
         keys = belief.history.keys()[i]
         chosen = [k for k, c in zip(keys, belief.chosen[i].tolist(), strict=False) if c]
@@ -148,6 +148,91 @@ def test_bkb_variances_are_right_up_to_a_factor():
     np.testing.assert_array_equal(alone[:, 0], played[:, 1])
 
 
+@pytest.mark.parametrize("dual", ["projected", "queue"])
+def test_ckb_on_whole_sketches_is_ckb(dual):
+    """With all in the dictionaries: the same actions, multipliers and posteriors."""
+    truth, noises = functions(3, 2, shift=0.1), noise(3, 2, 60)
+    explore = cb.UCB(lambda t, gain: 1 + 0.3 * gain.sqrt())
+    given = {"reward": GP, "costs": [GP, GP], "explore": explore, "slack": 0.02}
+    given |= {"clip": (3.0, 3.0), "slater": 0.1, "horizon": 61, "dual": dual}
+    exact = cb.CKB(cb.Finite(X), **given, trials=3, pending="ignore")
+    policy = cb.baselines.BKB(cb.Finite(X), **given, trials=3, oversampling=1e9)
+    expected, _ = drive(exact, truth, noises)
+    played, _ = drive(policy, truth, noises)
+    np.testing.assert_array_equal(played, expected)
+    torch.testing.assert_close(policy.multiplier, exact.multiplier, atol=1e-5, rtol=0)
+    assert float(exact.multiplier.max()) > 0.1
+    policy.ask()  # the last action enters the dictionaries
+    found, wanted = policy.posterior().costs, exact.posterior().costs
+    torch.testing.assert_close(found.mean, wanted.mean, atol=1e-6, rtol=0)
+    torch.testing.assert_close(found.std**2, wanted.std**2, atol=1e-7, rtol=0)
+
+
+def test_ckb_on_sketches_is_its_formula():
+    """A dense loop beside it, told only which actions each dictionary holds."""
+    truth, noises = functions(1, 1, shift=0.1), noise(1, 1, 50)[:, 0]
+    other = cb.GP(rbf(0.4), noise=0.04, mean=0.1)
+    policy = cb.baselines.BKB(
+        cb.Finite(X), reward=GP, costs=other, explore=cb.UCB(1.5), step=0.3, cap=5.0,
+        slack=0.01, dual_beta=0.5, oversampling=0.3, clip=(2.0, 1.0),
+    )  # fmt: skip
+    kernels = K, rbf(0.4)(X, X).to_dense().detach().numpy()
+    lams, means, at, seen, phi = (LAM, 0.04), (0.0, 0.1), [], [], 0.0
+    sizes, most = [], 0.0
+    for t in range(50):
+        choice = policy.ask()
+        looks = []
+        for f, belief in enumerate(policy._beliefs.each):
+            k, lam = kernels[f], lams[f]
+            mean, var = np.full(len(k), means[f]), np.diag(k).copy()
+            if at:
+                keys = belief.history.keys()[0]
+                kept = belief.chosen[0].tolist()
+                kept = [a for a, c in zip(keys, kept, strict=False) if c]
+                sizes.append(len(kept))
+                if kept:
+                    gram = k[np.ix_(kept, kept)] + 1e-12 * np.eye(len(kept))
+                    z = np.linalg.solve(np.linalg.cholesky(gram), k[kept])
+                    v = np.linalg.inv(z[:, at] @ z[:, at].T / lam + np.eye(len(kept)))
+                    y = np.array(seen)[:, f] - means[f]
+                    mean = mean + z.T @ v @ z[:, at] @ y / lam
+                    var = var - (z * z).sum(0) + np.einsum("in,ij,jn->n", z, v, z)
+            looks.append((mean, np.sqrt(var.clip(0))))
+        (f, df), (g, dg) = looks
+        score = (f + 1.5 * df).clip(-2, 2) - phi * (g - 1.5 * dg).clip(-1, 1)
+        index = int(choice.index)
+        assert score[index] >= score.max() - 1e-4
+        moved = np.clip(g[index] - 0.5 * dg[index], -1, 1)
+        phi = np.clip(phi + 0.3 * (moved + 0.01), 0, 5)
+        most = max(most, phi)
+        y = truth[0, :, index] + noises[t]
+        policy.tell(choice, reward=y[0], cost=y[1])
+        at.append(index)
+        seen.append(y)
+        assert float(policy.multiplier) == pytest.approx(phi, abs=1e-4)
+    assert most > 0.3
+    assert 0 < np.mean(sizes) < 0.7 * len(set(at))
+
+
+def test_ckb_on_sketches_shares_delta_among_its_functions():
+    """The widths are the sketch paper's at ``delta / 3`` each, a number stays one."""
+    truth, noises = functions(1, 2), noise(1, 2, 12)
+    rkhs = cb.RKHS(norm=1.5, subgaussian=0.2, delta=0.06)
+    policy = cb.baselines.BKB(
+        cb.Finite(X), reward=GP, costs=[GP, GP], step=0.3, cap=5.0, oversampling=1e9,
+        explore=cb.UCB(0.7, cost_beta=rkhs),
+    )  # fmt: skip
+    played, _ = drive(policy, truth, noises)
+    at = played[:, 0]
+    why = policy.explain(policy.ask())
+    gram = K[np.ix_(at, at)] + LAM * np.eye(12)
+    var = np.diag(K) - np.einsum("ij,ji->i", K[:, at], np.linalg.solve(gram, K[at]))
+    spent = 3 * (1 + np.log(1 + 12 / LAM)) * var[at].sum() / LAM + np.log(3 / 0.06)
+    beta = (1 + 2**0.5) * 1.5 + 2 * 0.2 / LAM**0.5 * spent**0.5
+    found = (why.estimate - why.mean) / why.std
+    np.testing.assert_allclose(found, [0.7, -beta, -beta], rtol=1e-6)
+
+
 def test_bkb_on_a_set_of_the_round():
     policy = cb.baselines.BKB(
         cb.Finite(X), reward=GP, explore=cb.UCB(2.0), oversampling=1e9
@@ -176,7 +261,7 @@ def test_bkb_dictionary_stays_small():
         tried.add(place)
         # the argmax moves all the time, so that nearly each round tries a new action
         policy.tell(choice, reward=float(np.sin(7 * place + 0.05 * t)))
-        sizes.append(int(policy._beliefs.chosen.sum()))
+        sizes.append(int(policy._beliefs.each[0].chosen.sum()))
     assert len(tried) > 60
     # the effective dimension is 1/2 of ... at most a dozen for this kernel and noise
     assert max(sizes[20:]) < 60
@@ -190,6 +275,9 @@ def test_bkb_dictionary_stays_small():
     [
         {"reward": cb.GP(rbf(), noise=None)},
         {"oversampling": 0.0},
+        {"step": 0.1},  # there are no costs
+        {"costs": 1, "step": 0.1, "cap": 1.0},  # without a belief
+        {"costs": cb.GP(rbf(), noise=None), "step": 0.1, "cap": 1.0},
         {"explore": cb.TS()},
         {"pending": "hallucinate"},
         {"feedback": cb.Delayed(5)},

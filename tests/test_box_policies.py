@@ -56,6 +56,65 @@ POLICIES = {
 }  # fmt: skip
 
 
+def greatest(score, lipschitz, lengthscale, within):
+    """The maximum on the unit square, at most ``within`` too low: squares, halved.
+
+    The score moves by at most ``lipschitz`` times the kernel's distance.
+    """
+    centers, half, best = np.full((1, 2), 0.5), 0.5, -math.inf
+    corners = np.array([(i, j) for i in (-1, 1) for j in (-1, 1)])
+    while len(centers):
+        value = score(centers)
+        best = max(best, value.max())
+        reach = lipschitz * math.sqrt(2 - 2 * math.exp(-((half / lengthscale) ** 2)))
+        centers, half = centers[value + reach > best + within], half / 2
+        centers = (centers[:, None] + half * corners).reshape(-1, 2)
+    return best
+
+
+def test_the_search_finds_the_greatest_score_by_a_bound_of_its_own():
+    """Surely within 0.05 of the score's maximum on the square, in every round."""
+    length, lam, beta = 0.3, 1e-2, 2.0
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = torch.tensor(length, dtype=F64)
+    gp = cb.GP(kernel, noise=lam)
+    policy = cb.CKB(
+        unit(2), reward=gp, costs=gp, explore=cb.UCB(beta), step=1.0, cap=20.0,
+        thresholds=-0.6, pending="ignore",
+    )  # fmt: skip
+
+    def gram(a, b):
+        apart = ((a[:, None] - b[None]) ** 2).sum(-1)
+        return np.exp(-apart / (2 * length**2))
+
+    x, priced = np.random.default_rng(0).uniform(size=(8, 2)), 0
+    y = world(torch.tensor(x))[:, [0, 2]].numpy()
+    policy.observe(x=x, reward=y[:, 0], cost=y[:, 1])
+    for _ in range(8):
+        choice = policy.ask()
+        phi = float(policy.explain(choice).multiplier)
+        priced += phi > 0
+        inverse = np.linalg.inv(gram(x, x) + lam * np.eye(len(x)))
+        weight = inverse @ y
+        norms = np.sqrt(np.einsum("ij,ik,kj->j", weight, gram(x, x), weight))
+
+        def score(z, x=x, inverse=inverse, weight=weight, phi=phi):
+            cross = gram(z, x)
+            mean = cross @ weight
+            var = 1 - np.einsum("ij,jk,ik->i", cross, inverse, cross)
+            std = np.sqrt(var.clip(0))
+            return mean[:, 0] + beta * std - phi * (mean[:, 1] - beta * std + 0.6)
+
+        lipschitz = norms[0] + beta + phi * (norms[1] + beta)
+        at = choice.x.numpy().reshape(1, 2)
+        best = greatest(score, lipschitz, length, 0.05)
+        assert score(at)[0] >= best - 1e-6
+        told = world(choice.x)[..., [0, 2]].numpy().reshape(1, 2)
+        policy.tell(choice, reward=told[0, 0], cost=told[0, 1])
+        x, y = np.concatenate([x, at]), np.concatenate([y, told])
+    assert priced >= 3
+
+
 def play(policy, rounds):
     actions = []
     for _ in range(rounds):

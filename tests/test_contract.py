@@ -86,7 +86,7 @@ SIGNATURES = {
     "noise_bound",
     "baselines.ADMMBO": "actions, *, reward, costs",
     "baselines.BanditOCO": "actions, *, costs, radius, step, dual_step",
-    "baselines.BKB": "actions, *, reward, explore=None",
+    "baselines.BKB": "actions, *, reward, costs=None, explore=None",
     "baselines.CKBRestart": "actions, *, reward, costs, explore=None, restart",
     "baselines.BoTorchPolicy": "actions, *, reward, costs=None, make_acquisition",
     # policies of the user's own
@@ -149,6 +149,7 @@ SIGNATURES = {
     "problems.pacchiano_opb_random": "arms=10, tau=0.5, *, trials=None, seed=0",
     "problems.pacchiano_opb_four": "tau=0.8, *, trials=None",
     "problems.pacchiano_hard": "*, trials=None",
+    "problems.pacchiano_hard_linear": "*, trials=None",
     "problems.cbo_gpu_allocation": "trials=None, seed=0",
     # BoTorch plug-ins
     "acquisition.PrimalDual": "model, beta, multiplier, cost_beta=None, "
@@ -228,6 +229,11 @@ POLICIES = {
         {},
     ),
     "baselines.BKB": (POINTS, REWARD | {"reward": KNOWN}, {}),
+    "baselines.BKB, costs": (
+        POINTS,
+        {"reward": KNOWN, "costs": KNOWN, "step": 0.1, "cap": 10.0},
+        {},
+    ),
     "baselines.Random": (POINTS, {"costs": 1}, {}),
     "baselines.CKBRestart": (
         POINTS,
@@ -632,6 +638,7 @@ EXPERIMENTS = {
     "pacchiano-opb-random": ["arms=10 |", "tau=0.5 |"],
     "pacchiano-opb-four": ["tau=0.8 |"],
     "pacchiano-hard": [],
+    "pacchiano-hard-linear": [],
     "cbo-gpu-allocation": [],
     "routing": ["budget=", "beta=", "fade="],
     "digits": ["sent=", "operations="],

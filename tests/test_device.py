@@ -177,6 +177,7 @@ CASES = {
     "S-COLTS": (B.SCOLTS, STAR, _safe(LINEAR, ORIGIN)),
     "LoSBO": (B.LoSBO, POINTS, SEED | {"lipschitz": 2.0, "noise_bound": 0.1}),
     "BKB": (B.BKB, GRID, {"reward": GP, "explore": UCB}),
+    "BKB with costs": (B.BKB, GRID, _ckb(UCB)),
     "ADMMBO": (
         B.ADMMBO,
         GRID,
@@ -207,6 +208,7 @@ LOOKS = {
     "LoSBO": 2,
     "SGP-UCB": 2,
     "BKB": 4,  # its dictionary's size is drawn
+    "BKB with costs": 7,  # and so are both of these
     "ADMMBO": None,
 }
 

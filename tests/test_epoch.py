@@ -227,6 +227,50 @@ def test_rates_by_trial_and_cost():
         ref.close(policy.multiplier, (each * cost).clamp_min(0))
 
 
+def improvement(e):
+    """A rule of a user's own: expected improvement on the best mean so far."""
+    normal = torch.distributions.Normal(0.0, 1.0)
+    best = e.incumbent.unsqueeze(-1)
+    gap = torch.where(best.isinf(), 0.0, (e.mean[:, 0] - best) / e.std[:, 0])
+    return e.std[:, 0] * (gap * normal.cdf(gap) + normal.log_prob(gap).exp())
+
+
+class Improving(cb.EpochPenalty):
+    """The same rule as a method."""
+
+    def acquire(self, t, multiplier, estimates):
+        return improvement(estimates)
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("own", [True, False])
+def test_an_inner_rule_of_ones_own(own, reuse):
+    """It sees the penalised function, in the user's units, and its best mean so far."""
+    rounds = 60
+    world = ref.World(TRIALS, 1, rounds, 6)
+    given = {"explore": cb.UCB(BETA), "reward": ref.belief(), "epoch": EPOCH}
+    given |= {"reuse": reuse, "costs": 1, "trials": TRIALS}
+    kind, rule = (Improving, {}) if own else (cb.EpochPenalty, {"inner": improvement})
+    policy = kind(ref.actions(), **given, **rule)
+    trials = [Reference(1, "exp", reuse) for _ in range(TRIALS)]
+    for t in range(1, rounds + 1):
+        for one in trials:
+            one.turn(t)
+        choice = policy.ask()
+        index = at(choice.index)
+        reward, cost = world.reward(t, index), SCALE * world.true_cost(index)
+        for i, one in enumerate(trials):
+            mean, std, _, _ = one.parts()
+            tried = [k for k, _, _ in one.rounds]
+            gap = (mean - mean[tried].max()) / std if tried else 0 * mean
+            tail = np.array([math.erf(v / math.sqrt(2)) for v in gap])
+            density = np.exp(-gap * gap / 2) / math.sqrt(2 * math.pi)
+            score = std * (gap * (1 + tail) / 2 + density)
+            ref.close(score[index[i]], score.max(), (t, i))
+            one.learn(index[i], float(reward[i]), cost[i].numpy())
+        policy.tell(choice, reward=reward, cost=cost)
+
+
 def test_late_tells_across_an_epochs_end():
     """Told after the next epoch has begun: data, but no part in its multiplier."""
     world = ref.World(1, 1, 40, 6)
@@ -362,6 +406,7 @@ def test_bad_input():
         ({"epoch": 0}, "epoch must be an int"),
         ({"inner": "rand"}, "inner must be"),
         ({"inner": "ts"}, "goes with explore=cb.TS"),
+        ({"inner": improvement, "clip": (1.0, 1.0)}, "clip goes with inner="),
         ({"kappa": 0.0}, "kappa must be above 0"),
         ({"reward": []}, "reward must be a cb.GP"),
         ({"reward": ref.belief(mean=1.0)}, "reward must have mean 0"),

@@ -111,6 +111,11 @@ POLICIES = {
     "Random": (cb.baselines.Random, SET, {"costs": 1}),
     "Random on a box": (cb.baselines.Random, BOX, {}),
     "BKB": (cb.baselines.BKB, SET, {"reward": GP} | UCB),
+    "BKB with costs": (
+        cb.baselines.BKB,
+        SET,
+        {"reward": GP, "costs": GP, "step": 0.1, "cap": 9.0} | UCB,
+    ),
 }
 LEANING = ("LCLUCB", "OPLB", "OPB", "OPNLB")
 

@@ -44,9 +44,25 @@ def test_the_hard_instances():
     torch.testing.assert_close(first.f, wanted, rtol=1e-15, atol=0)
 
 
+@pytest.mark.parametrize("twin", [False, True])
+def test_the_hard_instances_as_linear_bandits(twin):
+    """On segments their optima are the paper's: a third of arm 1, or arm 3."""
+    problem = cb.problems.pacchiano_hard_linear(arms=6, twin=twin, r0=0.44, gap=0.1)
+    arms = cb.problems.pacchiano_hard(arms=6, twin=twin, r0=0.44, gap=0.1)
+    step, base = 0.08, 0.36
+    best = base + step * (4 if twin else 10 / 3)
+    assert problem.optimum(1).item() == pytest.approx(best, abs=1e-12)
+    # of all mixtures two thirds of arm 3 and one of arm 1 are best in the twin
+    mixed = base + step * (16 / 3 if twin else 10 / 3)
+    assert arms.stochastic_optimum(1).item() == pytest.approx(mixed, abs=1e-9)
+    at = torch.tensor([[0.5, 0, 0, 0.5, 0, 0]]).double()
+    cost = at @ problem.mu.mT - problem.thresholds
+    assert cost.item() == pytest.approx(-0.1 if twin else 0.05, abs=1e-12)
+
+
 @pytest.mark.parametrize(
     "name",
-    ["cyclic", "sphere", "opb-random", "opb-four", "hard"],
+    ["cyclic", "sphere", "opb-random", "opb-four", "hard", "hard-linear"],
 )
 def test_the_experiments_run(name, tmp_path):
     pytest.importorskip("pyarrow")

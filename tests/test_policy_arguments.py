@@ -205,7 +205,6 @@ def test_arguments_are_missed_by_the_class_that_was_called():
         ),
         (lambda: baselines.CONFIG(points, gp, gp), r"^CONFIG takes 1 without a name"),
         (lambda: cb.GPUCB(points, **both), r"^GPUCB takes no argument 'costs'"),
-        (lambda: baselines.BKB(points, **both), r"^BKB takes no argument 'costs'"),
         (lambda: baselines.ADMMBO(points, **both), r"^ADMMBO takes no .*'explore'"),
         (lambda: cb.RPOL(points, m=3, **both), r"^RPOL takes no argument 'm'"),
         (

@@ -109,6 +109,9 @@ def at_an_end(kind, beta, tau):
         return cb.CKB(points, feedback=drifting, **multipliers, **one)
     if kind == "BKB":
         return cb.baselines.BKB(points, reward=gp, oversampling=0.01, **more)
+    if kind == "sketched":
+        q = {"oversampling": 0.01}
+        return cb.baselines.BKB(points, **q, **multipliers, **one)
     if kind == "ADMMBO":
         del one["explore"]
         two = {"budgets": (2, 2), "cost_budgets": (2, 2)}
@@ -118,7 +121,17 @@ def at_an_end(kind, beta, tau):
 
 @pytest.mark.parametrize("broken", ["beta", "tau"])
 @pytest.mark.parametrize(
-    "kind", ["anytime", "restart", "drift", "BKB", "ADMMBO", "epochs", "fresh epochs"]
+    "kind",
+    [
+        "anytime",
+        "restart",
+        "drift",
+        "BKB",
+        "sketched",
+        "ADMMBO",
+        "epochs",
+        "fresh epochs",
+    ],
 )
 def test_an_end_that_fails_has_not_come(kind, broken):
     if (kind, broken) in [("BKB", "tau"), ("ADMMBO", "beta")]:

@@ -253,6 +253,9 @@ POLICIES = {
         on, reward=gp, costs=gp, rounds=2, **SAFE
     ),
     "BKB": lambda on, gp: cb.baselines.BKB(on, reward=gp),
+    "BKB with costs": lambda on, gp: cb.baselines.BKB(
+        on, reward=gp, costs=gp, step=0.2, cap=3.0
+    ),
     "Random": lambda on, gp: cb.baselines.Random(
         on, costs=[gp], feasible=True, thresholds=-9.0
     ),

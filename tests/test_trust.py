@@ -286,15 +286,20 @@ def greedy():
     return Greedy(cb.Finite(line()), **both, explore=cb.UCB(1.0), start=0.0)
 
 
-def epochs():
-    more = {"explore": cb.UCB(1.0), "epoch": 3, "psi": steepness}
+def widest(estimates):
+    return estimates.std[:, 0]
+
+
+def epochs(**more):
+    more = {"explore": cb.UCB(1.0), "epoch": 3, **more}
     return cb.EpochPenalty(cb.Finite(line()), reward=belief(), costs=2, **more)
 
 
 OWN = {
     "schedule": (lambda: policy_of(explore=cb.UCB(width)), (width,), "width"),
     "threshold": (lambda: policy_of(thresholds=limit), (limit,), "limit"),
-    "psi": (epochs, (steepness,), "steepness"),
+    "psi": (lambda: epochs(psi=steepness), (steepness,), "steepness"),
+    "inner": (lambda: epochs(inner=widest), (widest,), "widest"),
     "draw": (lambda: policy_of(explore=cb.Rand(1.0, draw=draws)), (draws,), "draws"),
     "kernel": (lambda: policy_of(reward=own_kernel()), (Ours,), "Ours"),
     "policy": (greedy, (Greedy, Counted), "Greedy"),

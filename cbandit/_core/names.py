@@ -31,7 +31,7 @@ CLASSES = {
     "cbandit.baselines": """
         ADMMBO BanditOCO BKB BoTorchPolicy CKBRestart CONFIG Expansion LoSBO Played
         Progress Random Reach ROFUL SafeLTS SafeOpt SafeSet SafeSets SCOLTS SGPUCB
-        Sketch Sketched Split StageOpt Walk
+        Sketch Sketched Sketches Split StageOpt Walk
     """,
     "cbandit.beliefs": """
         Counts Delayed FeatureKernel FiniteClass Frame GP Linear Sliding

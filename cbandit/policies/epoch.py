@@ -43,6 +43,7 @@ from cbandit.confidence import RKHS
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
 from cbandit.multipliers import exponential, polynomial
+from cbandit.policies.acquire import Estimates
 from cbandit.policies.base import Policy, locked
 from cbandit.policies.checks import COST_COUNT
 from cbandit.policies.choices import Asked, Data, News, Place
@@ -222,7 +223,7 @@ class EpochPenalty(GPPolicy):
             for all that follow.
         costs: how many costs, ``m``, or their names.
         explore: :class:`~cbandit.UCB`, or :class:`~cbandit.TS` with ``inner="ts"``; of
-            width 1 unless given.
+            width 1 unless given. A rule's ``estimates.f`` is explored so.
         epoch: ``S``, rounds an epoch.
         psi: above 0, ``exp(c z)``: ``"exp"`` or ``("exp", c)``; ``(c z + 1)^n``:
             ``("polynomial", n)`` or ``("polynomial", n, c)``; a callable, 1 up to 0,
@@ -231,7 +232,12 @@ class EpochPenalty(GPPolicy):
         rate: the multipliers' step with ``psi="linear"``, a number, ``(*trials,)`` or
             ``(1 or *trials, m)``; 0, with any ``psi``, keeps ``kappa`` fixed (a
             baseline: no fixed one gives both sublinear rates).
-        inner: ``"ucb"``, or ``"ts"``: GP-TS in place of GP-UCB.
+        inner: ``"ucb"``, or ``"ts"``: GP-TS in place of GP-UCB. Or a rule of your own:
+            a function of :class:`~cbandit.Estimates`, whose one mean and deviation are
+            of the penalised reward, that returns a value for each action, ``(T, n)``;
+            the greatest is played. It is called as
+            :meth:`~cbandit.GPPolicy.acquire` is. The theorems hold for rules with
+            sublinear regret on one fixed function.
         reuse: keep past rounds across epochs, targets recomputed and standardised.
             RKHS widths are then in units of the standardised targets, whose scale and
             dependence on past multipliers the theorems do not cover: no guarantee.
@@ -266,7 +272,7 @@ class EpochPenalty(GPPolicy):
         epoch: int,
         psi: Psi = "exp",
         rate: ArrayLike | None = None,
-        inner: str = "ucb",
+        inner: str | Callable[[Estimates], Tensor] = "ucb",
         reuse: bool = True,
         kappa: ArrayLike | None = None,
         **common: Unpack[GPKeywords],
@@ -275,7 +281,16 @@ class EpochPenalty(GPPolicy):
         costs = counted(costs, COST_COUNT)
         self.epoch = checks.whole("epoch", epoch)
         self.reuse = checks.flag("reuse", reuse)
-        self.inner, explore = inner, _inner(inner, explore)
+        self.inner = checks.one_of(
+            "inner", inner, "ucb", "ts", other="a function of estimates", called=True
+        )
+        explore = _inner(inner, explore)
+        # a derived class may define acquire itself
+        self.acquires = (
+            callable(inner) or type(self).acquire is not EpochPenalty.acquire
+        )
+        if self.acquires and common.get("clip") is not None:
+            raise CBanditError("clip goes with inner='ucb' or 'ts', not with a rule")
         self._penalty = Penalty.of(psi, rate)
         beliefs = _listed(reward)
         # if only reuse rescales targets, scores are in the user's units
@@ -305,10 +320,15 @@ class EpochPenalty(GPPolicy):
         """Return the estimate of the penalised reward."""
         return scores.Reward()
 
+    def acquire(self, t: int, multiplier: Tensor, estimates: Estimates) -> Tensor:
+        """Return the values of the rule given as ``inner``, ``(T, n)``."""
+        values: Tensor = self.inner(estimates)
+        return values
+
     def _look(self, state: GPState, asked: Asked) -> Look:
         """Return the look of a round, its score in the user's units or in spreads."""
         look, units = super()._look(state, asked), state.beliefs.units()
-        if units is None or self._in_spreads:
+        if units is None or self._in_spreads or self.acquires:
             return look
         form, bound = scorer(look), look.bound
 
@@ -446,12 +466,11 @@ class EpochPenalty(GPPolicy):
         return replace(super().recommend(confidence, context), penalised=True)
 
 
-def _inner(inner: str, explore: Explore | None) -> UCB | TS:
+def _inner(inner: object, explore: Explore | None) -> Explore:
     """Return how epochs explore; the width is 1 unless given."""
-    checks.one_of("inner", inner, "ucb", "ts")
-    wanted: type[UCB | TS] = UCB if inner == "ucb" else TS
+    wanted: type[UCB | TS] = TS if inner == "ts" else UCB
     explore = wanted(1.0) if explore is None else explore
-    if not isinstance(explore, wanted):
+    if not (callable(inner) or isinstance(explore, wanted)):
         raise CBanditError(
             f"inner={inner!r} goes with explore=cb.{wanted.__name__}(...); got "
             f"{checks.kind(explore)}"

@@ -1095,7 +1095,7 @@ class GPPolicy(Policy):
         return Acquired(
             f"{type(self).__name__}.acquire",
             partial(self.acquire, t, state.multiplier),
-            self.m,
+            self.m if self._functions > 1 or self.sees_costs else 0,
             units,
             torch.cat([values, nothing], 1).amax(1),
         )

@@ -15,6 +15,9 @@ turn: exact for that ball, still optimistic, regret larger by a factor of ``sqrt
 ``solver="ascent"``: from these vertices and from the safe action, ``pi`` and the best
 ``theta'`` of the ellipsoid for it are found in turn until neither gains.
 
+A polytope needs nothing more: what its points earn and cost, distributions over its
+corners do too. For a ball take points of its edge, see :class:`~cbandit.Star`.
+
 Either way the policy is feasible: what the solver's rounding steps over is taken back
 by mixing with the safe action.
 

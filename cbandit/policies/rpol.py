@@ -43,7 +43,9 @@ class RPOL(GPPolicy):
     ``multiplier`` is 1 at first, gains every rectified cost that comes, however late,
     and is at least ``sqrt(t)`` after round ``t``, whatever came. For a world that
     drifts at an unknown speed, ``restart=H, forget=True`` starts anew every ``H``
-    rounds and counts rounds from there.
+    rounds and counts rounds from there. ``H`` is yours to choose: the paper's second
+    remark names a reduction that needs none (Wei and Luo 2021: copies of the policy at
+    doubling scales, and two tests that restart them), which is not here.
 
     Args:
         actions: what can be chosen.

@@ -102,6 +102,22 @@ def pacchiano_opb_four(tau: float = 0.8, trials: Trials = None) -> Table:
     return Table(reward, costs, noise, thresholds=tau, trials=trials)
 
 
+def _hard(
+    arms: int, twin: bool, r0: float, gap: float, tau: float
+) -> tuple[Tensor, Tensor]:
+    """Return rewards ``(arms,)`` and costs ``(1, arms)`` of the lower bound's arms."""
+    arms = checks.whole("arms", arms, 4, "a whole number above 3")
+    step, base = (1 - r0) / 7, (8 * r0 - 1) / 7
+    reward = torch.full((arms,), base + 4 * step, dtype=torch.float64)
+    # base + step and base + 8 step are these two
+    reward[0], reward[1], reward[2] = r0, 1.0, base
+    costs = torch.full((1, arms), tau + 2 * gap, dtype=torch.float64)
+    costs[0, 0] = costs[0, 2] = tau - gap
+    if twin:
+        costs[0, 3] = tau - gap
+    return reward, costs
+
+
 def pacchiano_hard(
     arms: int = 4,
     twin: bool = False,
@@ -115,16 +131,31 @@ def pacchiano_hard(
     ``gap`` is ``tau - c0``. To tell the two apart takes about ``1 / gap^2`` plays of an
     arm that can hardly be played. Gaussian noise of variance 1.
     """
-    arms = checks.whole("arms", arms, 4, "a whole number above 3")
-    step, base = (1 - r0) / 7, (8 * r0 - 1) / 7
-    reward = torch.full((arms,), base + 4 * step, dtype=torch.float64)
-    # base + step and base + 8 step are these two
-    reward[0], reward[1], reward[2] = r0, 1.0, base
-    costs = torch.full((1, arms), tau + 2 * gap, dtype=torch.float64)
-    costs[0, 0] = costs[0, 2] = tau - gap
-    if twin:
-        costs[0, 3] = tau - gap
+    reward, costs = _hard(arms, twin, r0, gap, tau)
     return Table(reward, costs, 1.0, thresholds=tau, trials=trials)
+
+
+def pacchiano_hard_linear(
+    arms: int = 4,
+    twin: bool = False,
+    r0: float = 0.3,
+    gap: float = 0.2,
+    tau: float = 0.5,
+    trials: Trials = None,
+) -> LinearProblem:
+    """The same two instances as linear bandits: Theorem 21's, for LC-LUCB.
+
+    An action is a distribution over the arms, ``theta`` and ``mu`` are their rewards
+    and costs. Ours: of the simplex only the segments from the safe arm to each of the
+    others, which is a set that LC-LUCB can search; Gaussian noise of variance 1,
+    whatever the action. A third of arm 1 is the first instance's optimum on the whole
+    simplex. The twin's optimum here is arm 3, as the paper has it, though on the
+    simplex a third of arm 1 beside it earns more.
+    """
+    reward, costs = _hard(arms, twin, r0, gap, tau)
+    corners = torch.eye(len(reward), dtype=torch.float64)
+    star = Star(corners[0], corners[1:])
+    return LinearProblem(star, reward, costs, 1.0, tau, trials)
 
 
 def bench_stagewise(

@@ -57,17 +57,21 @@ def _policy(
             reward=reward,
             costs=costs,
             explore=explore(beta, cost_beta=cost_beta, **law),
-            horizon=task.settings.horizon,
-            **options,
+            **{"horizon": task.settings.horizon, **options},
             **task.common,
         )
 
 
 def _ckb(problem: Table, task: Task, explore: type[Explore]) -> Policy:
-    """Build CKB with ``rho = 4B/delta``."""
-    known = problem.known
-    clip, cap = (known.bound, known.cost_bound), 4 * known.bound / known.slater
-    options = {"clip": clip, "slater": known.slater, "cap": cap}
+    """Build CKB with the theorem's step, and ``rho = 4 B / (delta - slack)``."""
+    known, parameters = problem.known, task.settings.parameters
+    options: dict[str, Any] = {
+        "clip": (known.bound, known.cost_bound),
+        "slater": known.slater,
+        "slack": parameters.get("slack", 0.0) * known.slater,
+    }
+    if parameters.get("anytime"):
+        options |= {"anytime": True, "horizon": None}
     return _policy(problem, task, CKB, explore, **options)
 
 
@@ -120,6 +124,8 @@ EXPERIMENTS = (
             "noise": Parameter(0.01, (), "its deviation, a share of f's range", 0),
             "bound": Parameter("max", ("max", "max-abs"), "B: max f, or max|f|"),
             "seeds": _seeds(10),
+            "slack": Parameter(0.0, (), "CKB's, a share of Slater's constant", 0),
+            "anytime": Parameter(0, (0, 1), "CKB by doubling, not told the horizon"),
         },
     ),
     Experiment(
