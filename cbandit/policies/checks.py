@@ -28,6 +28,7 @@ _TOGETHER = (
     ". An array has all costs of a choice: where some come later or never, tell the "
     "others by name, cost={'latency': 3.1}"
 )
+_FAILED = ": an action that could not be measured is told with failed=True"
 
 
 # -- of constructors -------------------------------------------------------------------
@@ -271,7 +272,7 @@ def told_values(
         )
     # a copy: it is read later, and the caller may fill the same array again
     if mask is None:
-        return checks.measured(name, out, dtype, advice).clone()
+        return checks.measured(name, out, dtype, advice or _FAILED).clone()
     # values outside of the mask may be anything, NaN included
     came = devices.put(mask, out.device).unsqueeze(-1)
     return checks.measured(name, torch.where(came, out, 0.0), dtype)
