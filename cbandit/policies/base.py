@@ -348,6 +348,10 @@ class Policy(metaclass=ABCMeta):
             raise CBanditError(
                 f"{type(self).__name__} takes no design= ({design}): {self.no_design}"
             )
+        if design and not (actions.finite or actions.continuous):
+            raise CBanditError(
+                f"design= ({design}) needs numbered actions or a Box; got {actions!r}"
+            )
         if not callable(thresholds):
             thresholds = self._per_cost("thresholds", thresholds)
         self.thresholds: Callable[[int], object] | Tensor = thresholds
@@ -1352,7 +1356,7 @@ class Policy(metaclass=ABCMeta):
             )
         within, on = (margin >= 0).all(-1) & ~value.isnan(), self.actions
         best = Recommendation(
-            index=None if on.continuous else on.index(x.unsqueeze(1)).squeeze(1),
+            index=on.index(x.unsqueeze(1)).squeeze(1) if on.finite else None,
             x=x,
             value=devices.put(value, self.device),
             probability=torch.full_like(value, math.nan).to(self.device),
