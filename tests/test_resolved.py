@@ -377,7 +377,7 @@ def test_a_window_of_few_contexts_is_solved_over_once_it_is_full():
         choice = policy.ask(context=request(generator, False, None))
         reward, cost = outcome(choice.x, generator, 0.05)
         policy.tell(choice, reward=reward, cost=cost)
-    used = policy.history()["multiplier0"].to_list()
+    used = policy.history()["multiplier1"].to_list()
     assert used[:3] == before[:3]  # steps are made between rounds
     assert sum(a != b for a, b in zip(used[3:], before[3:], strict=True)) > 5
 

@@ -97,7 +97,10 @@ class GP:
             (expectation propagation): before it the posterior depends a little on the
             order of what was told, afterwards it does not. ``refit_every=None`` fits
             nothing by itself, and ``policy.refit()`` goes over them. Hyperparameters
-            are at a stationary point of that method's marginal likelihood.
+            are at a stationary point of that method's marginal likelihood. A fit keeps
+            the latent mean that a stated ``mean`` gives beside the kernel as it was:
+            with more variance, far from all data a rate is expected to be larger than
+            stated, a probability nearer to one half.
             ``standardize`` and ``noise`` do not go with it. The papers' guarantees are
             for Gaussian processes observed with sub-Gaussian noise: of regret and
             violation on such outcomes no theorem is claimed. What holds for any
