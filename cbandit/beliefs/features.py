@@ -74,13 +74,11 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
         self.numbers = [j for j in range(actions.dim) if j not in categories]
         self.options = options_of(actions, categories)
         self.logs = [j in logs for j in self.numbers]
-        loose = actions.loose.tolist() if isinstance(actions, Box) else []
+        loose: list[bool] = []
+        if isinstance(actions, Box) and waves is None:
+            loose = actions.loose.tolist()
         #: places among the numbers that are standardised by what is observed
-        self.open = [
-            i
-            for i, j in enumerate(self.numbers)
-            if waves is None and loose and loose[j]
-        ]
+        self.open = [i for i, j in enumerate(self.numbers) if loose and loose[j]]
         frame = _frame(actions, self.numbers, self.logs)
         self.waves = 0 if waves is None else waves.frequencies.shape[-1]
         if waves is not None:
