@@ -2,7 +2,7 @@
 
     python benchmarks/constrained_functions.py [--quick] [--json FILE] [--out FOLDER]
         [--problems NAME,..] [--policies NAME,..] [--seeds 0,1,..] [--evaluations 120]
-        [--summary]
+        [--summary] [--kept FILE]
 
 The problems are those of ``constrained_problems.py``, functions as they are: no
 logarithms, no scaling, no noise. RPOL and CKB with nothing set and RPOL with Thompson
@@ -15,7 +15,8 @@ Every run leaves its trace in a file of FOLDER: points, rewards and costs, the
 processor's seconds of each round, and the point that the policy would keep after 20,
 40, 60 and 120 evaluations. Runs that are there are not played again, and shorter ones
 are taken up where they end. The summary reads the folder, whichever call filled it;
-``--summary`` plays nothing.
+``--summary`` plays nothing. ``--kept`` adds the runs of an earlier summary, a FILE that
+``--json`` wrote, so that seeds may be played on several days.
 
 A problem's figures are medians over seeds, rounds after the start points:
 
@@ -169,11 +170,25 @@ def regret(problem: Problem, y: Tensor) -> float:
     return (problem.optimum - float(kept.amax())) / problem.span
 
 
+Runs = dict[str, dict[int, Trace]]
+"""The figures of runs, by policy and seed."""
+
+
+def kept(path: Path | None) -> dict[str, Runs]:
+    """Return the runs of an earlier summary, by the title of their section."""
+    sections: dict[str, Runs] = {}
+    for line in json.loads(path.read_text())["rows"] if path is not None else ():
+        if "runs" in line:
+            runs = {int(seed): run for seed, run in line["runs"].items()}
+            sections.setdefault(line["section"], {})[line["what"]] = runs
+    return sections
+
+
 def gathered(
-    folder: Path, problem: Problem, sizes: Sizes, evaluations: int
-) -> dict[str, dict[int, Trace]]:
-    """Return the figures of all runs that are there, by policy and seed."""
-    runs: dict[str, dict[int, Trace]] = {}
+    folder: Path, problem: Problem, sizes: Sizes, evaluations: int, before: Runs
+) -> Runs:
+    """Return the figures of all runs that are there, and of those before."""
+    runs: Runs = {policy: dict(before[policy]) for policy in before}
     for policy in sizes.policies:
         for seed in sizes.seeds:
             trace = read(path_of(folder, problem.name, policy, seed))
@@ -181,7 +196,7 @@ def gathered(
             if start < evaluations <= start + len(trace["x"]):
                 figures = account(problem, trace, seed, evaluations)
                 runs.setdefault(policy, {})[seed] = figures
-    return runs
+    return {policy: runs[policy] for policy in sizes.policies if policy in runs}
 
 
 def middle(runs: dict[int, Trace], key: str) -> float:
@@ -190,7 +205,7 @@ def middle(runs: dict[int, Trace], key: str) -> float:
     return values[len(values) // 2]
 
 
-def compared(runs: dict[str, dict[int, Trace]], policy: str) -> Trace:
+def compared(runs: Runs, policy: str) -> Trace:
     """Return how a policy stands beside the others on one problem."""
     rivals = [name for name in runs if name not in OURS and name != policy]
     least = {
@@ -226,7 +241,7 @@ def compared(runs: dict[str, dict[int, Trace]], policy: str) -> Trace:
     }
 
 
-def summary(folder: Path, sizes: Sizes) -> list[Row]:
+def summary(folder: Path, sizes: Sizes, before: dict[str, Runs]) -> list[Row]:
     """Return the rows: a policy's figures on each problem, then what is asked."""
     rows: list[Row] = []
     marks = sorted({*REPORTED, sizes.evaluations} & set(range(sizes.evaluations + 1)))
@@ -234,11 +249,13 @@ def summary(folder: Path, sizes: Sizes) -> list[Row]:
         stands: dict[str, dict[str, Trace]] = {}
         for name in sizes.problems:
             problem = PROBLEMS[name](name)
-            runs = gathered(folder, problem, sizes, evaluations)
+            section = title_of(problem, evaluations)
+            earlier = before.get(section, {})
+            runs = gathered(folder, problem, sizes, evaluations, earlier)
             for policy in runs:
                 stand = compared(runs, policy)
                 stands.setdefault(policy, {})[name] = stand
-                rows.append(line(problem, evaluations, policy, runs[policy], stand))
+                rows.append(line(section, policy, runs[policy], stand))
         rows += [
             total(evaluations, policy, title, chosen)
             for title, names in (
@@ -261,13 +278,16 @@ def reporting(problems: Sequence[str]) -> list[str]:
     return [name for name in problems if name not in CHOOSING]
 
 
-def line(
-    problem: Problem,
-    evaluations: int,
-    policy: str,
-    runs: dict[int, Trace],
-    stand: Trace,
-) -> Row:
+def title_of(problem: Problem, evaluations: int) -> str:
+    """Return the title of a problem's section."""
+    return (
+        f"{problem.name}, d = {problem.box.dim}, m = {problem.m}, "
+        f"{problem.feasible:.2%} feasible, {evaluations} evaluations "
+        "(* near the best; violation at most the median rival's)"
+    )
+
+
+def line(section: str, policy: str, runs: dict[int, Trace], stand: Trace) -> Row:
     """Return a policy's figures on one problem."""
     keys = ("regret", "named", "violation", "in violation", "seconds")
     mid = {key: middle(runs, key) for key in keys}
@@ -282,9 +302,7 @@ def line(
         default=0.0,
     )
     return row_of(
-        f"{problem.name}, d = {problem.box.dim}, m = {problem.m}, "
-        f"{problem.feasible:.2%} feasible, {evaluations} evaluations "
-        "(* near the best; violation at most the median rival's)",
+        section,
         policy,
         columns=columns,
         checks=[check_of("above the optimum, of the range", above, ABOVE)],
@@ -313,8 +331,11 @@ def total(evaluations: int, policy: str, title: str, stands: dict[str, Trace]) -
 # -- the script ------------------------------------------------------------------------
 
 
-def measured(sizes: Sizes, folder: Path, playing: bool = True) -> list[Row]:
+def measured(
+    sizes: Sizes, folder: Path, playing: bool = True, before: Path | None = None
+) -> list[Row]:
     """Play what is missing in a folder, and return all rows."""
+    earlier = kept(before)
     folder.mkdir(parents=True, exist_ok=True)
     warnings.simplefilter("ignore")
     if playing:
@@ -324,7 +345,7 @@ def measured(sizes: Sizes, folder: Path, playing: bool = True) -> list[Row]:
                 for policy in sizes.policies:
                     path = path_of(folder, name, policy, seed)
                     play(problem, policy, seed, sizes.evaluations, path)
-    return summary(folder, sizes)
+    return summary(folder, sizes, earlier)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -336,6 +357,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds")
     parser.add_argument("--evaluations", type=int)
     parser.add_argument("--summary", action="store_true")
+    parser.add_argument("--kept", type=Path)
     options, rest = parser.parse_known_args(sys.argv[1:] if argv is None else argv)
 
     def chosen(sizes: Sizes) -> Sizes:
@@ -356,9 +378,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     def measure(sizes: Sizes) -> list[Row]:
         if options.out is not None:
-            return measured(chosen(sizes), options.out, not options.summary)
+            playing = not options.summary
+            return measured(chosen(sizes), options.out, playing, options.kept)
         with tempfile.TemporaryDirectory() as folder:
-            return measured(chosen(sizes), Path(folder))
+            return measured(chosen(sizes), Path(folder), before=options.kept)
 
     report_main(__file__, __doc__, measure, Sizes(), QUICK, rest)
 

@@ -376,12 +376,17 @@ def played(
 
 
 def linear_limits(sizes: Sizes) -> Iterator[Row]:
-    """Yield rows of LC-LUCB, on a star, and of OPLB, on its tips."""
+    """Yield rows of LC-LUCB, ROFUL and S-COLTS, on a star, and OPLB, on its tips."""
     tau, dim = torch.tensor([0.2], dtype=torch.float64), 3
     centre = torch.zeros(dim, dtype=torch.float64)
     few = -(-sizes.rounds // 4)  # a round of OPLB solves dozens of programmes
-    kinds = ("LC-LUCB", sizes.runs, sizes.rounds), ("OPLB", sizes.few, few)
-    for name, runs, rounds in kinds:
+    kinds: tuple[tuple[str, Any, int, int], ...] = (
+        ("LC-LUCB", cb.LCLUCB, sizes.runs, sizes.rounds),
+        ("ROFUL", cb.baselines.ROFUL, sizes.runs, sizes.rounds),
+        ("S-COLTS", cb.baselines.SCOLTS, sizes.runs, sizes.rounds),
+        ("OPLB", cb.OPLB, sizes.few, few),
+    )
+    for name, kind, runs, rounds in kinds:
         say(f"limits: {name}")
         for seed, r in enumerate((0.1, 1.0)):
             draws = Draws(seed)
@@ -396,10 +401,10 @@ def linear_limits(sizes: Sizes) -> Iterator[Row]:
             noise = _gaussian(draws, r)
             if name == "OPLB":
                 points = torch.cat([centre.unsqueeze(0), x])
-                policy: Any = cb.OPLB(cb.Finite(points), **known)
+                policy = kind(cb.Finite(points), **known)
                 found = played(policy, theta @ points.mT, tau, rounds, noise)
             else:
-                policy = cb.LCLUCB(cb.Star(centre, x), **known)
+                policy = kind(cb.Star(centre, x), **known)
                 found = _walked(policy, theta, tau, rounds, noise)
             failed, away = found
             yield row(
@@ -408,7 +413,7 @@ def linear_limits(sizes: Sizes) -> Iterator[Row]:
 
 
 def _walked(
-    policy: cb.LCLUCB,
+    policy: Any,
     theta: Tensor,
     tau: Tensor,
     rounds: int,
@@ -541,11 +546,40 @@ def gp_limits(sizes: Sizes) -> Iterator[Row]:
             yield row("limits in every round", what, failed, DELTA, away)
 
 
+def lipschitz_limits(sizes: Sizes) -> Iterator[Row]:
+    """Yield rows of LoSBO, with a kernel five times too smooth, noise within ``E``."""
+    x = line(sizes.points)
+    for seed, (length, e) in enumerate(itertools.product((0.05, 0.2), (0.01, 0.1))):
+        say(f"limits: LoSBO, lengthscale {length:g}, E = {e:g}")
+        draws = Draws(seed)
+        h = smooth(draws, x, length, sizes.runs, 2)
+        low, high = h[:, 1].amin(-1), h[:, 1].amax(-1)
+        tau, safe = (low + 0.7 * (high - low)).unsqueeze(-1), h[:, 1].argmin(-1)
+        gp = cb.GP(rbf(5 * length), noise=e**2)
+        policy = cb.baselines.LoSBO(
+            cb.Finite(x),
+            reward=gp,
+            costs=gp,
+            safe=safe,
+            lipschitz=h[:, 1].diff(dim=-1).abs().amax(-1) * (sizes.points - 1),
+            noise_bound=e,
+            thresholds=tau,
+            trials=sizes.runs,
+        )
+
+        def law(mean: Tensor, e: float = e, draws: Draws = draws) -> Tensor:
+            return mean + e * (2 * draws.uniform(*mean.shape) - 1)
+
+        failed, away = played(policy, h, tau, sizes.rounds, law, safe)
+        what = f"LoSBO, wrong kernel, lengthscale {length:g}, E = {e:g}"
+        yield row("limits in every round", what, failed, 0.0, away)
+
+
 def measure(sizes: Sizes) -> list[Row]:
     """All rows."""
     kinds = (
         *(gp_bands, sketch_bands, linear_bands, count_bands),
-        *(linear_limits, count_limits, class_limits, gp_limits),
+        *(linear_limits, count_limits, class_limits, gp_limits, lipschitz_limits),
     )
     return [one for kind in kinds for one in kind(sizes)]
 

@@ -108,6 +108,7 @@ from cbandit.posterior.tally import Tally
 from cbandit.posterior.units import Outcomes, level, told
 from cbandit.posterior.units import told as in_users_units
 from cbandit.problems import data
+from cbandit.problems.classifiers import pictures
 from cbandit.problems.gridded import poisson
 from cbandit.problems.language_models import requests
 from cbandit.problems.protocol import delays_of
@@ -124,6 +125,7 @@ from cbandit.search.box import (
     zoomed,
 )
 from cbandit.search.climb import again, climb
+from cbandit.search.conic import SafePolicies
 from cbandit.search.segments import furthest
 from cbandit.search.simplex import hull, lp
 from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from inside import best_mixture
+from inside import SafePolicies, best_mixture
 from scipy.spatial import ConvexHull
 
 DIRECTIONS = {1: 2, 2: 20_000, 3: 60_000}
@@ -95,3 +95,33 @@ def test_the_ascent_finds_the_grids_optimum(d, seeds):
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_the_ascent_finds_the_grids_optimum_in_a_thousand_rounds(d):
     assert short(d, range(1000)) == []
+
+
+@pytest.mark.parametrize("m", [1, 2])
+def test_many_actions_are_as_good_as_the_whole_programme(m):
+    """The values are those of cvxpy's programme over all 300 actions."""
+    pytest.importorskip("clarabel")
+    cvxpy = pytest.importorskip("cvxpy")
+    g = np.random.default_rng(m)
+    x = g.standard_normal((300, 4)) / 2
+    w, tau = 0.3 * g.standard_normal((m, 4)), np.full(m, 0.4)
+    root = 0.3 * g.standard_normal((m, 4, 4))
+    policies, share = SafePolicies(x, w, root, tau), cvxpy.Variable(300, nonneg=True)
+    theta, middle, bound = cvxpy.Parameter(4), x.T @ share, 0
+    limits = [
+        w_j @ middle + cvxpy.norm(root_j @ middle) <= tau_j
+        for w_j, root_j, tau_j in zip(w, root, tau, strict=True)
+    ]
+    whole = cvxpy.Problem(cvxpy.Maximize(theta @ middle), [sum(share) == 1, *limits])
+    for coefficients in g.standard_normal((12, 4)):
+        pi = policies.best(coefficients)
+        mean, theta.value = pi @ x, coefficients
+        cost = [value(w_j, root_j, mean) for w_j, root_j in zip(w, root, strict=True)]
+        assert (cost <= tau + 1e-7).all()
+        assert pi.sum() == pytest.approx(1)
+        whole.solve(solver="CLARABEL", tol_gap_abs=1e-9, tol_gap_rel=1e-9)
+        assert coefficients @ mean == pytest.approx(whole.value, abs=1e-7)
+        bound += (cost > tau - 1e-6).any()
+    assert bound > 6
+    # an empty one is found empty, however few it began with
+    assert SafePolicies(x + 9, w, root, tau - 99).best(coefficients) is None

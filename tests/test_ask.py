@@ -63,6 +63,13 @@ def test_a_set_for_a_round_with_joint_draws():
     assert same_future(policy, twin)
 
 
+def test_points_that_are_no_set_name_the_argument():
+    policy, _, _ = prepared()
+    for points in ([[torch.nan]], torch.empty(0, 1)):
+        with pytest.raises(cb.CBanditError, match="actions: points must"):
+            policy.ask(actions=points)
+
+
 def test_a_round_on_a_box_of_a_policy_of_vectors():
     linear = cb.Linear(subgaussian=0.1)
     policy = cb.LCLUCB(

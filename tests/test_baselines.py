@@ -467,3 +467,19 @@ def test_a_dictionary_of_outcomes_without_noise(noise):
     found = policy.posterior().reward
     assert bool(found.std.isfinite().all())
     assert float((found.mean - torch.sin(3 * x[:, 0])).abs().max()) < 0.05
+
+
+@pytest.mark.parametrize("trials", [None, 3])
+def test_random_plays_the_tips_of_a_star(trials):
+    tips = torch.rand(*(trials or 1,), 5, 2, generator=torch.Generator().manual_seed(0))
+    star = cb.Star([0.0, 0.0], tips if trials else tips[0])
+    policy = cb.baselines.Random(star, costs=1, trials=trials, thresholds=0.5)
+    for _ in range(4):
+        choice = policy.ask()
+        assert torch.equal(choice.x, star.points(choice.index))
+        ones = torch.ones_like(choice.x[..., 0])
+        policy.tell(choice, reward=choice.x.sum(-1), cost=0.1 * ones)
+    assert policy.recommend().index is None
+    assert bool((policy.recommend().value >= choice.x.sum(-1)).all())
+    with pytest.raises(cb.CBanditError, match=r"design= \(2\) needs .* got Star"):
+        cb.baselines.Random(star, costs=1, trials=trials, design=2)

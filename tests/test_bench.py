@@ -25,6 +25,7 @@ import peers
 import report
 import round as rounds
 import streams
+import successors
 import trials
 
 SCRIPTS = Path(report.__file__).parent
@@ -45,6 +46,7 @@ NAMES = (
     "learning",
     "guarantees",
     "never_pulled",
+    "successors",
     "intervals",
     "contention",
     "peers",
@@ -574,6 +576,27 @@ class TestBeforeAfter:
         assert len(run.ms) == 2
 
 
+class TestSuccessors:
+    @pytest.mark.slow
+    def test_every_policy_is_printed_and_limits_are_kept(self, capsys):
+        successors.main(["--quick"])
+        text = capsys.readouterr().out
+        assert "SOME FAILED" not in text
+        for words in ("LC-LUCB", "ROFUL", "S-COLTS", "DOSS", "LoSBO", "RKHS tight"):
+            assert words in text
+
+    def test_problems_are_as_their_papers_say(self):
+        problem = successors.roful_problem(40, 0.05, 0.25)
+        tau = problem.thresholds
+        assert bool(((tau >= 0.05) & (tau <= 0.25)).all())
+        assert bool((problem.optimum(1) > 0).all())
+        f, safe = successors.kernel_functions(successors.QUICK)
+        at = f.gather(-1, safe.unsqueeze(-1)).squeeze(-1)
+        assert bool((at > 2 * successors.E).all())
+        # an average less a fifth of a deviation has become 0
+        torch.testing.assert_close(f.mean(-1), 0.2 * f.std(-1))
+
+
 class TestGuarantees:
     @pytest.mark.slow
     def test_every_rate_is_printed_and_none_is_above_its_claim(self, capsys):
@@ -587,7 +610,10 @@ class TestGuarantees:
             "counts",
             "delayed",
             "LC-LUCB",
+            "ROFUL",
+            "S-COLTS",
             "OPLB",
+            "LoSBO",
             "OPB, costs up to 100, Gaussian, stated range",
             "OPNLB, scale 50",
             "OPB's GP form",

@@ -150,6 +150,9 @@ def test_trials_that_can_afford_nothing_are_idle():
     policy.observe(index=rows, reward=rows.double(), cost=cost)
     choice = policy.ask()
     assert choice.idle.tolist() == choice.infeasible.tolist() == [True, False]
+    # its cost would be above the pace, and is not played
+    assert policy.budget["usd"].pace[0] < 0.3
+    assert policy.multiplier[0].tolist() == [0.0]
     nothing = torch.tensor([math.nan, 0.5], dtype=torch.float64)
     policy.tell(choice, reward=nothing, cost={"usd": nothing})
     assert policy.budget["usd"].spent.tolist() == [0.0, 0.5]

@@ -80,6 +80,10 @@ SIGNATURES = {
     "baselines.SGPUCB": "actions, *, reward, costs, explore=None, safe, rounds",
     "baselines.Random": "actions, *, reward=None, costs=0, feasible=False",
     "baselines.SafeLTS": "actions, *, reward, costs, safe, delta, alpha=None",
+    "baselines.ROFUL": "actions, *, reward, costs, safe, delta",
+    "baselines.SCOLTS": "actions, *, reward, costs, safe, delta",
+    "baselines.LoSBO": "actions, *, reward, costs, explore=None, safe, lipschitz, "
+    "noise_bound",
     "baselines.ADMMBO": "actions, *, reward, costs",
     "baselines.BanditOCO": "actions, *, costs, radius, step, dual_step",
     "baselines.BKB": "actions, *, reward, costs=None, explore=None",
@@ -211,6 +215,13 @@ POLICIES = {
     "baselines.StageOpt": (POINTS, BOTH | {"safe": 0, "rounds": 3}, GP_POLICY),
     "baselines.SGPUCB": (POINTS, BOTH | {"safe": 0, "rounds": 3}, GP_POLICY),
     "baselines.SafeLTS": (STAR, LINEAR, {}),
+    "baselines.ROFUL": (STAR, LINEAR, {}),
+    "baselines.SCOLTS": (STAR, LINEAR, {}),
+    "baselines.LoSBO": (
+        POINTS,
+        BOTH | {"safe": 0, "lipschitz": 2.0, "noise_bound": 0.1},
+        GP_POLICY,
+    ),
     "baselines.ADMMBO": (POINTS, {"reward": BELIEF, "costs": BELIEF}, GP_POLICY),
     "baselines.BanditOCO": (
         BOX,
@@ -630,6 +641,7 @@ EXPERIMENTS = {
     "pacchiano-hard-linear": [],
     "cbo-gpu-allocation": [],
     "routing": ["budget=", "beta=", "fade="],
+    "digits": ["sent=", "operations="],
 }
 
 

@@ -469,6 +469,17 @@ def test_multipliers_and_estimates_are_not_changed_in_place():
             policy.ask()
 
 
+def test_a_multiplier_with_a_move_of_its_own_begins_at_0():
+    class Two(cb.GPPolicy):  # score and move, and no constructor
+        score, move = Projected.score, Projected.move
+
+    ours, its = built(Two), built(Projected)
+    for _ in range(6):
+        assert torch.equal(told(ours, ours.ask()), told(its, its.ask()))
+    assert torch.equal(ours.multiplier, its.multiplier)
+    assert bool((ours.multiplier > 0).any())
+
+
 def test_a_function_that_lacks_a_multiplier_is_told_so():
     class Without(cb.GPPolicy):
         def score(self, t, phi):

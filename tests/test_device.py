@@ -173,6 +173,9 @@ CASES = {
     "StageOpt": (B.StageOpt, GRID, SEED | {"rounds": 4, "engine": "product"}),
     "SGP-UCB": (B.SGPUCB, GRID, SEED | {"rounds": 3}),
     "Safe-LTS": (B.SafeLTS, FAN, _safe(LINEAR)),
+    "ROFUL": (B.ROFUL, STAR, _safe(LINEAR, ORIGIN)),
+    "S-COLTS": (B.SCOLTS, STAR, _safe(LINEAR, ORIGIN)),
+    "LoSBO": (B.LoSBO, POINTS, SEED | {"lipschitz": 2.0, "noise_bound": 0.1}),
     "BKB": (B.BKB, GRID, {"reward": GP, "explore": UCB}),
     "BKB with costs": (B.BKB, GRID, _ckb(UCB)),
     "ADMMBO": (
@@ -202,6 +205,7 @@ LOOKS = {
     "OPB GP": 2,  # its programme, and what is drawn from the answer
     "SafeOpt": 2,  # how many actions are safe is the size of what follows
     "SafeOpt Lipschitz": 2,
+    "LoSBO": 2,
     "SGP-UCB": 2,
     "BKB": 4,  # its dictionary's size is drawn
     "BKB with costs": 7,  # and so are both of these

@@ -216,6 +216,17 @@ def test_thompson_sampling_inside(monkeypatch):
         policy.tell(choice, reward=reward, cost=cost)
 
 
+def test_rates_by_trial_and_cost():
+    """The step may be a number for each trial, and one for each cost of each."""
+    cost = torch.tensor([[0.3, 0.5], [1.0, -0.2], [0.4, 2.0]], dtype=torch.float64)
+    rate = torch.tensor([[0.1, 0.2], [0.3, 0.4], [0.0, 0.6]], dtype=torch.float64)
+    for given, each in ((rate, rate), (rate[:, 0], rate[:, :1])):
+        policy = epochs(2, TRIALS, epoch=2, psi="linear", rate=given)
+        for _ in range(2):
+            policy.tell(policy.ask(), reward=torch.zeros(TRIALS), cost=cost)
+        ref.close(policy.multiplier, (each * cost).clamp_min(0))
+
+
 def improvement(e):
     """A rule of a user's own: expected improvement on the best mean so far."""
     normal = torch.distributions.Normal(0.0, 1.0)
@@ -390,6 +401,8 @@ def test_bad_input():
     for given, message in (
         ({"psi": "linear"}, "rate is needed"),
         ({"rate": 0.5}, "rate goes with psi='linear'"),
+        ({"psi": "linear", "rate": -0.5}, "rate must not be negative"),
+        ({"psi": "linear", "rate": [0.1] * 5}, r"rate must .*\(5,\)"),
         ({"epoch": 0}, "epoch must be an int"),
         ({"inner": "rand"}, "inner must be"),
         ({"inner": "ts"}, "goes with explore=cb.TS"),

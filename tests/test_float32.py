@@ -117,3 +117,39 @@ def test_a_set_for_one_round_is_looked_at_too():
     policy = cb.GPUCB(cb.Finite([[0.0], [1.0]]), reward=belief, dtype="float32")
     with pytest.warns(RuntimeWarning, match=r"points: \d+ of 33"):
         policy.ask(actions=FAR.unsqueeze(-1))
+
+
+@pytest.mark.parametrize("engine", ["factor", "stream", "joint"])
+def test_limits_beside_a_large_level_are_judged_as_in_float64(engine):
+    """Costs of spread 0.01 around a million: float32 holds multiples of 0.06."""
+    points = cb.Finite(torch.linspace(0, 1, 40, dtype=F64).unsqueeze(-1))
+    belief = cb.GP(rbf(0.2), noise=0.01, standardize=True)
+    rows = torch.arange(0, 40, 4)
+
+    def cost(index):
+        return 1e6 + 0.01 * torch.sin(index / 4.0)
+
+    def played(dtype):
+        policy = cb.RPOL(
+            points,
+            reward=belief,
+            costs=belief,
+            thresholds=1e6 + 0.003,
+            engine=engine,
+            dtype=dtype,
+        )
+        policy.observe(index=rows, reward=rows.double(), cost=cost(rows.double()))
+        index = []
+        for _ in range(4):
+            choice = policy.ask(confidence=0.9)
+            assert not choice.infeasible
+            index.append(int(choice.index))
+            at = choice.index.double()
+            policy.tell(choice, reward=at, cost=cost(at))
+        return index, policy.recommend(0.9)
+
+    (wide, best), (narrow, found) = played("float64"), played("float32")
+    assert wide == narrow
+    assert int(best.index) == int(found.index)
+    assert float(found.probability) == pytest.approx(float(best.probability), abs=1e-3)
+    assert float(found.margin) == pytest.approx(float(best.margin), abs=1e-6)

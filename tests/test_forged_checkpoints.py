@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import warnings
 import zipfile
@@ -291,6 +292,39 @@ def test_a_wrong_file_is_told_what_it_is_not(name, tmp_path):
         "checkpoint'. Give a path that policy.save(path) or cb.simulate(..., "
         "checkpoint=path) has written; this one was kept as it is"
     )
+
+
+def test_a_path_that_is_no_file_is_not_read(tmp_path):
+    """A pipe or a device would never end, a folder or a long name has no bytes."""
+    path, journal = tmp_path / "state", tmp_path / "state.journal"
+    policy, _, _ = prepared()
+    policy.save(path)
+
+    def refused(words, *paths):
+        for odd in paths:
+            with pytest.raises(cb.CBanditError, match=words):
+                cb.load(odd)
+
+    os.mkfifo(tmp_path / "pipe")
+    refused("it is no file", tmp_path / "pipe", tmp_path, "/dev/zero")
+    refused("must be a path", "x" * 300, "\ud800", "a\0b")
+    os.mkfifo(journal)
+    refused("it is no file", path)
+    journal.unlink()
+    journal.symlink_to("/dev/zero")
+    refused("it is no file", path)
+    journal.unlink()
+    journal.symlink_to(journal)
+    refused("symbolic links", path)
+    journal.unlink()
+    with open(journal, "wb") as file:
+        file.truncate(1 << 42)
+    refused("larger than the memory", path)
+    journal.unlink()
+    journal.mkdir()
+    refused("it is no file", path)
+    with pytest.raises(cb.CheckpointError, match="it is no file"):
+        policy.save(path)
 
 
 def test_large_sets_are_loaded(tmp_path):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import pandas as pd
@@ -15,6 +16,7 @@ import pytest
 import torch
 from inside import Call
 from inside import checkpoint as files
+from inside import files as locks
 
 import cbandit as cb
 
@@ -273,6 +275,24 @@ def test_rounds_that_others_appended_are_not_lost(tmp_path):
     with pytest.raises(cb.CheckpointError, match="what others have saved"):
         three.save(path)
     assert cb.load(path).t == 2
+
+
+def test_a_journal_is_begun_before_others_may_append(tmp_path):
+    journal, policy = tmp_path / "state.journal", made(SETS["few"]())
+    os.mkfifo(journal)  # whoever writes to it waits for a reader
+    writer = threading.Thread(
+        target=policy.save, args=(tmp_path / "state",), kwargs={"append": True}
+    )
+    writer.start()
+    try:
+        while not (tmp_path / "state").exists():
+            time.sleep(0.001)
+        busy = locks.locked(tmp_path, 0.0, "busy")
+        with pytest.raises(cb.CBanditError, match="busy"), busy:
+            pass
+    finally:
+        journal.read_bytes()
+        writer.join()
 
 
 KILLED = """

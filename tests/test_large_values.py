@@ -73,6 +73,25 @@ def test_what_has_not_come_may_be_too_large():
     assert policy_of().ask().t == 1
 
 
+@pytest.mark.parametrize("gp", [cb.GP.default, cb.GP.linear])
+@pytest.mark.parametrize("dtype", LARGE)
+def test_contexts_too_large_to_square_leave_a_policy_that_works(gp, dtype):
+    """Taken, one would make every later score NaN."""
+    space = cb.Space(model=cb.Category("small", "large"), load=cb.Context(2))
+    policy = cb.GPUCB(space, reward=gp(space), dtype=dtype)
+    for value in LARGE[dtype]:
+        shown = {"load": [1.0, value]}
+        row = {"model": "small", **shown}
+        with pytest.raises(cb.CBanditError, match=r"context must be at most"):
+            policy.ask(context=shown)
+        with pytest.raises(cb.CBanditError, match=r"x must be (finite|at most)"):
+            policy.observe(params=[row], reward=[1.0])
+    for t in range(4):
+        choice = policy.ask(context={"load": [0.1 * t, 0.2]})
+        policy.tell(choice, reward=0.5 * t)
+    assert choice.t == 4
+
+
 @pytest.mark.parametrize("value", [1e200, -2e151])
 def test_tables_refuse_it_too(value):
     actions, zeros = cb.Finite(line(3)), torch.zeros(3, dtype=torch.float64)

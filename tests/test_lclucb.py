@@ -286,3 +286,119 @@ def test_a_star_around_numbers_that_float32_rounds():
         centre = [x + off for x in x0]
         with pytest.raises(cb.CBanditError, match="safe action as its centre"):
             cb.LCLUCB(cb.Star(centre, torch.eye(3)), dtype=dtype, **common)
+
+
+def taught(kind, seed=4):
+    """A policy after 20 rounds on segments of several lengths, and its estimates."""
+    x = torch.cat([0.7 * unit(6, 4, seed=5), unit(6, 4, seed=6)])
+    theta, mu = unit(4, seed=7), unit(2, 4, seed=8)
+    lin = cb.Linear(0.1, norm=1.0, length=1.0)
+    policy = kind(
+        cb.Star(torch.zeros(4), x),
+        reward=lin,
+        costs=[lin, lin],
+        safe=cb.Safe(x=torch.zeros(4)),
+        thresholds=[0.3, 0.4],
+        trials=3,
+        seed=seed,
+    )
+    play(policy, theta, mu, 20)
+    ridge = settled(policy).seen
+    sigma = ridge.system[0][:, 0].numpy()
+    beta = [width(20, 4, delta) for delta in (0.1, 0.05, 0.05)]
+    return policy, x.numpy(), ridge.solved[0].numpy(), sigma, np.array(beta)
+
+
+def furthest(cost, tau):
+    """How far along each segment costs ``(m, K)`` at the tips stay within ``tau``."""
+    with np.errstate(divide="ignore"):
+        share = np.where(cost > tau[:, None], tau[:, None] / cost, 1.0)
+    return share.min(0)
+
+
+def test_roful_goes_along_the_optimistic_direction_as_far_as_is_safe():
+    policy, x, w, sigma, beta = taught(cb.baselines.ROFUL)
+    tau, choice = np.array([0.3, 0.4]), policy.ask()
+    for i in range(3):
+        norm = np.sqrt((x @ np.linalg.inv(sigma[i]) * x).sum(-1))
+        mean, wide = w[i] @ x.T, beta[:, None] * norm
+        far = furthest((mean - wide)[1:], tau)
+        value = far * (mean + wide)[0]
+        k = int(value.argmax())
+        tilde = far[k] * x[k]
+        safe = furthest((mean + wide)[1:], tau)[k] / far[k]
+        gamma = max(min(tau.min() / np.linalg.norm(tilde), 1.0), min(safe, 1.0))
+        np.testing.assert_allclose(choice.x[i].numpy(), gamma * tilde, rtol=1e-9)
+        assert int(choice.index[i]) == k
+
+
+def test_roful_needs_no_data_within_the_norm():
+    policy = taught(cb.baselines.ROFUL)[0]
+    fresh = cb.baselines.ROFUL(
+        policy.actions,
+        reward=cb.Linear(10.0),
+        costs=cb.Linear(10.0, norm=2.0),
+        safe=cb.Safe(x=torch.zeros(4)),
+        thresholds=0.3,
+    )
+    # nothing is known, and the width at a tip of length 1 is far above tau
+    assert float(fresh.ask().x.norm()) == pytest.approx(0.15)
+
+
+def test_s_colts_plays_the_best_for_its_draw_scaled_back():
+    tau, tried = np.array([0.3, 0.4]), set()
+    for seed in range(6):
+        policy, x, w, sigma, beta = taught(cb.baselines.SCOLTS, seed)
+        twin = copy.deepcopy(policy)
+        choice, zeta = policy.ask(), streams_of(twin).normal(4).numpy()
+        for i in range(3):
+            lower = np.linalg.cholesky(sigma[i])
+            norm = np.linalg.norm(np.linalg.solve(lower, x.T), axis=0)
+            mean, wide = w[i] @ x.T, beta[:, None] * norm
+            moved = beta[:, None] * (x @ np.linalg.solve(lower.T, zeta[i]))
+            far = furthest((mean - moved)[1:], tau)
+            value = far * (mean + moved)[0]
+            k = int(value.argmax())
+            rho = min(1.0, furthest((mean + wide)[1:], tau)[k] / far[k])
+            best = rho * far[k] * x[k] if value[k] > 0 else 0 * x[k]
+            np.testing.assert_allclose(choice.x[i].numpy(), best, rtol=1e-9, atol=1e-12)
+            tried.add(k)
+    assert len(tried) > 3
+
+
+@pytest.mark.parametrize("kind", [cb.baselines.ROFUL, cb.baselines.SCOLTS])
+def test_directions_keep_their_limits(kind):
+    problem = cb.problems.pacchiano_sphere(3, trials=100, noise=0.01, rays=20)
+    lin = cb.Linear(0.1, length=1.0)
+    policy = kind(
+        problem.actions,
+        reward=lin,
+        costs=lin,
+        safe=cb.Safe(x=torch.zeros(3)),
+        thresholds=problem.thresholds,
+        delta=0.01,
+        trials=100,
+    )
+    run = cb.simulate(policy, problem, 300, progress=False)
+    # more than 4 of 100 runs at a rate of 0.01: 0.3 % (a binomial's tail)
+    assert int((run.rounds_in_violation[:, -1] > 0).sum()) <= 4
+    assert float(run.regret[:, -1].mean()) < 0.7 * 300 * float(
+        problem.optimum(1).mean()
+    )
+
+
+@pytest.mark.parametrize("kind", [cb.baselines.ROFUL, cb.baselines.SCOLTS])
+def test_directions_take_stars_around_the_origin_only(kind):
+    lin = cb.Linear(0.1)
+    both = {"reward": lin, "costs": lin, "thresholds": 0.5}
+    points = cb.Finite(torch.eye(3).double() * torch.tensor([[0.0], [1.0], [1.0]]))
+    with pytest.raises(cb.CBanditError, match="Star around 0"):
+        kind(points, safe=cb.Safe(index=0), **both)
+    star = cb.Star([0.1, 0.0], [[1.0, 0.0]])
+    with pytest.raises(cb.CBanditError, match="Star around 0"):
+        kind(star, safe=cb.Safe(x=[0.1, 0.0], reward=0.0, cost=0.0), **both)
+    policy = kind(cb.Star([0.0, 0.0], [[1.0, 0.0]]), safe=cb.Safe(x=[0.0, 0.0]), **both)
+    with pytest.raises(cb.CBanditError, match="must be a Star"):
+        policy.ask(actions=cb.Finite([[0.0, 0.0], [0.0, 1.0]]))
+    wider = cb.Star([0.0, 0.0], [[-1.0, 0.0], [0.0, 1.0]])
+    assert policy.ask(actions=wider).x.shape == (2,)

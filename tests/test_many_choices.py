@@ -68,6 +68,36 @@ def test_contexts_are_one_or_one_each(trials):
         policy_on(SPACE, trials=trials).ask(n=4, context=each)
 
 
+@pytest.mark.parametrize("trials", [None, 3])
+def test_contexts_by_name_have_one_axis_more(trials):
+    space = cb.Space(
+        model=cb.Category("a", "b"),
+        prompt=cb.Context(2),
+        load=cb.Context(cb.Float(0, 40)),
+        region=cb.Context(cb.Category("eu", "us")),
+    )
+    shown = {"prompt": [[1.0, 2.0], [3.0, 4.0]], "load": [[5.0], [6.0]]}
+    choices = policy_on(space, trials=trials).ask(
+        n=2, context={**shown, "region": "us"}
+    )
+    for i, choice in enumerate(choices):
+        for params in [choice.params] if trials is None else choice.params:
+            assert params["prompt"] == shown["prompt"][i]
+            assert (params["load"], params["region"]) == (shown["load"][i][0], "us")
+    with pytest.raises(cb.CBanditError, match="n = 4 choices, or 4 of them; got 2"):
+        policy_on(space, trials=trials).ask(n=4, context={**shown, "region": "us"})
+
+
+@pytest.mark.parametrize("region", [["eu", "us"], [["eu"], ["us"]]])
+def test_names_are_contexts_of_several_choices(region):
+    space = cb.Space(
+        model=cb.Category("a", "b"), region=cb.Context(cb.Category("eu", "us"))
+    )
+    choices = policy_on(space).ask(n=2, context=region)
+    assert [choice.params["region"] for choice in choices] == ["eu", "us"]
+    assert policy_on(space).ask(context=["us"]).params["region"] == "us"
+
+
 def test_a_failure_changes_nothing():
     policy = policy_on(GRID, horizon=5)
     twin = policy_on(GRID, horizon=5)

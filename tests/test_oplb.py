@@ -137,6 +137,42 @@ def test_opnlb_is_its_programmes():
     assert len(inside[0]) < 6
 
 
+def test_opnlb_is_optimistic_among_a_part_of_its_arms():
+    # pairs of choice and context, a stretch of four arms each
+    g = torch.Generator().manual_seed(3)
+    k, n, tau = 4, 5, 0.4
+    f, h = (torch.rand(size, n * k, generator=g).double() for size in (9, 5))
+    h[:, ::k] = 0.1
+    f[:, ::k] = 0.0
+    policy = cb.OPNLB(
+        cb.Finite(torch.arange(n * k).double().unsqueeze(-1)),
+        reward=cb.FiniteClass(f),
+        costs=cb.FiniteClass(h),
+        safe=cb.Safe(index=0, reward=0.0, cost=0.1),
+        thresholds=tau,
+        largest=1.0,
+    )
+    alpha = 1 / (tau - 0.1)
+    for z in range(n):
+        among = [0, *range(z * k + (z == 0), z * k + k)]
+        choice = policy.ask(among=among)
+        on = f[:, among].numpy(), h[:, among].numpy()
+        best = max(
+            programme(theta + alpha * (a - b), on[1], [tau] * len(h))
+            for theta in on[0]
+            for a in on[1]
+            for b in on[1]
+        )
+        pi = np.zeros(n * k)
+        drawn = choice.distribution
+        np.add.at(pi, drawn.index.numpy(), drawn.probability.numpy())
+        pi = pi[among]
+        assert pi.sum() == pytest.approx(1)
+        gaps = [pi @ (a - b) for a in on[1] for b in on[1]]
+        value = max(pi @ v for v in on[0]) + alpha * max(gaps)
+        assert value == pytest.approx(best, abs=1e-9)
+
+
 def test_opnlbs_radius_follows_the_noise():
     """At 50 times the scale all is as at scale 1; the unscaled radius excluded more."""
     k, rounds, r = 5, 80, 0.05

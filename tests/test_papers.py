@@ -31,6 +31,7 @@ NAMES = (
     "guo-delayed",
     "guo-nonstationary",
     "cbo-gpu-allocation",
+    "digits",
 )
 
 

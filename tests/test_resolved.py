@@ -367,6 +367,21 @@ def test_a_stream_of_contexts_spends_the_limit(explore):
     assert bool((torch.stack(rewards).mean(0) > 0.50).all())
 
 
+def test_a_window_of_few_contexts_is_solved_over_once_it_is_full():
+    actions, generator = space(), torch.Generator().manual_seed(0)
+    gp = cb.GP.linear(actions)
+    policy = cb.CKB(actions, reward=gp, costs=gp, thresholds=0.6, price_window=4)
+    before = []
+    for _ in range(12):
+        before.append(policy.multiplier.item())
+        choice = policy.ask(context=request(generator, False, None))
+        reward, cost = outcome(choice.x, generator, 0.05)
+        policy.tell(choice, reward=reward, cost=cost)
+    used = policy.history()["multiplier1"].to_list()
+    assert used[:3] == before[:3]  # steps are made between rounds
+    assert sum(a != b for a, b in zip(used[3:], before[3:], strict=True)) > 5
+
+
 @pytest.mark.filterwarnings("ignore:.*lies far outside")
 def test_with_nothing_set_a_short_bent_stream_keeps_the_limit():
     """Costs are heavy-tailed and not linear: by lower bounds it would spend 1.15.

@@ -1,4 +1,4 @@
-"""Requests to language models, and the router that their data come with."""
+"""Requests to language models, with the router of their data; pictures of digits."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 import torch
-from inside import PRICES, ParetoRouter, requests
+from inside import PRICES, ParetoRouter, pictures, requests
 
 import cbandit as cb
-from cbandit.problems import Contexts, routing
+from cbandit.problems import Contexts, digits, routing
 
 
 def test_rows_that_come_first_are_shuffled_by_themselves():
@@ -102,3 +102,24 @@ def test_the_router_chooses_what_its_package_chooses():
             taken.add(name)
     assert taken == {"0", "1", "2"}
     assert problem.actions.size == 3
+
+
+def test_the_pictures_are_those_of_scikit_learn():
+    data = pytest.importorskip("sklearn.datasets").load_digits()
+    played = torch.as_tensor(data.images[898:])
+    guess, right, costs = pictures()
+    whole = (played > 0).sum((1, 2)).double()
+    small = played.view(-1, 4, 2, 4, 2).sum((2, 4)).gt(0).sum((1, 2)).double()
+    sent = torch.stack([0 * whole, small, whole, whole], -1)
+    products = sent * torch.tensor([0.0, 10.0, 10.0, 898.0])
+    assert torch.equal(costs, torch.stack([sent, products], 1))
+    assert torch.allclose(guess.sum(-1), torch.ones(899).double())
+    digit = torch.as_tensor(data.target[898:])
+    device, *others = right.mean(0).tolist()  # sharper eyes read better
+    assert device == float((guess.argmax(-1) == digit).double().mean())
+    assert device < others[0] < others[1] < others[2]
+    problem = digits(sent=15.0)
+    assert problem.thresholds == {"sent": 15.0, "operations": 1e4}
+    assert problem.fixed.reward < problem.linear.reward < problem.each_row.reward
+    limits = torch.tensor([15.0, 1e4]).double()
+    assert bool((problem.linear.costs <= limits * (1 + 1e-9)).all())

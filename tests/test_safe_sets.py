@@ -121,6 +121,37 @@ class Stage(Growing):
         return only(sorted(self.safe), ucb)
 
 
+class Los(Growing):
+    """Safe by readings of costs, ``y + E + Lip d <= 0``; bands only guide."""
+
+    noise_bound = 0.3
+
+    def ask(self):
+        mean, w, _ = self.bounds()
+        mean = np.broadcast_to(mean, (self.m + 1, N))
+        low, high, y = mean - w, mean + w, np.array(self.y)
+        grown, costs = [], range(1, self.m + 1)
+        for j in costs:
+            reach = [
+                y[s, j] + self.noise_bound + self.lip[j - 1] * self.d[i]
+                for s, i in enumerate(self.at)
+            ]
+            grown.append(np.min([np.full(N, np.inf), *reach], 0) <= 0)
+        safe = sorted({*np.flatnonzero(np.all(grown, 0)), *self.seed})
+        unsafe = [x for x in range(N) if x not in safe]
+        expanders = [
+            x
+            for x in safe
+            if all(
+                any(low[j, x] + self.lip[j - 1] * self.d[x, z] <= 0 for z in unsafe)
+                for j in costs
+            )
+        ]
+        best = max(low[0, x] for x in safe)
+        both = {*expanders, *(x for x in safe if high[0, x] >= best)}
+        return only(sorted(both), (2 * w)[None].max(0))
+
+
 LIP = {1: [3.0], 3: [3.0, 4.0, 5.0]}
 
 
@@ -129,6 +160,11 @@ def build(name, m, trials, lipschitz=None, **more):
         "CONFIG": {},
         "SGPUCB": {"safe": 12, "rounds": 0},
         "SafeOpt": {"safe": 12, "lipschitz": lipschitz},
+        "LoSBO": {
+            "safe": 12,
+            "lipschitz": lipschitz,
+            "noise_bound": Los.noise_bound,
+        },
         "StageOpt": {
             "safe": 12,
             "lipschitz": lipschitz,
@@ -147,9 +183,13 @@ def build(name, m, trials, lipschitz=None, **more):
 
 
 def dense(name, m, lipschitz):
-    model = {"CONFIG": Config, "SGPUCB": Sgp, "SafeOpt": Safe, "StageOpt": Stage}[
-        name
-    ]()
+    model = {
+        "CONFIG": Config,
+        "SGPUCB": Sgp,
+        "SafeOpt": Safe,
+        "LoSBO": Los,
+        "StageOpt": Stage,
+    }[name]()
     if isinstance(model, Growing):
         model.start([12], lipschitz, m)
     else:
@@ -165,6 +205,7 @@ def dense(name, m, lipschitz):
         ("SGPUCB", False),
         ("SafeOpt", True),
         ("SafeOpt", False),
+        ("LoSBO", True),
         ("StageOpt", True),
         ("StageOpt", False),
     ],
@@ -187,11 +228,11 @@ def test_made_up_observations_on_other_engines(engine):
     follow(dense("SafeOpt", 2, None), played[:, 0], truth[0], noises[:, 0])
 
 
-@pytest.mark.parametrize("name", ["CONFIG", "SGPUCB", "SafeOpt", "StageOpt"])
+@pytest.mark.parametrize("name", ["CONFIG", "SGPUCB", "SafeOpt", "LoSBO", "StageOpt"])
 def test_a_batch_is_its_trials(name):
     truth, noises = functions(4, 2, seed=3), noise(4, 2, 60)
     more = {"rounds": 7} if name == "SGPUCB" else {}
-    if name in ("SafeOpt", "StageOpt"):
+    if name in ("SafeOpt", "LoSBO", "StageOpt"):
         more = {
             "lipschitz": torch.tensor([[2.0, 3.0]] * 4) * torch.arange(1, 5)[:, None]
         }
@@ -290,9 +331,9 @@ def test_config_says_infeasible_where_it_is():
     assert played[-1, 0] <= 2
 
 
-@pytest.mark.parametrize("name", ["SGPUCB", "SafeOpt", "StageOpt"])
+@pytest.mark.parametrize("name", ["SGPUCB", "SafeOpt", "LoSBO", "StageOpt"])
 def test_among_without_a_safe_action_is_a_flag(name):
-    policy = build(name, 1, 2)
+    policy = build(name, 1, 2, 1.0 if name == "LoSBO" else None)
     among = torch.zeros(2, N, dtype=torch.bool)
     among[0, 12:14] = among[1, :3] = True
     choice = policy.ask(among=among)
@@ -357,13 +398,15 @@ def test_goes_on_from_a_checkpoint(tmp_path):
     np.testing.assert_array_equal(played, expected)
 
 
-@pytest.mark.parametrize("name", ["CONFIG", "SGPUCB", "SafeOpt", "StageOpt"])
+@pytest.mark.parametrize("name", ["CONFIG", "SGPUCB", "SafeOpt", "LoSBO", "StageOpt"])
 def test_learned_beliefs_feedback_apart_and_in_some_trials(name):
     actions = cb.Finite(X)
     gp = cb.GP.default(actions)
     own = {} if name == "CONFIG" else {"safe": torch.tensor([12, 13])}
     if name in ("SGPUCB", "StageOpt"):
         own["rounds"] = 4
+    if name == "LoSBO":
+        own |= {"lipschitz": 1.0, "noise_bound": 0.1}
     policy = getattr(cb.baselines, name)(
         actions,
         reward=gp,
@@ -376,7 +419,7 @@ def test_learned_beliefs_feedback_apart_and_in_some_trials(name):
     )
     rng = np.random.default_rng(0)
     for t in range(25):
-        first = name != "CONFIG" and t == (4 if name == "SGPUCB" else 0)
+        first = name not in ("CONFIG", "LoSBO") and t == (4 if name == "SGPUCB" else 0)
         with pytest.warns(UserWarning, match="seen 5") if first else nullcontext():
             choice = policy.ask()
         policy.tell(choice, reward=rng.standard_normal(2))

@@ -38,6 +38,79 @@ def test_lipschitz_growth_and_expanders_by_hand():
     assert policy.safe.tolist() == [True, True, True, True, False]
 
 
+def test_readings_and_a_lipschitz_constant_by_hand():
+    policy = on_a_line(
+        cb.baselines.LoSBO, lipschitz=1.0, noise_bound=0.25, thresholds=2.5
+    )
+    seed_only = [True, False, False, False, False]
+    choice = policy.ask()  # the belief, -1 <= cost <= 1, says nothing of safety
+    assert (policy.safe.tolist(), choice.index.item()) == (seed_only, 0)
+    # at most 0.5 at arm 0, so at most 2.5 at arm 2: the limit
+    policy.tell(choice, reward=0.0, cost=0.25)
+    choice = policy.ask()
+    assert policy.safe.tolist() == [True, True, True, False, False]
+    # the belief would let both reach arm 3; arm 0 cannot: 2.25 < 3
+    assert choice.index.item() == 1
+    # a second reading of arm 0 does not undo what the first has shown
+    policy.tell(choice, reward=0.0, cost=2.6)
+    policy.observe(index=[0, 4], reward=[0.0, 0.0], cost=[9.0, 1.3])
+    policy.ask()
+    # data from before show arm 4, and arm 3 from there: 1.55 + 1 > 2.5
+    assert policy.safe.tolist() == [True, True, True, False, True]
+
+
+def test_no_limit_is_exceeded_whatever_the_belief():
+    """Noise within the bound, a true Lipschitz constant: not one round of 50 x 30."""
+    rng = np.random.default_rng(3)
+    trials, e, x = 50, 0.2, X.numpy()[:, 0]
+    rise = np.cumsum(rng.uniform(-4, 4, (trials, 2, N)) * np.diff(x, prepend=0), -1)
+    truth = torch.tensor(1000 * rise)  # at most 4000 a unit
+    tau = truth[:, 1].amin(-1) + 0.5 * (truth[:, 1].amax(-1) - truth[:, 1].amin(-1))
+    policy = cb.baselines.LoSBO(
+        cb.Finite(X),
+        reward=cb.GP.default(cb.Finite(X)),
+        costs=cb.GP(rbf(5.0), noise=1e-4, standardize=True),
+        safe=truth[:, 1].argmin(-1),
+        lipschitz=4000.0,
+        noise_bound=1000 * e,
+        thresholds=tau.unsqueeze(-1),
+        trials=trials,
+    )
+    went = set()
+    for _ in range(30):
+        choice = policy.ask()
+        y = truth.gather(-1, choice.index.view(-1, 1, 1).expand(-1, 2, 1))[..., 0]
+        assert bool((y[:, 1] <= tau).all())
+        y = y + torch.tensor(1000 * rng.uniform(-e, e, (trials, 2)))
+        policy.tell(choice, reward=y[:, 0], cost=y[:, 1])
+        went |= set(choice.index.tolist())
+    assert len(went) > 20
+
+
+def test_losbo_does_the_same_in_other_units():
+    def played(unit):
+        policy = cb.baselines.LoSBO(
+            cb.Finite(X),
+            reward=cb.GP(rbf(), noise=0.01, standardize=True),
+            costs=cb.GP(rbf(), noise=0.01, standardize=True),
+            safe=12,
+            lipschitz=3.0 * unit,
+            noise_bound=0.1 * unit,
+            thresholds=unit,
+        )
+        went = []
+        for _ in range(25):
+            choice = policy.ask()
+            at = float(X[choice.index])
+            policy.tell(choice, reward=at, cost=unit * (2 * at - 0.8) ** 2)
+            went.append(choice.index.item())
+        return went, policy.safe.sum().item()
+
+    (went, safe), other = played(1.0), played(1024.0)
+    assert (went, safe) == other
+    assert 3 < len(set(went)) <= safe < N
+
+
 def test_costs_are_intersected():
     policy = on_a_line(
         cb.baselines.SafeOpt,

@@ -472,6 +472,13 @@ def test_limits_in_words_say_what_is_wrong_with_them(text, advice):
     assert advice in said
 
 
+def test_a_limit_by_name_that_is_no_number_is_named():
+    actions = cb.ProductGrid([torch.arange(3.0)])
+    goal = {"reward": cb.GP.default(actions), "costs": {"a": cb.GP.default(actions)}}
+    with pytest.raises(cb.CBanditError, match=r"thresholds\['a'\] must .*got NoneType"):
+        cb.RPOL(actions, **goal, thresholds={"a": None})
+
+
 def test_feedback_that_names_no_cost():
     ours, plain = pair("RPOL")
     choice, its = ours.ask(), plain.ask()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gpytorch
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -112,6 +113,8 @@ def test_the_default_on_a_grid_is_a_product_that_the_product_engine_takes():
     np.testing.assert_allclose(found.mean, mean, atol=1e-9)
     np.testing.assert_allclose(found.std, std, atol=1e-9)
     few = asked.posterior(params=[ONE, {**ONE, "codec": None}]).reward
+    one = asked.posterior(params=ONE).reward
+    assert torch.equal(one.mean, asked.posterior(params=[ONE]).reward.mean)
     rows = GRID.index(GRID.names.points([ONE, {**ONE, "codec": None}]))
     np.testing.assert_allclose(few.mean, mean[rows], atol=1e-9)
 
@@ -194,6 +197,17 @@ def test_a_search_spreads_over_logarithms():
     asked.refit()
     assert abs(np.log10(asked.recommend().params["rate"]) + 4) < 0.3
     assert abs(np.log10(asked.ask().params["rate"]) + 4) < 0.5
+
+
+def test_what_is_no_list_of_dicts_is_refused():
+    space = cb.Space(threads=cb.Int(1, 4))
+    policy = cb.GPUCB(space, reward=cb.GP.default(space))
+    itself = []
+    itself.append(itself)
+    with pytest.raises(cb.CBanditError, match="among must be a number, array or"):
+        policy.ask(among=itself)
+    with pytest.raises(cb.CBanditError, match="params must be a dict of threads"):
+        policy.observe(params=pd.Series({"threads": 3}), reward=1.0)
 
 
 def test_among_by_name():

@@ -14,6 +14,8 @@ import cbandit as cb
 MAKERS = {
     "LC-LUCB": lambda trials: linear_policy(cb.LCLUCB, trials),
     "Safe-LTS": lambda trials: linear_policy(cb.baselines.SafeLTS, trials),
+    "ROFUL": lambda trials: linear_policy(cb.baselines.ROFUL, trials),
+    "S-COLTS": lambda trials: linear_policy(cb.baselines.SCOLTS, trials),
     "OPLB": lambda trials: linear_policy(cb.OPLB, trials, solver="l1"),
     "OPB": count_policy,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import sys
 import tomllib
@@ -12,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from inside import draw_panels
 from terminal import call, complaint
 
 import cbandit as cb
@@ -163,6 +165,14 @@ class TestCommands:
         assert call(capsys, "run", "study.toml", *few)[0] == 0
         rows = pd.read_parquet("results/study/rounds.parquet")
         assert set(rows.slow.dropna()) <= {0.0, 1.0}
+        late = np.random.default_rng(0).random(len(data)) < 0.3
+        data.assign(slow=late).to_csv("data.csv", index=False)
+        for options in ([], INIT):
+            named = ["init", "data.csv", *options, "--out", f"{len(options)}.toml"]
+            code, said, _ = call(capsys, *named)
+            assert code == 0
+            since = ", since the outcomes are named" if options else ""
+            assert f"slow: taken as a knob{since}; if it was measured, take" in said
 
     def test_what_init_guesses(self, capsys, data):
         assert call(capsys, "init", "data.csv", "--out", "s.toml")[0] == 0
@@ -214,6 +224,44 @@ class TestCommands:
         assert words in line, line
         assert "study.toml" in line
         assert not Path("results").exists()
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            'x\n[policies.P]\ntype = "evil:f"\n#',
+            "x\r[problem]",
+            "x\x7f",
+            "x\u2028y",
+            'x"y\\',
+        ],
+    )
+    def test_a_table_writes_no_lines_of_its_own(self, capsys, data, text):
+        """Neither names nor cells, however they break lines, are more than comments."""
+        odd = [text, "b"] * 30
+        odd = data.rename(columns={"memory": text}).assign(codec=odd)
+        odd.to_csv("data.csv", index=False, quoting=csv.QUOTE_NONNUMERIC)
+        assert call(capsys, "init", "data.csv", *INIT)[0] == 0
+        study = tomllib.loads(Path("study.toml").read_bytes().decode())
+        assert list(study["policies"]) == ["CKB", "RPOL", "CONFIG", "Random", "LogCEI"]
+        assert study["problem"]["knobs"] == ["threads", text, "codec"]
+        few = ["--trials", 1, "--horizon", 2, "--policies", "Random"]
+        assert call(capsys, "run", "study.toml", "--out", "out", *few)[0] == 0
+        assert call(capsys, "plot", "out")[0] == 0
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("a,b\n" + "x" * 200_000 + ",1\n", "field larger than field limit"),
+            ("a, a,b\n1,2,3\n", "has several columns 'a'"),
+            ("a,b\n1,2\n1,2,3,4\n", "Expected 2 fields in line 3, saw 4"),
+            (",".join(map(str, range(999))) + "\n1\n", "has 999 columns"),
+        ],
+    )
+    def test_odd_tables_are_refused_in_one_line(self, capsys, data, text, words):
+        Path("data.csv").write_text(text)
+        line = complaint(capsys, "init", "data.csv")
+        assert words in line
+        assert line.count("\n") == 1
 
     def test_init_asks_for_a_limit_that_it_cannot_guess(self, capsys, data):
         few = data[["threads", "codec", "speed"]]
@@ -459,6 +507,14 @@ class TestMessy:
         last = rows[rows.t == 10].set_index("trial").regret
         by_hand = 10 * best - rows.groupby("trial").true_reward.sum()
         assert last.to_numpy() == pytest.approx(by_hand.to_numpy())
+        # costs of several units are drawn together as multiples of their limits
+        panels = draw_panels([Path("results/study")] * 2).axes
+        assert panels[0].get_title("left") == "Regret in throughput"
+        assert [panel.get_ylabel() for panel in panels[1:3]] == [
+            "limits;\nless is better"
+        ] * 2
+        last = rows[rows.t == 10].hard_violation_relative.mean()
+        assert panels[2].get_lines()[0].get_ydata()[-1] == pytest.approx(last)
 
     def test_named_outcomes_make_the_others_knobs(self, capsys, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
@@ -510,6 +566,10 @@ class TestMessy:
                 ["--maximise", "latency", "--limit", "latency <= 3"],
                 "give the table a copy of it with another name",
             ),
+            (
+                ["--limit", "latency <= 3", "--limit", "latency >= 1"],
+                "latency has two limits: give the table a copy of it with another name",
+            ),
             (["--maximise", "size", "--minimise", "latency"], "give one of them"),
             (["--context", "day"], "there is no column day; there are run_id"),
             (["a,b\n"], "has a head and no rows"),
@@ -532,6 +592,17 @@ class TestMessy:
         assert words in line
         assert line.count("\n") == 1
         assert not Path("study.toml").exists()
+
+    def test_files_that_are_no_table_or_no_study(self, capsys, messy):
+        line = complaint(capsys, "init", "none.csv")
+        assert line == "Error: none.csv cannot be read: No such file or directory\n"
+        Path("messy.csv").write_text("a,b\n1,2\n1,2,3\n")
+        line = complaint(capsys, "init", "messy.csv")
+        assert line.count("\n") == 1
+        assert "unpacked" not in line
+        assert line.endswith("Expected 2 fields in line 3, saw 3\n")
+        line = complaint(capsys, "run", "messy.csv")
+        assert line.endswith(": cbandit init messy.csv writes a study of a table\n")
 
 
 OWN = """

@@ -161,9 +161,9 @@ def test_numbers_may_differ_from_trial_to_trial():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fade", [None, 0.997])
-def test_forty_thousand_rounds_are_a_dense_solve(fade):
+def test_a_hundred_thousand_rounds_are_a_dense_solve(fade):
     """Told to the engine one by one, as a policy does; 1e-9 of a spread."""
-    stream = Stream(40_000, functions=1, trials=1)
+    stream = Stream(100_000, functions=1, trials=1)
     engine = engine_of(SPACE, fade=fade, trials=1, functions=1)
     y = (stream.y - stream.y.mean(0)) / stream.y.std(0, ddof=1)
     stream.y = y
@@ -175,7 +175,7 @@ def test_forty_thousand_rounds_are_a_dense_solve(fade):
         )
     at = Stream(40, trials=1, seed=9).x[:, 0]
     mean, var = engine.history.at(torch.from_numpy(at))
-    wanted, std, _ = dense(stream, at, 40_000, noise=1.0, fade=fade or 1.0)
+    wanted, std, _ = dense(stream, at, 100_000, noise=1.0, fade=fade or 1.0)
     assert np.abs(mean[0].numpy() - wanted).max() < 1e-9
     assert np.abs(var[0].sqrt().numpy() - std[0]).max() < 1e-9
 
@@ -232,15 +232,20 @@ def test_draws_have_the_posterior_moments(fade):
     assert float(both.abs().max()) < 5.0 / math.sqrt(2000)  # independent
 
 
-@pytest.mark.parametrize("space", [SPACE, cb.Box([0.0, 0.0], [2.0, 1.0])], ids=str)
+OPEN = cb.Space(model=cb.Category("a", "b"), prompt=cb.Context(2)).domain
+
+
+@pytest.mark.parametrize(
+    "space", [SPACE, cb.Box([0.0, 0.0], [2.0, 1.0]), OPEN], ids=str
+)
 def test_random_features_are_near_the_default_kernel(space):
     """Each entry is a mean of 10^4 waves within [-1, 1]: Hoeffding, 10^-6 in all."""
     kernel = cb.GP.linear(space, features=20_000).kernel
     low, high = space.extent()
     draw = torch.rand(30, space.dim, generator=torch.Generator().manual_seed(0))
     x = low + (high - low) * draw.double()
-    if space is SPACE:
-        x[:, 2] = x[:, 2].round()
+    x[:, kernel.categories] = x[:, kernel.categories].round()
+    x[:, kernel.numbers[-1]] *= 1.5 if space is OPEN else 1.0  # it has no bounds
     default = Covariance.of(
         cb.GP.default(space).kernel, space, cb.GP.default(space).unit
     )
@@ -266,7 +271,28 @@ def test_random_features_are_a_dense_solve(options):
     assert off(beliefs, stream, 150, fade, features=features) < 1e-10
 
 
-def test_numbers_without_bounds_are_standardised_by_what_was_seen():
+def test_random_features_of_a_context_without_bounds():
+    belief = cb.GP.linear(CONTEXTS, features=60, noise=0.1)
+    policy = cb.GPUCB(CONTEXTS, reward=belief)
+    told = torch.randn(40, 4, generator=torch.Generator().manual_seed(3)).double()
+    for row in told:
+        choice = policy.ask(context=row)
+        policy.tell(choice, reward=float(row[0]) * (choice.index + 1))
+    kernel, frame = belief.kernel, policy.history()
+    y = torch.tensor(frame["reward"].to_numpy())
+    models = torch.tensor([["a", "b", "c"].index(m) for m in frame["model"]])
+    x = torch.cat([told, models.double().unsqueeze(-1)], -1)
+    at = torch.cat([told[:3], torch.zeros(3, 1).double()], -1)
+    h, new = kernel.features(x), kernel.features(at)
+    z = (y - y.mean()) / y.std()
+    inner = h @ h.mT + 0.1 * torch.eye(40, dtype=F64)
+    mean = y.mean() + y.std() * (new @ h.mT @ torch.linalg.solve(inner, z))
+    shown = [{"model": "a", "prompt": row.tolist()} for row in told[:3]]
+    assert torch.allclose(policy.posterior(params=shown).reward.mean, mean, rtol=1e-9)
+
+
+@pytest.mark.parametrize("constant", [1.0, 9.0])
+def test_numbers_without_bounds_are_standardised_by_what_was_seen(constant):
     """By the first 4, 8, 16, .. points; the answer is that of a solve from scratch."""
     space = cb.Space(u=cb.Float(0.0, 1.0), z=cb.Context(1)).domain
     rng = np.random.default_rng(5)
@@ -275,7 +301,7 @@ def test_numbers_without_bounds_are_standardised_by_what_was_seen():
     stream.x = rng.random((rounds, 2, 2)) * [1.0, 1e6] + [0.0, 1.7e9]
     stream.y = stream.x / [1.0, 1e6] + 0.1 * rng.normal(size=(rounds, 2, 2))
     stream.wanted[5::3, 1] = False
-    beliefs = stream.told(believed(space, fade=0.99))
+    beliefs = stream.told(believed(space, fade=0.99, constant=constant))
     at = stream.x[:9, 0]
     mean, std = in_users_units(beliefs, at)
     parts = []
@@ -292,7 +318,7 @@ def test_numbers_without_bounds_are_standardised_by_what_was_seen():
                 [
                     (x[..., 0] - 0.5) * math.sqrt(12),
                     (x[..., 1] - first[:, 1].mean()) / first[:, 1].std(ddof=1),
-                    np.ones(x.shape[:-1]),
+                    np.full(x.shape[:-1], math.sqrt(constant)),
                 ],
                 -1,
             )
@@ -906,6 +932,11 @@ def test_a_rule_of_its_own_reads_the_best_value_so_far():
         ({"fade": 0.0}, "fade must be above 0; got 0"),
         ({"features": 7}, "features must be None or an even number.*got 7"),
         ({"features": 1.5}, "features must be None or an even number.*1.5"),
+        ({"constant": 0.0}, "constant must be above 0; got 0"),
+        (
+            {"features": 8, "constant": 2.0},
+            "features=n have no constant.*got constant=2",
+        ),
     ],
 )
 def test_bad_numbers_are_refused(arguments, said):
@@ -917,8 +948,6 @@ def test_what_does_not_go_is_refused():
     arms = cb.Finite(covariance=torch.eye(3))
     with pytest.raises(cb.CBanditError, match=r"needs coordinates"):
         cb.GP.linear(arms)
-    with pytest.raises(cb.CBanditError, match="numbers within bounds, and 'prompt'"):
-        cb.GP.linear(CONTEXTS, features=10)
     gp = cb.GP.linear(SPACE)
     with pytest.raises(cb.CBanditError, match="was given a set of 3"):
         cb.GPUCB(GRID, reward=gp)
@@ -932,3 +961,27 @@ def test_what_does_not_go_is_refused():
     with pytest.raises(cb.CBanditError, match=r"state the belief's, cb.GP"):
         policy.tell(choice, reward=1.0, noise=0.1)
     policy.tell(choice, reward=1.0)
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 13])
+@pytest.mark.parametrize("trials", [None, 2])
+def test_tells_about_contexts_commute(count, trials):
+    """Inputs are standardised by the first ones of the rounds, not of the tells."""
+    space = cb.Space(model=cb.Category("a", "b"), z=cb.Context(2))
+    generator = torch.Generator().manual_seed(count)
+    lead = () if trials is None else (trials,)
+    shown = torch.randn(count, *lead, 2, generator=generator, dtype=torch.float64)
+
+    def told(order, apart=False):
+        policy = cb.GPUCB(space, reward=cb.GP.linear(space), trials=trials)
+        asked = [policy.ask(context=z, among=[k % 2]) for k, z in enumerate(shown)]
+        for k in order:
+            reward = shown[k].sum(-1) * (1 if k % 2 else -1)
+            for here in ([True, False], [False, True]) if apart else [None]:
+                policy.tell(asked[k], reward=reward, where=here)
+            policy.posterior(context=[0.0, 0.0])  # all of it is absorbed
+        found = policy.posterior(context=[1.0, -1.0]).reward
+        return torch.stack([found.mean, found.std])
+
+    straight, back = told(range(count)), told(range(count)[::-1], trials is not None)
+    torch.testing.assert_close(straight, back, rtol=1e-9, atol=1e-9)

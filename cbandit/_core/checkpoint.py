@@ -127,17 +127,20 @@ def write(
         # noted first: an interrupt may come when the file is there already
         noted[place] = (*noted.get(place, ()), mark)
 
-    with atomic(target, check) as file:
+    def begin() -> None:
+        """Begin a journal beside the file, or remove that of the file before."""
+        journal = _journal(target)
+        with suppress(OSError):  # the file is there, and all is in it
+            if followed:
+                journal.write_bytes(_first(mark))
+            else:
+                journal.unlink(missing_ok=True)
+
+    with atomic(target, check, begin) as file:
         file.write(b"%s%d %s %s\n" % (_NAME, FORMAT, name, mark))
         for part in parts:
             file.write(part)
     noted[place] = (mark,)
-    journal = _journal(target)
-    if not followed:
-        journal.unlink(missing_ok=True)  # it is of the file before
-        return
-    with suppress(OSError):  # the file is there, and all is in it
-        journal.write_bytes(_first(mark))
 
 
 class Entries(NamedTuple):
@@ -230,7 +233,7 @@ def _entries(target: Path, head: _Head) -> Entries:
     mark, bodies = head.digest, list[bytes]()
     nothing = Entries(bodies, mark, 0)
     try:
-        raw = _journal(target).read_bytes()
+        raw = _read(_journal(target))
     except FileNotFoundError:
         return nothing
     end = len(_first(mark))
@@ -352,8 +355,8 @@ def _check(target: Path, kind: str, digests: Digests, rounds: int) -> None:
 def _opened(target: Path) -> tuple[_Head, bytes]:
     """Return first line and body of a checkpoint; raise if it is foreign or broken."""
     try:
-        raw = target.read_bytes()
-    except OSError as error:
+        raw = _read(target)
+    except FileNotFoundError as error:
         raise CheckpointError(f"cannot read {target}: {error.strerror}") from None
     line, _, body = raw.partition(b"\n")
     head = _head(target, line)
@@ -362,6 +365,19 @@ def _opened(target: Path) -> tuple[_Head, bytes]:
             f"{target} is broken (its checksum fails): take another copy of it; {KEPT}"
         )
     return head, body
+
+
+def _read(path: Path) -> bytes:
+    """Return the bytes of a file, which may be missing; a pipe would never end."""
+    try:
+        if path.is_file() or not path.exists():
+            return path.read_bytes()
+        reason: object = "it is no file"
+    except FileNotFoundError:
+        raise
+    except (OSError, MemoryError) as error:
+        reason = getattr(error, "strerror", "it is larger than the memory")
+    raise CheckpointError(f"cannot read {path}: {reason}; {KEPT}")
 
 
 def _head(target: Path, line: bytes) -> _Head:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -211,8 +212,13 @@ def path(name: str, value: Any) -> Path:
     """Return ``value`` as the path of a file or a folder."""
     try:
         out = Path(value)
+        os.fsencode(out)
+        out.exists()  # raises for names that are too long
     except TypeError:
         raise CBanditError(f"{name} must be a path; got {value!r}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", error)
+        raise CBanditError(f"{name} must be a path; got {value!r} ({reason})") from None
     if "\0" in str(out):
         raise CBanditError(f"{name} must be a path without a null byte; got {value!r}")
     return out

@@ -31,7 +31,9 @@ DISK = {
 
 @contextlib.contextmanager
 def atomic(
-    path: str | os.PathLike[str], check: Callable[[], None] | None = None
+    path: str | os.PathLike[str],
+    check: Callable[[], None] | None = None,
+    after: Callable[[], None] = lambda: None,
 ) -> Iterator[BinaryIO]:
     """Open a file that replaces ``path`` once it is written, and not on an error.
 
@@ -41,6 +43,7 @@ def atomic(
         path: the file to write.
         check: raises if ``path`` must not be replaced. From its call until the file is
             replaced no other process that writes with a check replaces it.
+        after: called once it is replaced, before any such process may go on.
     """
     target = Path(path)
     _sweep(target)
@@ -59,6 +62,7 @@ def atomic(
                     lock.enter_context(locked(folder, PATIENCE, f"{target} {busy}"))
                     check()
                 os.replace(part, target)
+                after()
     except OSError as error:
         _remove(part)
         if error.errno not in DISK:
@@ -100,25 +104,41 @@ def locked(folder: Path, patience: float, refusal: str) -> Iterator[None]:
         refusal: the text of the error after that.
     """
     try:
-        handle = os.open(folder, os.O_RDONLY)
+        opened = _Folder(folder)
     except OSError:  # Windows, or a folder whose names may not be listed
         yield
         return
     try:
         deadline = monotonic() + patience
-        while _lock(handle) is False:
+        while _lock(opened) is False:
             if monotonic() >= deadline:
                 raise CBanditError(refusal)
             sleep(0.002)
         yield
     finally:
-        if fcntl is not None:
-            with contextlib.suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_UN)  # a fork may hold it open
-        os.close(handle)
+        opened.close()
 
 
-def _lock(file: BinaryIO | int) -> bool | None:
+class _Folder:
+    """An open folder. An interrupt while it is being closed does not keep it locked."""
+
+    def __init__(self, path: Path) -> None:
+        self._handle = os.open(path, os.O_RDONLY)
+
+    def fileno(self) -> int:
+        return self._handle
+
+    def close(self) -> None:
+        """Unlock and close it; a second time does nothing."""
+        with contextlib.suppress(OSError, AttributeError):
+            if fcntl is not None:
+                fcntl.flock(self, fcntl.LOCK_UN)  # a fork may hold it open
+            os.close(self.__dict__.pop("_handle"))
+
+    __del__ = close
+
+
+def _lock(file: BinaryIO | _Folder) -> bool | None:
     """Lock an open file; return ``False`` if another has, ``None`` without locks."""
     try:
         if fcntl is not None:

@@ -29,9 +29,9 @@ CLASSES = {
         Box Category Context Contextual Finite Float Int Names ProductGrid Star Unit
     """,
     "cbandit.baselines": """
-        ADMMBO BanditOCO BKB BoTorchPolicy CKBRestart CONFIG Expansion
-        Played Progress Random Reach SafeLTS SafeOpt SafeSet SafeSets SGPUCB Sketch
-        Sketched Sketches Split StageOpt Walk
+        ADMMBO BanditOCO BKB BoTorchPolicy CKBRestart CONFIG Expansion LoSBO Played
+        Progress Random Reach ROFUL SafeLTS SafeOpt SafeSet SafeSets SCOLTS SGPUCB
+        Sketch Sketched Sketches Split StageOpt Walk
     """,
     "cbandit.beliefs": """
         Counts Delayed FeatureKernel FiniteClass Frame GP Linear Sliding

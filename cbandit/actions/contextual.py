@@ -172,6 +172,33 @@ class Contextual(Actions):
         ]
         return columns[0] if len(columns) == 1 else torch.cat(columns, -1)
 
+    def each(self, context: Any, n: int, batch_shape: tuple[int, ...]) -> list[Any]:
+        """Return the contexts of ``n`` choices, each as :meth:`read` takes it.
+
+        Args:
+            context: one for all; or ``n`` of them, a list of dicts or values with one
+                axis more in front.
+            n: how many choices.
+            batch_shape: ``()`` or ``(trials,)``.
+        """
+        parameters = self.contexts.parameters
+        if isinstance(context, list | tuple):
+            if any(isinstance(one, Mapping) for one in context):
+                return _rows(context, n)
+        if not isinstance(context, Mapping):
+            if context is None or len(parameters) > 1:
+                return [context] * n
+            context = dict.fromkeys(parameters, context)
+        columns: list[list[Any]] = []
+        for name, value in context.items():
+            width = getattr(parameters.get(name), "width", 1)
+            tails = [(width,), ()] if width == 1 else [(width,)]
+            one, shape = [*tails, *((*batch_shape, *t) for t in tails)], _shape(value)
+            several = shape not in one and shape[1:] in one
+            columns.append(_rows(value, n) if several else [value] * n)
+        rows = zip(*columns, strict=True)
+        return [dict(zip(context, row, strict=True)) for row in rows] or [context] * n
+
     def _column(self, name: str, value: Any, trials: int, batched: bool) -> Tensor:
         """Return one context's coordinates, ``(T, k)``."""
         parameter = self.contexts.parameters[name]
@@ -190,6 +217,8 @@ class Contextual(Actions):
             return finite.reshape(-1, width).expand(trials, width)
         if isinstance(value, np.ndarray | Tensor):
             value = value.tolist()
+        if _shape(value) in ((1,), (trials, 1)):
+            value = [v[0] for v in value] if _shape(value)[1:] else value[0]
         if not isinstance(value, Sequence) or isinstance(value, str):
             value = [value] * trials
         elif len(value) != trials or not batched:
@@ -216,6 +245,24 @@ class Contextual(Actions):
 
     def __repr__(self) -> str:
         return repr(self.names)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    """Return the shape of a user's value; ``()`` if it has none."""
+    try:
+        return tuple(np.shape(value))
+    except (TypeError, ValueError):
+        return ()
+
+
+def _rows(context: Any, n: int) -> list[Any]:
+    """Return the contexts of ``n`` choices, given along a first axis."""
+    if len(context) != n:
+        raise CBanditError(
+            f"context must be one for all n = {n} choices, or {n} of them; got "
+            f"{len(context)}"
+        )
+    return list(context if isinstance(context, list | Tensor) else np.asarray(context))
 
 
 @dataclass(frozen=True)

@@ -320,7 +320,7 @@ class Names:
 
         A pandas frame is a list of its rows.
         """
-        if hasattr(params, "to_dict"):
+        if hasattr(params, "to_dict") and getattr(params, "ndim", 0) == 2:
             params = params.to_dict("records")
         if isinstance(params, Mapping):
             return torch.tensor(self._point(params, name), dtype=torch.float64)

@@ -55,6 +55,10 @@ class Star(Actions):
         """Return the tips numbered ``index``, ``(*index.shape, d)``."""
         return rows_of(self.tips, checked_index(index, self.size, self.tips.device))
 
+    def at(self, numbers: Tensor) -> Tensor:
+        """Return :meth:`points` of numbers without checking these."""
+        return rows_of(self.tips, numbers)
+
     def along(self, index: ArrayLike, a: ArrayLike) -> Tensor:
         """Return the points a share ``a`` of the way to the tips numbered ``index``."""
         share = checks.tensor("a", a, self.tips.dtype, self.tips.device)

@@ -155,6 +155,21 @@ class SafeSet(NamedTuple):
         tolerance = torch.where(infeasible, whole.close[1].to(value), tolerance)
         return Decision(best_place(value, tolerance), infeasible, sure=True)
 
+    def widest(self, wanted: Tensor, mask: Tensor | None, whole: Whole) -> Decision:
+        """Return the safe action of greatest ``u_t - l_t``, the largest over functions.
+
+        Args:
+            wanted: actions to choose from, ``(T, N)``; where ``among`` or crossed
+                bounds leave none, all safe ones are.
+            mask: ``(1 or T, N)``, what ``among`` allows.
+            whole: estimates.
+        """
+        if mask is not None:
+            wanted = wanted & mask
+        wanted = wanted | ~wanted.any(-1, keepdim=True)
+        width = (self.upper - self.lower).amax(1).masked_fill(~wanted, -math.inf)
+        return self.play(width, mask, whole, whole.close.amax(0))
+
 
 class SafeSets:
     """How a policy's safe sets grow: by Lipschitz constants, or by the beliefs alone.
@@ -170,18 +185,16 @@ class SafeSets:
     ) -> None:
         self._actions, self._dtype = policy.actions, policy.dtype
         self._trust, batch = Trust(policy.name), policy.batch_shape
-        self._seed = seed = seed_set(safe, self._actions, batch, policy.device)
+        self.seed = seed_set(safe, self._actions, batch, policy.device)
         self._reach: Reach | None = None
         if lipschitz is not None:
-            constants = checks.nonnegative("lipschitz", lipschitz)
-            constants = checks.per_cost("lipschitz", constants, batch, policy.m)
-            constants = devices.put(constants, policy.device).to(self._dtype)
+            lip = per_cost("lipschitz", lipschitz, policy)
             fixed = not (callable(policy.thresholds) or policy.standardized)
-            self._reach = Reach(self._actions, seed, constants, fixed)
+            self._reach = Reach(self._actions, self.seed, lip, fixed)
 
     def start(self, trials: int, functions: int) -> SafeSet:
         """Return the sets before the first round: the seed set."""
-        safe = self._seed.expand(trials, -1).clone()
+        safe = self.seed.expand(trials, -1).clone()
         shape, kind = (trials, functions, safe.shape[-1]), self._dtype
         upper = torch.full(shape, math.inf, dtype=kind, device=safe.device)
         return SafeSet(-upper, upper, safe, -upper[:, 0])
@@ -193,6 +206,7 @@ class SafeSets:
         looks: Iterable[tuple[int, Tensor, Tensor]],
         beta: Tensor,
         limits: Tensor,
+        trusted: bool = True,
     ) -> Whole:
         """Return estimates over the policy's own set; raise an error for another set.
 
@@ -202,6 +216,7 @@ class SafeSets:
             looks: means and deviations over the set, block by block.
             beta: the factors of the deviations, ``(T, F)``.
             limits: the thresholds, ``(T, m)``.
+            trusted: whether beliefs say what is safe, once they have seen enough.
         """
         if asked.actions is not self._actions:
             raise CBanditError(
@@ -214,7 +229,8 @@ class SafeSets:
             for parts in (means, stds)
         )
         spread = beta.to(mean).unsqueeze(-1) * std
-        tau, enough = level(units, limits), self._trust.enough(units)
+        tau = level(units, limits)
+        enough = self._trust.enough(units) if trusted else None
         close = torch.stack([beliefs.tolerance(costs) for costs in (False, True)])
         return Whole(mean, beta, spread, tau, units, enough, close)
 
@@ -223,16 +239,16 @@ class SafeSets:
 
         Trials that have not seen enough keep the seed set.
         """
-        sets = sets.tightened(self._seed, whole)
+        sets = sets.tightened(self.seed, whole)
         if self._reach is not None:
             sets = self._reach.grown(sets, whole.tau)
         else:
-            safe = (sets.slack(whole.tau) >= 0).all(1) | self._seed
+            safe = (sets.slack(whole.tau) >= 0).all(1) | self.seed
             sets = sets._replace(safe=safe)
         if whole.enough is None:
             return sets
         enough = whole.enough.unsqueeze(-1)
-        return sets._replace(safe=torch.where(enough, sets.safe, self._seed))
+        return sets._replace(safe=torch.where(enough, sets.safe, self.seed))
 
     def expanders(self, sets: SafeSet, whole: Whole, beliefs: Beliefs) -> Tensor:
         """Return the safe actions that could make a new one safe, ``(T, N)``."""
@@ -362,6 +378,13 @@ class Reach:
             gap = torch.cdist(every[..., start:stop, :], every, compute_mode=exact)
         found: Tensor = gap.to(like)
         return found if found.dim() == 3 else found.unsqueeze(0)
+
+
+def per_cost(name: str, value: ArrayLike, policy: GPPolicy) -> Tensor:
+    """Return a constant of each cost, at least 0, as ``(T, m)``."""
+    constant = checks.nonnegative(name, value)
+    constant = checks.per_cost(name, constant, policy.batch_shape, policy.m)
+    return devices.put(constant, policy.device).to(policy.dtype)
 
 
 def rounds_of(rounds: ArrayLike, batch_shape: tuple[int, ...]) -> Tensor:

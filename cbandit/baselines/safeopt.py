@@ -18,7 +18,6 @@ parameter tuning in robotics, 2016.
 
 from __future__ import annotations
 
-import math
 from typing import Unpack
 
 from numpy.typing import ArrayLike
@@ -104,10 +103,4 @@ class SafeOpt(GPPolicy):
         whole = self._sets.whole(asked, beliefs, looks, beta, limits)
         sets = self._sets.next(state.own, whole)  # l_t, u_t and S_t
         wanted = self._sets.expanders(sets, whole, beliefs) | sets.maximisers()
-        if asked.mask is not None:
-            wanted = wanted & asked.mask
-        # crossed bounds, or among, may leave neither set: then take all safe actions
-        wanted = wanted | ~wanted.any(-1, keepdim=True)
-        width = (sets.upper - sets.lower).amax(1).masked_fill(~wanted, -math.inf)
-        decision = sets.play(width, asked.mask, whole, whole.close.amax(0))
-        return decision, state._replace(own=sets)
+        return sets.widest(wanted, asked.mask, whole), state._replace(own=sets)

@@ -45,41 +45,43 @@ class Waves(NamedTuple):
 class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
     """The kernel ``<h(x), h(y)> / ridge``, and 0 between different categories.
 
-    ``h`` are the standardised numbers and 1. With ``waves`` they are random features,
-    and categories enter these instead of keeping points apart.
+    ``h`` are the standardised numbers and a constant. With ``waves`` they are random
+    features, and categories enter these instead of keeping points apart.
 
     Args:
         actions: the set, whose numbers are standardised by their mean and spread over
-            it; those without bounds by what is observed.
+            it; those without bounds by what is observed, or, as by
+            :meth:`cbandit.GP.default`, from -1 to 1 where there are ``waves``.
         scale: the square root of what the inner product is multiplied by, ``()`` or
             ``(*trials,)``.
-        waves: random features; ``None``: the numbers themselves and 1.
+        waves: random features; ``None``: the numbers themselves and the constant.
+        constant: its value.
     """
 
     has_lengthscale = False
 
     def __init__(
-        self, actions: Actions, scale: Tensor, waves: Waves | None = None
+        self,
+        actions: Actions,
+        scale: Tensor,
+        waves: Waves | None = None,
+        constant: float = 1.0,
     ) -> None:
         super().__init__(batch_shape=scale.shape)
         logs, categories = columns_of(actions)
-        self.dim = actions.dim
+        self.dim, self.constant = actions.dim, constant
         self.categories = categories
         self.numbers = [j for j in range(actions.dim) if j not in categories]
         self.options = options_of(actions, categories)
         self.logs = [j in logs for j in self.numbers]
-        loose = actions.loose.tolist() if isinstance(actions, Box) else []
-        #: places among the numbers that have no bounds
+        loose: list[bool] = []
+        if isinstance(actions, Box) and waves is None:
+            loose = actions.loose.tolist()
+        #: places among the numbers that are standardised by what is observed
         self.open = [i for i, j in enumerate(self.numbers) if loose and loose[j]]
         frame = _frame(actions, self.numbers, self.logs)
         self.waves = 0 if waves is None else waves.frequencies.shape[-1]
         if waves is not None:
-            if self.open:
-                raise CBanditError(
-                    "features=n needs numbers within bounds, and "
-                    f"{_named(actions, self.numbers[self.open[0]])} has none: give it "
-                    "some, as cb.Float(lo, hi), or leave features= out"
-                )
             unit = Unit.around(actions)
             frame = Frame(unit.low[self.numbers], unit.span[self.numbers])
             self.register_buffer("frequencies", waves.frequencies)
@@ -142,7 +144,7 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
         """
         z = self._standardised(x, frame)
         if not self.waves:
-            h = torch.cat([z, z.new_ones(*z.shape[:-1], 1)], -1)
+            h = torch.cat([z, z.new_full((*z.shape[:-1], 1), self.constant)], -1)
             return self._scaled(h)
         phase = z @ self.frequencies
         signs = torch.full_like(phase[..., :1], 1.0 / math.sqrt(self.waves))
@@ -192,7 +194,7 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
         factors = old.size / new.size
         ones = torch.ones_like(factors[..., :1])
         matrix = torch.diag_embed(torch.cat([factors, ones], -1))
-        matrix[..., :-1, -1] = (old.center - new.center) / new.size
+        matrix[..., :-1, -1] = (old.center - new.center) / (new.size * self.constant)
         return matrix
 
     def forward(
@@ -263,10 +265,3 @@ def _frame(actions: Actions, numbers: list[int], logs: list[bool]) -> Frame:
         return Frame(ends.new_zeros(0), ends.new_zeros(0))
     center, size = (torch.stack(parts) for parts in zip(*pairs, strict=True))
     return Frame(center, torch.where(size > 0, size, 1.0))
-
-
-def _named(actions: Actions, place: int) -> str:
-    """Return the name of a coordinate, in words."""
-    if actions.names is None:
-        return f"coordinate {place}"
-    return repr(actions.names.columns[place])

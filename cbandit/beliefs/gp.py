@@ -97,7 +97,10 @@ class GP:
             (expectation propagation): before it the posterior depends a little on the
             order of what was told, afterwards it does not. ``refit_every=None`` fits
             nothing by itself, and ``policy.refit()`` goes over them. Hyperparameters
-            are at a stationary point of that method's marginal likelihood.
+            are at a stationary point of that method's marginal likelihood. A fit keeps
+            the latent mean that a stated ``mean`` gives beside the kernel as it was:
+            with more variance, far from all data a rate is expected to be larger than
+            stated, a probability nearer to one half.
             ``standardize`` and ``noise`` do not go with it. The papers' guarantees are
             for Gaussian processes observed with sub-Gaussian noise: of regret and
             violation on such outcomes no theorem is claimed. What holds for any
@@ -176,6 +179,7 @@ class GP:
         fade: Any = None,
         features: int | None = None,
         outcome: str | None = None,
+        constant: float = 1.0,
     ) -> GP:
         """Return the belief of a Bayesian linear regression, at home with contexts.
 
@@ -197,12 +201,17 @@ class GP:
                 follows a world that drifts. ``None``: nothing is forgotten.
             features: linear in so many random features of the kernel of
                 :meth:`GP.default` instead (an even number), at lengthscales that are
-                likely before data; categories then enter the kernel.
+                likely before data; categories then enter the kernel, and numbers
+                without bounds should be of about size 1.
             outcome: ``"binary"`` or ``"count"``, see :class:`GP`: then the latent
                 function is linear. Each outcome enters once, as it is told; what was
                 told before is looked at anew by :meth:`~cbandit.GPPolicy.refit` alone,
                 and not at all with ``fade``, with numbers without bounds, or beyond
                 4 096 outcomes.
+            constant: the prior variance of the constant, in that of another weight. As
+                many as there are numbers say that the level is as uncertain as all
+                slopes together. With 25 numbers and 1 the level of a choice that was
+                made 7 times counts by 7 / (7 + 26): a rare, dear one looks cheap.
 
         Example:
             >>> import cbandit as cb
@@ -223,17 +232,25 @@ class GP:
         if noise is not None and outcome is None:
             level = checks.positive("noise", noise)
         waves = None
+        root = math.sqrt(
+            checks.positive("constant", checks.number("constant", constant))
+        )
         if features is not None:
             expected = "None or an even number, at least 2"
             count = checks.whole("features", features, 2, expected, 100_000)
             if count % 2:
                 raise CBanditError(f"features must be {expected}; got {count}")
+            if root != 1:
+                raise CBanditError(
+                    "features=n have no constant: leave constant= out; got "
+                    f"constant={constant}"
+                )
             waves = _waves(space, count // 2)
         if outcome is None:
             out = cls(noise=level, standardize=True)
         else:  # which raises if there is a noise
             out = cls(noise=noise, outcome=outcome)
-        out.kernel = FeatureKernel(space, (level / ridge).sqrt(), waves)
+        out.kernel = FeatureKernel(space, (level / ridge).sqrt(), waves, root)
         out.conjugate = noise is None and outcome is None
         if fade is not None:
             out.fade = checks.positive("fade", fade)

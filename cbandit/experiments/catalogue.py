@@ -17,7 +17,15 @@ from typing import Any
 from cbandit.errors import CBanditError
 from cbandit.experiments.experiment import Experiment
 from cbandit.experiments.named import Home, located
-from cbandit.experiments.papers import cbo, guo, pacchiano, routing, shi, zhou
+from cbandit.experiments.papers import (
+    cbo,
+    classifiers,
+    guo,
+    pacchiano,
+    routing,
+    shi,
+    zhou,
+)
 from cbandit.experiments.settings import NUMBERS, VALUES, Settings, read_toml
 from cbandit.experiments.study import expanded, study
 
@@ -28,6 +36,7 @@ _LISTED = (
     *guo.EXPERIMENTS,
     *cbo.EXPERIMENTS,
     *routing.EXPERIMENTS,
+    *classifiers.EXPERIMENTS,
 )
 EXPERIMENTS: Mapping[str, Experiment] = {listed.name: listed for listed in _LISTED}
 _NAME = re.compile(r"(?!\.+$)[^/\\\0\n]+")

@@ -27,6 +27,7 @@ COPY = 1e-3  # unexplained share of the variance at which a column is a copy
 EXACT = 1e-12  # the same for one that is computed from others
 UNITS = (1.0, 1e3, 1e6, 1e9, 1024.0, 1024.0**2, 1024.0**3, 60.0, 3600.0, 100.0)
 LEAST = 8  # rows from which one column is said to follow from others
+PAIRED = 20  # knobs, beyond which no column is looked for in pairs of them
 LEVELS = 3  # rows for each value, at least, before one column follows from another
 
 
@@ -143,7 +144,7 @@ def _follows(frame: pandas.DataFrame, name: str, knobs: Sequence[str]) -> str:
         levels = pairs[knob].nunique()
         if len(pairs) == levels and len(frame) >= LEVELS * levels:
             return f"follows from {knob}"
-    for a, b in itertools.combinations(knobs, 2):
+    for a, b in itertools.combinations(knobs, 2) if len(knobs) <= PAIRED else ():
         three = _numbers(frame, (a, b, name))
         if three is None or len(three) < LEAST:
             continue

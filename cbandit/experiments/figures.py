@@ -114,7 +114,11 @@ class Outcome:
         if figures.traded is not None:
             first, second = plots.in_their_units(curves, figures.traded)
             drawn["trade-off"] = plots.trade_off(
-                curves, (first, second), title=words, sweeps=figures.sweeps
+                curves,
+                (first, second),
+                title=words,
+                sweeps=figures.sweeps,
+                reward=settings.reward,
             )
         paths = []
         for name, figure in drawn.items():
@@ -186,7 +190,8 @@ def draw_together(
     trials = None if "trials" in differing else first.settings.trials
     figures = first.experiment.figures
     style: dict[str, Any] = {
-        "title": first.title(alike, trials),
+        "title": first.title(alike, trials)
+        + shared_goal([outcome.settings for outcome in outcomes]),
         "spread": figures.spread,
         "width": figures.width,
     }
@@ -197,7 +202,8 @@ def draw_together(
             shown = outcome.levels() if staged else (outcome.curves, {})
             rows.append((outcome.in_words(differing) or outcome.name, *shown))
         others = ("stage_cost", "expected_reward") if staged else VIOLATIONS
-        figure = plots.evolution(rows, (regret, *others), **style)
+        metrics = plots.in_their_units(first.curves, (regret, *others))
+        figure = plots.evolution(rows, metrics, reward=first.settings.reward, **style)
     else:
         grouped = _panels(outcomes, panels, [k for k in differing if k != panels])
         figure = plots.comparison(grouped, regret, **style)
@@ -260,10 +266,16 @@ def comparison_title(
     compared: Sequence[Comparison], settings: Sequence[Settings]
 ) -> str:
     """Return a title: what is compared, and the limits if all folders share them."""
-    first, goals = settings[0], {folder.goal for folder in settings}
+    first = settings[0]
     counts = sorted({len(table.values) for table in compared})
     return (
         f"{first.experiment}: differences after {first.horizon} rounds, {LEVEL:.0%} "
         f"intervals over {' or '.join(map(str, counts))} paired trials"
-        f"{goals.pop() if len(goals) == 1 else ''}"
+        f"{shared_goal(settings)}"
     )
+
+
+def shared_goal(settings: Sequence[Settings]) -> str:
+    """Return the aim with its limits if all folders share it, else nothing."""
+    goals = {folder.goal for folder in settings}
+    return goals.pop() if len(goals) == 1 else ""

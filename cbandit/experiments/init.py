@@ -12,7 +12,7 @@ import numpy as np
 from cbandit._core.hints import near
 from cbandit.errors import CBanditError
 from cbandit.experiments.doubts import believable, doubts
-from cbandit.experiments.settings import toml_key, toml_value
+from cbandit.experiments.settings import printable, toml_key, toml_value
 from cbandit.experiments.tables import ReadTable
 from cbandit.problems.measured import truths, yes_or_no
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas
 
 MOST = 20  # different values of a column that looks like a knob
+WIDEST = 100  # columns; each is compared with each
 LIMIT = re.compile(r"^\s*(.+?)\s*(<=|>=)\s*(\S+)\s*$")
 
 RULE = (
@@ -151,14 +152,19 @@ def sketch(
     if failed is not None:
         truths(frame, failed)
     every, columns = columns, {k: c for k, c in columns.items() if k not in apart}
-    wanted = dict(_limit(words, columns) for words in limits)
     if goal is not None:
         _known(goal[1], columns)
-        if goal[1] in wanted:
+    wanted: dict[str, str] = {}
+    for column, limit in (_limit(words, columns) for words in limits):
+        twice = "has two limits" if column in wanted else ""
+        if goal is not None and column == goal[1]:
+            twice = f"is what to {goal[0]}, and has a limit"
+        if twice:
             raise CBanditError(
-                f"{goal[1]} is what to {goal[0]}, and has a limit: give the table a "
-                "copy of it with another name, and limit that"
+                f"{column} {twice}: give the table a copy of it with another name, and "
+                "limit that"
             )
+        wanted[column] = limit
     rows = len(frame)
     stated = [*([goal[1]] if goal else []), *wanted]
     settled = goal is not None and bool(wanted)
@@ -200,12 +206,15 @@ def sketch(
     doubtful = [
         k
         for k in knobs
-        if settled
-        and (_looks_measured(columns[k], rows) or _hardly_repeats(columns[k], rows))
+        if columns[k].yes_no
+        or (
+            settled
+            and (_looks_measured(columns[k], rows) or _hardly_repeats(columns[k], rows))
+        )
     ]
+    since = ", since the outcomes are named" if settled else ""
     remarks += [
-        f"{k}: taken as a knob, since the outcomes are named; if it was measured, take "
-        "it out of knobs"
+        f"{k}: taken as a knob{since}; if it was measured, take it out of knobs"
         for k in doubtful
     ]
     kept = _kept(frame, wanted)
@@ -257,7 +266,11 @@ def sketch(
     lines += [f"# {RULE}."]
     width = max(map(len, every))
     lines += [f"#   {c.name:<{width}}  {c.words}" for c in every.values()]
-    head = HEAD.format(table=table, rows=rows, file=file, name=name)
+    # names and cells in comments, with line breaks, would write lines of their own
+    lines = list(map(printable, lines))
+    paths = {"table": table, "file": file, "name": name}
+    paths = {key: printable(path) for key, path in paths.items()}
+    head = HEAD.format(rows=rows, **paths)
     policies = POLICIES + ("" if contexts else ACQUISITION)
     return Sketch(head + "\n".join(lines) + "\n" + policies, tuple(remarks))
 
@@ -270,6 +283,11 @@ def _check_head(frame: pandas.DataFrame, table: str) -> None:
         raise CBanditError(
             f"{table} has one column alone, {frame.columns[0]!r}: fields are to be "
             "separated by commas, semicolons, tabs or |"
+        )
+    if len(frame.columns) > WIDEST:
+        raise CBanditError(
+            f"{table} has {len(frame.columns)} columns, and init takes {WIDEST}: give "
+            "it a table of those that were chosen or measured"
         )
 
 

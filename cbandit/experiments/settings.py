@@ -139,7 +139,22 @@ def toml_value(value: object) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     # JSON's strings, numbers and truth values are TOML's
-    return json.dumps(value, ensure_ascii=False)
+    return printable(json.dumps(value, ensure_ascii=False))
+
+
+def printable(text: str) -> str:
+    """Return a text in one line, what cannot be printed as TOML's strings have it."""
+    if text.isprintable():
+        return text
+    codes = ((letter, ord(letter)) for letter in text)
+    return "".join(
+        letter
+        if letter.isprintable()
+        else f"\\u{code:04x}"
+        if code < 1 << 16
+        else f"\\U{code:08x}"
+        for letter, code in codes
+    )
 
 
 def of_results(path: Path) -> bool:
@@ -192,7 +207,9 @@ def read_toml(path: str | os.PathLike[str], ours: bool = False) -> dict[str, Any
             f"settings file {path} cannot be read: {error.strerror}"
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CBanditError(f"settings file {path} is not TOML: {error}") from None
+        table = f": cbandit init {path} writes a study of a table"
+        hint = table if Path(path).suffix.lower() == ".csv" else ""
+        raise CBanditError(f"settings file {path} is not TOML: {error}{hint}") from None
     if "problem" not in tables and not isinstance(tables.get("experiment"), str):
         raise CBanditError(
             f"settings file {path} must name its experiment, or have a [problem] of "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -52,10 +53,14 @@ def read_table(path: Path) -> ReadTable:
         encoding = "utf-8-sig" if _is_utf8(raw) else "cp1252"
         text = raw.decode(encoding)
         if CONTROL.search(text):
-            raise ValueError("it is no text")
+            raise ValueError(
+                "it is no text (a compressed table is to be unpacked first, and a "
+                "spreadsheet exported as CSV in UTF-8)"
+            )
         separator = _separator(text)
-        names = next(csv.reader(text.splitlines()[:1], delimiter=separator), [])
-        twice = [name for name, count in Counter(names).items() if name and count > 1]
+        head = next(csv.reader(io.StringIO(text), delimiter=separator), [])
+        names = Counter(name.strip() for name in head)
+        twice = [name for name, count in names.items() if name and count > 1]
         if twice:
             raise CBanditError(f"{path} has several columns {twice[0]!r}: rename them")
         # as it is: pandas would inflate data.csv.gz, however large it becomes
@@ -68,11 +73,11 @@ def read_table(path: Path) -> ReadTable:
         )
     except CBanditError:
         raise
-    except (OSError, ValueError) as error:
-        raise CBanditError(
-            f"{path} cannot be read as CSV: {error} (a compressed table is to be "
-            "unpacked first)"
-        ) from None
+    except OSError as error:
+        raise CBanditError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, csv.Error) as error:
+        said = str(error).strip()
+        raise CBanditError(f"{path} cannot be read as CSV: {said}") from None
     remarks = []
     if separator != ",":
         shown = "tabs" if separator == "\t" else repr(separator)

@@ -14,7 +14,7 @@ It joins by its name
 
 * in that folder's ``__init__.py``, one of this folder also in ``cbandit/__init__.py``
   (three times: for type checkers, its home, ``__all__``);
-* in ``_core/known.py``, so that checkpoints may hold it;
+* in ``_core/names.py``, so that checkpoints may hold it;
 * in ``tests/test_contract.py``: its signature, and a row that tries what every policy
   promises. Tests that fail name what is missing.
 

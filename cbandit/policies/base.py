@@ -64,7 +64,6 @@ from cbandit.policies.checks import (
     costs_not_for,
     decided,
     named_points,
-    per_ask,
     probability,
     round_actions,
     round_mask,
@@ -349,6 +348,10 @@ class Policy(metaclass=ABCMeta):
             raise CBanditError(
                 f"{type(self).__name__} takes no design= ({design}): {self.no_design}"
             )
+        if design and not (actions.finite or actions.continuous):
+            raise CBanditError(
+                f"design= ({design}) needs numbered actions or a Box; got {actions!r}"
+            )
         if not callable(thresholds):
             thresholds = self._per_cost("thresholds", thresholds)
         self.thresholds: Callable[[int], object] | Tensor = thresholds
@@ -507,6 +510,7 @@ class Policy(metaclass=ABCMeta):
                 "none: context={...}"
             )
         values = self.actions.read(context, self.batch_shape)
+        values = checks.measured("context", values, self.dtype)
         values = devices.put(values, self.device, self.dtype)
         return Shown(self.actions, values)
 
@@ -586,7 +590,9 @@ class Policy(metaclass=ABCMeta):
         Args:
             n: how many choices to make, as if asked one by one; then the answer is a
                 list. It is shorter where a budget ends. ``context`` is one for all, or
-                ``n`` of them: an array with one axis more in front, or a list of dicts.
+                ``n`` of them: arrays with one axis more in front, alone or by name, or
+                a list of dicts. With trials these may share them, ``(n, k)``, unless
+                ``n`` is their number: then each trial has a row, in all choices.
             among: a mask ``(N,)`` or ``(*trials, N)``, or action numbers ``(k,)`` or
                 ``(*trials, k)``: only these may be chosen this round.
             actions: a set for this round alone, solved afresh; the choice's index
@@ -605,7 +611,9 @@ class Policy(metaclass=ABCMeta):
         """
         if n is None:
             return self._ask(among, actions, observed_costs, context, confidence)
-        contexts = per_ask(context, checks.whole("n", n), len(self.batch_shape))
+        contexts = [context] * checks.whole("n", n)
+        if isinstance(self.actions, Contextual):
+            contexts = self.actions.each(context, n, self.batch_shape)
         self._settled()
         before, latest, choices = self._now, self._latest, []
         try:
@@ -1171,7 +1179,8 @@ class Policy(metaclass=ABCMeta):
         else:
             points = checks.tensor("x", x, self.dtype, self.device)
             points = points.unsqueeze(0) if single else points
-            points = checks.rows("x", checks.finite("x", points), batch, (actions.dim,))
+            points = checks.measured("x", points, self.dtype)
+            points = checks.rows("x", points, batch, (actions.dim,))
             if actions.continuous:
                 places = actions.inside(points)
             else:
@@ -1347,7 +1356,7 @@ class Policy(metaclass=ABCMeta):
             )
         within, on = (margin >= 0).all(-1) & ~value.isnan(), self.actions
         best = Recommendation(
-            index=None if on.continuous else on.index(x.unsqueeze(1)).squeeze(1),
+            index=on.index(x.unsqueeze(1)).squeeze(1) if on.finite else None,
             x=x,
             value=devices.put(value, self.device),
             probability=torch.full_like(value, math.nan).to(self.device),
@@ -1401,7 +1410,7 @@ class Policy(metaclass=ABCMeta):
         apart = None
         if not actions:
             apart = graph.Apart(self.actions, self._label())
-        self._journal, self.followed = None, append
+        self._journal, self._clock, self.followed = None, None, append
         self.lighten(actions)
         digests, self.digests = self.digests, {}  # where files lie stays out of them
         rounds = self._now.t
@@ -1422,11 +1431,14 @@ class Policy(metaclass=ABCMeta):
             return False
         if (journal.path, journal.actions) != (os.path.realpath(path), actions):
             return False
+        # whoever is interrupted below leaves none: the next save is a whole one
+        self._journal = None
         done: bool = distributed.current().first(
             lambda: checkpoint.append(path, journal.bodies, self.digests)
         )
         if done:
             journal.bodies.clear()
+            self._journal = journal
         return done
 
     def _noted(
@@ -1438,17 +1450,16 @@ class Policy(metaclass=ABCMeta):
     ) -> Answer:
         """Make a call and note it; calls that it makes itself are not noted."""
         call = Call.of(method.__name__, arguments, keywords, time())
+        # a call that fails or is interrupted, even while it is noted, leaves none: it
+        # may have changed something, and the next save has to be a whole one
         self._journal, self._clock = None, call.time
         try:
             answer = method(self, *arguments, **keywords)
-        except BaseException:
-            journal.stop()  # engines may have computed something all the same
-            raise
+            journal.note(call.chose(answer))
         finally:
-            self._journal, self._clock = journal, None
-        if call.name == "explain":
-            journal.stop()  # it looks at what a checkpoint does not hold
-        journal.note(call.chose(answer))
+            self._clock = None
+        if call.name != "explain":  # it looks at what a checkpoint does not hold
+            self._journal = journal
         return answer
 
     @locked

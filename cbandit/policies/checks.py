@@ -28,6 +28,7 @@ _TOGETHER = (
     ". An array has all costs of a choice: where some come later or never, tell the "
     "others by name, cost={'latency': 3.1}"
 )
+_FAILED = ": an action that could not be measured is told with failed=True"
 
 
 # -- of constructors -------------------------------------------------------------------
@@ -113,8 +114,11 @@ def round_actions(actions: Any, base: Actions, batch_shape: tuple[int, ...]) -> 
     on: Actions
     if _dicts(actions):
         on = Finite(_names(base, "actions").points(actions, "actions"))
+    elif isinstance(actions, Actions):
+        on = actions
     else:
-        on = actions if isinstance(actions, Actions) else Finite(actions)
+        with checks.about("actions"):
+            on = Finite(actions)
     if on.dim != base.dim:
         raise CBanditError(
             f"actions of this round must have d = {base.dim} coordinates; got {on.dim}"
@@ -197,8 +201,9 @@ def _where(among: Mapping[str, Any], base: Actions) -> Tensor:
 
 def _dicts(actions: object) -> bool:
     """Return whether actions are given by name: a dict, or lists of dicts."""
-    while isinstance(actions, list | tuple) and actions:
-        actions = actions[0]
+    for _ in range(2):  # a row for each trial, at most; a list may hold itself
+        if isinstance(actions, list | tuple) and actions:
+            actions = actions[0]
     return isinstance(actions, Mapping)
 
 
@@ -267,7 +272,7 @@ def told_values(
         )
     # a copy: it is read later, and the caller may fill the same array again
     if mask is None:
-        return checks.measured(name, out, dtype, advice).clone()
+        return checks.measured(name, out, dtype, advice or _FAILED).clone()
     # values outside of the mask may be anything, NaN included
     came = devices.put(mask, out.device).unsqueeze(-1)
     return checks.measured(name, torch.where(came, out, 0.0), dtype)
@@ -373,35 +378,6 @@ def probability(name: str, values: Tensor, given: object) -> Tensor:
     if not bool(((values > 0) & (values < 1)).all()):
         raise CBanditError(f"{name} must lie between 0 and 1; got {given!r}")
     return values
-
-
-def per_ask(context: Any, n: int, trials: int) -> list[Any]:
-    """Return the contexts of ``n`` choices.
-
-    Args:
-        context: one for all; or an array with one axis more, or a list of dicts.
-        n: how many choices.
-        trials: how many trials axes there are, 0 or 1.
-    """
-    if context is None or isinstance(context, Mapping):
-        return [context] * n
-    listed = isinstance(context, list | tuple) and any(
-        isinstance(one, Mapping) for one in context
-    )
-    if not listed:
-        try:
-            array = checks.tensor("context", context)
-        except CBanditError:
-            return [context] * n  # names of values
-        if array.dim() <= 1 + trials:
-            return [context] * n
-        context = array
-    if len(context) != n:
-        raise CBanditError(
-            f"context must be one for all n = {n} choices, or {n} of them; got "
-            f"{len(context)}"
-        )
-    return list(context)
 
 
 def score_of(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:

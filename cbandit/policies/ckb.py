@@ -224,7 +224,7 @@ class CKB(GPPolicy):
         spending, shown = state.own, asked.shown
         if shown is not None:
             spending = spending.shown(shown.values, resolved.window)
-            if self.standardized and spending.contexts.shape[1] < FEW:
+            if self.standardized and spending.contexts.shape[1] < resolved.few:
                 decision, state = super()._picked(state, asked)
                 decision.distribution = certain(decision.index, self.m)
                 return decision, state._replace(own=spending._replace(stepped=True))

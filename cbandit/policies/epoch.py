@@ -155,23 +155,23 @@ class Penalty:
         linear: whether the penalty is the cost itself and ``kappa`` moves by steps;
             otherwise ``kappa`` moves by factors, and its logarithm is kept, which
             does not overflow.
-        rate: the step of a linear one.
+        rate: the step of a linear one, ``(T, m)`` or as the user gives it.
         still: whether ``kappa`` stays as it is.
     """
 
     psi: Callable[[Tensor], Tensor]
     linear: bool
-    rate: float
+    rate: Tensor
     still: bool
 
     @classmethod
-    def of(cls, psi: Psi, rate: float | None) -> Penalty:
+    def of(cls, psi: Psi, rate: ArrayLike | None) -> Penalty:
         """Return the penalty that a user's ``psi`` and ``rate`` describe."""
         form, linear = _form(psi), isinstance(psi, str) and psi == "linear"
         if linear and rate is None:
             raise CBanditError("rate is needed with psi='linear'; O(1 / sqrt(epochs))")
-        step = 0.0 if rate is None else checks.number("rate", rate, minimum=0.0)
-        still = rate is not None and step == 0
+        step = checks.nonnegative("rate", 0.0 if rate is None else rate)
+        still = rate is not None and not bool(step.any())
         if not linear and rate is not None and not still:
             raise CBanditError(
                 "rate goes with psi='linear'; with another psi only rate=0, a kappa "
@@ -229,8 +229,9 @@ class EpochPenalty(GPPolicy):
             ``("polynomial", n)`` or ``("polynomial", n, c)``; a callable, 1 up to 0,
             convex and increasing above, with ``psi(x) psi(y) >= psi(x + y)``; or
             ``"linear"``, for noisy constraints.
-        rate: the multipliers' step with ``psi="linear"``; 0, with any ``psi``, keeps
-            ``kappa`` fixed (a baseline: no fixed one gives both sublinear rates).
+        rate: the multipliers' step with ``psi="linear"``, a number, ``(*trials,)`` or
+            ``(1 or *trials, m)``; 0, with any ``psi``, keeps ``kappa`` fixed (a
+            baseline: no fixed one gives both sublinear rates).
         inner: ``"ucb"``, or ``"ts"``: GP-TS in place of GP-UCB. Or a rule of your own:
             a function of :class:`~cbandit.Estimates`, whose one mean and deviation are
             of the penalised reward, that returns a value for each action, ``(T, n)``;
@@ -270,7 +271,7 @@ class EpochPenalty(GPPolicy):
         explore: Explore | None = None,
         epoch: int,
         psi: Psi = "exp",
-        rate: float | None = None,
+        rate: ArrayLike | None = None,
         inner: str | Callable[[Estimates], Tensor] = "ucb",
         reuse: bool = True,
         kappa: ArrayLike | None = None,
@@ -304,6 +305,8 @@ class EpochPenalty(GPPolicy):
         # one belief an epoch; the last serves all that follow
         self._by_epoch = beliefs
         self._cost_noises = self._noises_of_costs()
+        rates = self._number("rate", self._penalty.rate)
+        self._penalty = replace(self._penalty, rate=rates)
         self._refits = any(belief.refit_every for belief in beliefs)
         kappa = self._per_cost("kappa", self._penalty.first(kappa)).clone()
         first_epoch = Epoch.start(self._penalty.kept(kappa))

@@ -265,7 +265,8 @@ class GPPolicy(Policy):
             set ``usual``, and ``cautious`` for where all beliefs are
             :meth:`cbandit.GP.default`'s; draws are :meth:`cbandit.TS.cautious` there.
         start: the first multiplier, a number, ``(*trials,)`` or ``(1 or *trials, m)``;
-            ``None``: there is none, and the score must do without.
+            ``None``: 0 in a class with a :meth:`move` of its own. In others there is no
+            multiplier, and the score must do without.
         restart: how many rounds an epoch has, or ``"doubling"``: the multiplier is back
             at ``start`` in the first round of each. ``None``: one epoch.
         forget: whether the beliefs drop their data then too. Feedback of earlier rounds
@@ -390,6 +391,8 @@ class GPPolicy(Policy):
         #: on a Box: how many climbs the searches made, how many failed, and how many of
         #: these scipy's L-BFGS-B took higher
         self.climbs = Climbs()
+        if start is None and type(self).move is not GPPolicy.move:
+            start = 0.0
         wide = torch.zeros(self.size, 0, dtype=torch.float64, device=self.device)
         self._start = wide if start is None else self._number("start", start).clone()
         late = torch.zeros(self.size, dtype=torch.long, device=self.device)
@@ -827,7 +830,10 @@ class GPPolicy(Policy):
             asked.t, Promise(pace, bound, plays.expand_as(bound))
         )
         decision.pace, decision.promised = pace, bound
-        decision.idle = idle if bool(idle.any()) else None
+        if bool(idle.any()):
+            decision.idle = idle
+            if after.estimate is not None:  # nothing is played that moves a multiplier
+                after = after._replace(estimate=after.estimate * plays)
         return decision, after._replace(account=account)
 
     def _affordable(
@@ -1435,10 +1441,12 @@ class GPPolicy(Policy):
 
         Before data it is the prior; that of a standardised belief, 0 +- 1, has no unit
         yet. At points ``x``, ``(n, d)`` or ``(*trials, n, d)``, or at ``params``,
-        points by name, it comes from a dense solve; a Box needs one of these. With
-        ``context`` it is of all choices in that context, see :meth:`ask`.
+        points by name (a dict is one point), it comes from a dense solve; a Box needs
+        one of these. With ``context`` it is of all choices in that context, see
+        :meth:`ask`.
         """
         beliefs = self._settled().state.beliefs
+        params = [params] if isinstance(params, Mapping) else params
         x = named_points(self.actions, x, params)
         if context is not None and x is not None:
             raise CBanditError("posterior takes context=, or points that hold it")

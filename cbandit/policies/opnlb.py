@@ -20,6 +20,7 @@ constraints, 2024, Algorithm 4.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Unpack
 
 import torch
@@ -113,11 +114,17 @@ class OPNLB(Stagewise):
         allowed = None if asked.mask is None else asked.mask.cpu()
         answers = []
         for i in range(self.size):
-            theta, *mu = self._classes.left(inside, i)
-            u_r = optimistic(theta, mu, alpha[i])
-            if allowed is not None:
-                u_r = u_r.masked_fill(~allowed[i % len(allowed)], -torch.inf)
-            answers.append(solved(u_r, mu, limits[i]))
+            functions = self._classes.left(inside, i)
+            some = (
+                None if allowed is None else allowed[i % len(allowed)].nonzero()[:, 0]
+            )
+            if some is not None:  # functions that agree on these arms are one
+                functions = [h[:, some].unique(dim=0) for h in functions]
+            theta, *mu = functions
+            best = solved(optimistic(theta, mu, alpha[i]), mu, limits[i])
+            if some is not None:
+                best = replace(best, index=some[best.index])
+            answers.append(best)
         pi, at = stacked(answers, self.device), numbered(self._safe.index)
         return state.safe.drawn(pi, at, asked.streams, infeasible), state
 

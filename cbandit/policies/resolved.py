@@ -12,8 +12,8 @@ round. A target that follows every excess at once would be as noisy as the costs
 regret would grow as fast as the rounds. No step, no cap, no Slater constant.
 
 Where the world shows contexts, the programme is over the choices in the last ones, and
-the draw is from its solution in the current one. Until there are ten contexts, the
-multiplier of standardised beliefs makes projected steps.
+the draw is from its solution in the current one. Until there are ten contexts, or a
+shorter window is full, the multiplier of standardised beliefs makes projected steps.
 """
 
 from __future__ import annotations
@@ -126,6 +126,11 @@ class Resolved:
         corrected = torch.ones(slacks.shape[-1], dtype=torch.bool, device=slacks.device)
         corrected[list(budgets)] = False
         return cls(slacks, width, checks.whole("price_window", window), corrected)
+
+    @property
+    def few(self) -> int:
+        """The number of contexts from which on the price is solved for."""
+        return min(FEW, self.window)
 
     def weight(self, phi: Tensor, t: int, start: int) -> Tensor:
         """Return the costs' weight in the score: the price."""

@@ -52,7 +52,6 @@ def category_of(actions: Actions, call: str, name: str) -> Category:
         parameter = parameter.parameter
     if not isinstance(parameter, Category):
         every = [n for n, p in names.parameters.items() if is_category(p)]
-        raise CBanditError(
-            f"{call}: name must be of a category, one of {every}; got {name!r}"
-        )
+        has = f"one of {every}" if every else "and this space has none"
+        raise CBanditError(f"{call}: name must be of a category, {has}; got {name!r}")
     return parameter

@@ -140,6 +140,9 @@ class Senses:
                 "returns all of them by name, lambda t: {...}"
             )
         listed = [limits[name] for name in names]
+        for name, limit in zip(names, listed, strict=True):
+            if not _worded(limit):
+                checks.tensor(f"thresholds[{name!r}]", limit)
         if any(map(_worded, listed)) or not any(map(np.ndim, listed)):
             return listed
         return self._joined(limits, "thresholds", -1)

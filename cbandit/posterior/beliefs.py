@@ -820,6 +820,8 @@ class Group(Value):
             more["now"] = max(self.now, row.t)
         if not self.held.takes(row.keys):
             return self._over(log, held=self._fresh(BEYOND), **more)
+        if self._reframed(row):
+            return self._over(log, **more)
         if self.scale.standardize:
             if more["_own_noise"]:  # its weight depends on the spread, which moves
                 return self._over(log, **more)
@@ -831,6 +833,14 @@ class Group(Value):
             if self._elastic and engine.keeps_rows:
                 engine.make_room()
         return other
+
+    def _reframed(self, row: Observation) -> bool:
+        """Return whether a row that comes late changes how inputs are standardised."""
+        later = range(self.log.first_of(row.t + 1), len(self.log))
+        if not later:
+            return False
+        flags = [self.log[place].wanted for place in later]
+        return self.engine.reframed(row.wanted, flags)
 
     def observe(self, rows: list[Observation]) -> Self:
         """Condition on many observations."""

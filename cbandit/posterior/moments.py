@@ -40,6 +40,7 @@ from cbandit_kernels import WeightSums, enter_weights
 FRESH = 256  # changes of a block, after which it is factored anew
 FRAMED = 4  # inputs from which on their mean and spread count, then twice as many;
 # before that the first one is their origin
+LATE = 1024  # inputs up to which one of an earlier round may change them
 ALIKE = 1e-12  # a spread below this share of the mean is its rounding
 FEW = 4  # points a block, up to which blocks are multiplied side by side
 MANY = 64  # blocks from which on those without observations are left out
@@ -454,6 +455,23 @@ class Moments:
 
     # -- inputs without bounds -------------------------------------------------------
 
+    def reframed(self, wanted: Sequence[bool], later: Sequence[Sequence[bool]]) -> bool:
+        """Return whether one more point, of an earlier round, changes the frame.
+
+        The frame is of the first points in the order of rounds. ``later`` are the flags
+        of the points already observed whose rounds come after it.
+        """
+        if self._frame is None or not later:
+            return False
+        for trial, (want, seen) in enumerate(
+            zip(wanted, self._inputs.seen, strict=True)
+        ):
+            count = seen + 1
+            place = count - sum(flags[trial] for flags in later)
+            if want and place < count <= LATE and place <= _framed(count) < count:
+                return True
+        return False
+
     def _watch(self, update: Update) -> None:
         """Count one more input in; standardise anew when there are twice as many.
 
@@ -463,7 +481,7 @@ class Moments:
             self.covariance.raw(update.x.double()), update.wanted
         )
         due = [
-            want and (n == 1 or (n >= FRAMED and n & (n - 1) == 0))
+            want and n == _framed(n)
             for n, want in zip(self._inputs.seen, update.wanted, strict=True)
         ]
         if any(due):
@@ -475,7 +493,7 @@ class Moments:
         real = devices.put(list(map(list, wanted)), x.device).mT  # T x n
         count = real.long().cumsum(-1)
         total = count[:, -1].tolist()
-        last = [1 << n.bit_length() - 1 if n >= FRAMED else 1 for n in total]
+        last = list(map(_framed, total))
         first = real & (count <= devices.put(last, x.device).unsqueeze(-1))
         frame = _statistics(raw, first, last).frame()
         self._inputs = _statistics(raw, real, total)
@@ -800,6 +818,11 @@ class Moments:
         if self._recent is not None:
             arrays += [part for part in self._recent if part is not None]
         return sum(part.nbytes for part in arrays)
+
+
+def _framed(count: int) -> int:
+    """Return of how many of the first inputs the frame is, after so many."""
+    return 1 << count.bit_length() - 1 if count >= FRAMED else 1
 
 
 def _statistics(raw: Tensor, real: Tensor, count: list[int]) -> Inputs:

@@ -503,9 +503,14 @@ def totals(row: Observation) -> Tensor:
 
 
 def told(units: Units | None, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-    """Return means and deviations ``(T, F, n)`` in the user's units."""
+    """Return means and deviations ``(T, F, n)`` in the user's units.
+
+    They are float64 where anything is rescaled: beside a large average float32 would
+    round away what differs, and the room to a limit with it.
+    """
     if units is None:
         return mean, std
+    mean, std = mean.double(), std.double()
     size = units.size.to(mean).unsqueeze(-1)
     center = units.center.to(mean).unsqueeze(-1)
     if not units.binds:

@@ -6,6 +6,7 @@
 
 from cbandit.problems.botorch_functions import Continuous, from_botorch
 from cbandit.problems.cbo import Allocation, cbo_gpu_allocation
+from cbandit.problems.classifiers import digits
 from cbandit.problems.contexts import Contexts, Yardstick
 from cbandit.problems.expert import expert_distance
 from cbandit.problems.gridded import Gridded, Phase
@@ -48,6 +49,7 @@ __all__ = [
     "Yardstick",
     "bench_stagewise",
     "cbo_gpu_allocation",
+    "digits",
     "expert_distance",
     "from_botorch",
     "guo_classical",

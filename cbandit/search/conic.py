@@ -30,8 +30,15 @@ def needed() -> ModuleType:
     return module
 
 
+CLOSE = 1e-10  # of the solver, and of what one more action would add to a reward
+FIRST, ENTER = 24, 8  # actions that a programme begins with, and that enter together
+
+
 class SafePolicies:
     """Distributions over ``K`` actions with ``<x_pi, w_j> + ||A_j x_pi|| <= tau_j``.
+
+    A solution has few actions. So a programme begins with a few, and those that are
+    worth more at its prices enter until there are none. They stay for the next one.
 
     Args:
         points: the actions, ``(K, d)``.
@@ -43,38 +50,72 @@ class SafePolicies:
     def __init__(self, points: Array, w: Array, root: Array, tau: Array) -> None:
         clarabel = needed()
         count, dim = points.shape
-        rows = [np.ones((1, count)), -np.eye(count)]
-        right = [np.ones(1), np.zeros(count)]
-        cones = [clarabel.ZeroConeT(1), clarabel.NonnegativeConeT(count)]
+        rows, right = [np.ones((1, count))], [np.ones(1)]
+        excess = np.full(count, -np.inf)
         for w_j, root_j, tau_j in zip(w, root, tau, strict=True):
             # (tau - <x, w>, A x) in the second-order cone
-            rows += [(points @ w_j)[None], -(points @ root_j.T).T]
+            cost, image = points @ w_j, points @ root_j.T
+            rows += [cost[None], -image.T]
             right += [np.array([tau_j]), np.zeros(dim)]
-            cones.append(clarabel.SecondOrderConeT(1 + dim))
+            over = cost + np.linalg.norm(image, axis=-1) - tau_j
+            excess = np.maximum(excess, over)
         self.points = points
-        self._rows = scipy.sparse.csc_matrix(np.concatenate(rows))
-        self._right, self._cones = np.concatenate(right), cones
-        self._square = scipy.sparse.csc_matrix((count, count))
-        self._solver = clarabel.DefaultSolver
+        self._rows, self._right = np.concatenate(rows), np.concatenate(right)
+        self._cones = [clarabel.SecondOrderConeT(1 + dim)] * len(tau)
+        self._clarabel = clarabel
         self._settings = clarabel.DefaultSettings()
         self._settings.verbose = False
         for name in ("tol_gap_abs", "tol_gap_rel", "tol_feas"):
-            setattr(self._settings, name, 1e-10)
-        self._done = ("Solved", "AlmostSolved")
+            setattr(self._settings, name, CLOSE)
+        self._inside = np.zeros(count, dtype=bool)  # actions of the programme
+        self._enter(np.argsort(excess, kind="stable")[:FIRST])
 
     def best(self, theta: Array) -> Array | None:
         """Return the policy of largest ``<x_pi, theta>``, ``(K,)``, if there is any."""
-        solution = self._solver(
-            self._square,
-            -(self.points @ theta),
-            self._rows,
-            self._right,
-            self._cones,
-            self._settings,
+        reward = self.points @ theta
+        close = CLOSE * (1 + np.abs(reward).max())
+        new = np.array([reward.argmax()])
+        while True:
+            if not self._inside[new].all():
+                self._enter(new)
+            answer = self._solved(reward[self._some])
+            if answer is None:
+                if self._inside.all():
+                    return None
+                new = np.arange(len(reward))
+                continue
+            share, price = answer
+            gain = reward - price @ self._rows
+            gain[self._some] = 0.0
+            new = np.argsort(-gain, kind="stable")[:ENTER]
+            new = new[gain[new] > close]
+            if not len(new):
+                break
+        share = share.clip(0.0)
+        share[share < 1e-9] = 0.0  # interior points leave a trace on every action
+        pi = np.zeros_like(reward)
+        pi[self._some] = share / share.sum()
+        return pi
+
+    def _enter(self, new: npt.NDArray[np.int64]) -> None:
+        """Put actions into the programme."""
+        self._inside[new] = True
+        self._some = self._inside.nonzero()[0]
+        count, clarabel = len(self._some), self._clarabel
+        rows = np.concatenate([self._rows[:, self._some], -np.eye(count)])
+        cones = [clarabel.ZeroConeT(1), *self._cones]
+        self._programme = (
+            scipy.sparse.csc_matrix(rows),
+            np.concatenate([self._right, np.zeros(count)]),
+            [*cones, clarabel.NonnegativeConeT(count)],
+        )
+        self._square = scipy.sparse.csc_matrix((count, count))
+
+    def _solved(self, reward: Array) -> tuple[Array, Array] | None:
+        """Return the shares of the actions inside, ``(n,)``, and each row's price."""
+        solution = self._clarabel.DefaultSolver(
+            self._square, -reward, *self._programme, self._settings
         ).solve()
-        if str(solution.status) not in self._done:
+        if str(solution.status) not in ("Solved", "AlmostSolved"):
             return None
-        pi = np.asarray(solution.x).clip(0.0)
-        pi[pi < 1e-9] = 0.0  # interior points leave a trace on every action
-        out: Array = pi / pi.sum()
-        return out
+        return np.asarray(solution.x), np.asarray(solution.z)[: len(self._right)]

@@ -200,7 +200,7 @@ def overview(
     if not table:
         raise CBanditError("nothing to plot: no runs")
     policies = [policy for policy, lines in table.items() if metrics[0] in lines]
-    legend = len(policies) > 1 or title is None
+    legend = len(policies) > 1 or title is None or design > 0
     if title is not None and len(policies) == 1:
         title += f": {policies[0]}"
     columns = _columns(len(metrics))
@@ -317,22 +317,26 @@ def evolution(
     title: str | None = None,
     spread: str = "std",
     width: float = 1.0,
+    reward: str = "reward",
 ) -> Figure:
     """Draw a row for each setting of an experiment, with a panel for each metric.
 
     Args:
         rows: for each setting its name, its curves, and by metric the levels to mark.
-        metrics: of :data:`LABELS`.
+        metrics: as for :func:`overview`.
         title: above all panels.
         spread: as for :func:`overview`.
         width: likewise.
+        reward: likewise.
     """
     columns, order = len(metrics), _policies(table for _, table, _ in rows)
     with _sheet(title, len(rows) * columns, columns, 1.9, 0.9) as (figure, panels):
         for line, (words, table, levels) in zip(panels, rows, strict=True):
             for panel, name in zip(line, metrics, strict=True):
-                _draw_panel(panel, table, name, (spread, width), order)
+                _draw_panel(panel, table, name, (spread, width), order, reward=reward)
                 _draw_levels(panel, levels.get(name, ()))
+                if "violation" in name:
+                    panel.set_ylabel(_axis_of(name, reward, False))
             if words:
                 line[0].set_ylabel(words, fontweight="bold")
         # regret is there to be compared between the rows
@@ -409,6 +413,7 @@ def trade_off(
     *,
     title: str | None = None,
     sweeps: Sequence[Sequence[str]] = (),
+    reward: str = "reward",
 ) -> Figure:
     """Draw each policy's final time averages of two metrics as a point.
 
@@ -418,6 +423,7 @@ def trade_off(
         title: above the panel.
         sweeps: groups of policies that differ in one argument alone; a line joins each
             group, in its order.
+        reward: what the reward is called.
     """
     with _sheet(title, 1, 1, 2.6, 0.2 * len(table)) as (figure, panels):
         panel, places = panels[0, 0], {}
@@ -440,7 +446,7 @@ def trade_off(
         along = [panel.set_xlabel, panel.set_ylabel]
         for name, set_label in zip(metrics, along, strict=True):
             unit = ", in limits" if name in RELATIVE.values() else ""
-            set_label(f"{TITLES[name]} / t{unit};\nless is better")
+            set_label(f"{_title_of(name, reward)} / t{unit};\nless is better")
         panel.margins(0.12)
         _add_legend(figure, [panel])
     return figure
@@ -723,23 +729,12 @@ def _axis_of(metric: str, reward: str, average: bool) -> str:
 
 
 def _shade(panel: Axes, design: int) -> None:
-    """Shade the rounds of a common design, and say what they are."""
+    """Shade the rounds of a common design."""
     if not design:
         return
     end = min(design, panel.get_xlim()[1])  # a study may end within its design
-    panel.axvspan(0, end, color="#BBBBBB", alpha=0.25, linewidth=0, zorder=0)
-    panel.annotate(
-        "design",
-        (end, 0.02),
-        xycoords=("data", "axes fraction"),
-        xytext=(-1, 0),
-        textcoords="offset points",
-        rotation=90,
-        ha="right",
-        va="bottom",
-        fontsize=6,
-        color="#666666",
-    )
+    grey: dict[str, Any] = {"color": "#BBBBBB", "alpha": 0.25, "linewidth": 0}
+    panel.axvspan(0, end, zorder=0, label="design", **grey)
 
 
 def _draw_levels(panel: Axes, levels: Sequence[Level]) -> None:

@@ -198,14 +198,15 @@ PRICES = (
 )
 
 
-# chosen on the requests to learn on alone: with the mean, choices whose costs are
-# estimated too low spend more than the budget
+# chosen on the requests to learn on alone, as the constant of the belief: with the
+# mean, choices whose costs are estimated too low spend more than the budget
 CAUTION = -0.25
 
 
 def _ckb(problem: Contexts, task: Task) -> CKB:
     fade = task.settings.parameters["fade"]
-    gp = GP.linear(problem.actions, fade=None if fade == 1 else fade)
+    fade = None if fade == 1 else fade
+    gp = GP.linear(problem.actions, fade=fade, constant=FEATURES)
     goal = {"reward": gp, "costs": {"usd": gp}, "thresholds": problem.thresholds}
     width = UCB(task.settings.parameters["beta"])
     return CKB(problem.actions, **goal, explore=width, dual_beta=CAUTION, **task.common)

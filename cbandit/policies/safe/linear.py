@@ -70,7 +70,8 @@ class Plane:
         self.actions, self.safe, self._batch = actions, safe, batch
         self.subgaussian = safe.subgaussian
         self._lam = self._stacked("ridge", [b.ridge for b in beliefs])  # T x F
-        norm = self._stacked("norm", [b.norm for b in beliefs])
+        #: ``S`` of every function, ``(T, F)``
+        self.norm = norm = self._stacked("norm", [b.norm for b in beliefs])
         #: of a reward per length, before data
         self._deviation = norm[:, 0] + self.subgaussian[:, 0] / self._lam[:, 0].sqrt()
         lengths = [b.length for b in beliefs if b.length is not None]
@@ -225,6 +226,17 @@ class Plane:
             points = actions.block(start, stop).double()
             yield start, points if points.dim() == 3 else points.unsqueeze(0)
 
+    def fan(self, star: Star) -> Tensor:
+        """Return the centre and the tips of a star, ``(T or 1, d, 1 + K)``."""
+        if self._fan is not None and star is self.actions:
+            return self._fan
+        return _fan(star, self.safe.x)
+
+    def close(self, state: Stage) -> Tensor:
+        """Return by how little rewards differ that are as good as equal, ``(T,)``."""
+        close: Tensor = CLOSE * self._deviation * state.longest
+        return close
+
     # -- the best action that is surely safe -----------------------------------------
 
     def play(
@@ -252,15 +264,11 @@ class Plane:
         on, safe, mask = asked.actions, state.safe, asked.mask
         infeasible = safe.unsafe(tau)
         must_hold(mask, at)
-        # rewards that differ by less are as good, (T,)
-        close = CLOSE * self._deviation * state.longest
+        close = self.close(state)
         if at is None:
-            fan, x0 = self._fan, safe.action.x
-            if fan is None or on is not self.actions:
-                fan = _fan(on, x0)
-            index, x = _best_on_star(fan, mask, bounds, tau, safe, close)
+            index, x = _best_on_star(self.fan(on), mask, bounds, tau, safe, close)
             if not safe.ready:
-                x = torch.where(safe.warm.unsqueeze(-1), x, x0)
+                x = torch.where(safe.warm.unsqueeze(-1), x, safe.action.x)
             x = x.to(on.tips.dtype)
             return Decision(index, infeasible, x=x, sure=True), state
         values = self._values(on, bounds, tau, at)

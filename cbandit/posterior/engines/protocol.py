@@ -107,6 +107,13 @@ class Engine:
             f"engine={self.plan.name!r} does not learn a noise: take engine='auto'"
         )
 
+    def reframed(self, wanted: Sequence[bool], later: Sequence[Sequence[bool]]) -> bool:
+        """Return whether an action of an earlier round changes how all are seen.
+
+        See :meth:`Moments.reframed`.
+        """
+        return False
+
     def takes(self, keys: Sequence[Hashable]) -> bool:
         """Return whether it can condition on actions of these names.
 

@@ -301,6 +301,10 @@ class Weights(Engine):
         """Return whether it can condition on actions of these names: on any."""
         return True
 
+    def reframed(self, wanted: Sequence[bool], later: Sequence[Sequence[bool]]) -> bool:
+        """Return whether a point of an earlier round changes how all are seen."""
+        return self.history.reframed(wanted, later)
+
     def turn(self, t: int) -> None:
         """Look at the beliefs as of round ``t``."""
         self.history.now = t

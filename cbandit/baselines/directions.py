@@ -1,0 +1,102 @@
+"""The best direction of a star around 0, and how far along it a policy may go.
+
+Reward and costs are linear, so that from 0 on all bounds grow in proportion to the way.
+A policy judges each segment by its furthest point that keeps the limits under
+parameters which it takes from the ellipsoids. Then it goes along the best segment as
+far as the pessimistic costs ``<x, mu> + beta ||x||_{Sigma^-1}`` keep the limits.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit._core.peaks import best_place
+from cbandit.actions import Star
+from cbandit.errors import CBanditError
+from cbandit.policies.choices import Asked, Decision
+from cbandit.policies.safe.linear import Plane
+from cbandit.policies.safe.stagewise import Stage
+from cbandit.search.segments import furthest
+
+
+def around_origin(plane: Plane, name: str) -> Plane:
+    """Return a policy's model; raise an error unless its set is a star around 0."""
+    if isinstance(plane.actions, Star) and plane.safe.rays:
+        return plane
+    raise CBanditError(
+        f"actions must be a Star around 0 for {name}; got {plane.actions!r} with "
+        f"safe.x = {plane.safe.x.tolist()}"
+    )
+
+
+class Directions(NamedTuple):
+    """The segments of a star around 0 in one round.
+
+    Args:
+        tips: where they end, as columns, ``(T or 1, d, K)``.
+        mean: estimates of reward and costs there, ``(T, F, K)``.
+        wide: ``beta ||tip||_{Sigma^-1}``, likewise.
+        tau: this round's thresholds, ``(T, m)``.
+        close: values that differ by less are as good, ``(T,)``.
+    """
+
+    tips: Tensor
+    mean: Tensor
+    wide: Tensor
+    tau: Tensor
+    close: Tensor
+
+    @classmethod
+    def of(
+        cls, plane: Plane, state: Stage, asked: Asked, tau: Tensor
+    ) -> tuple[Directions, Stage]:
+        """Return the segments of a round's star, and the state that has met it."""
+        star = asked.actions
+        if not isinstance(star, Star):
+            raise CBanditError(f"actions of this round must be a Star; got {star!r}")
+        state.safe.unsafe(tau)  # thresholds that move must stay above 0
+        _, state = plane.meet(state, star)
+        tips = plane.fan(star)[..., 1:]
+        norm = state.seen.rays(tips).square().sum(-2).sqrt()
+        wide = plane.width(asked.t, state).unsqueeze(-1) * norm
+        mean = state.seen.solved[0] @ tips
+        return cls(tips, mean, wide, tau, plane.close(state)), state
+
+    def optimistic(self) -> Tensor:
+        """Return the reward's upper and the costs' lower bounds, ``(T, F, K)``."""
+        sign = torch.ones_like(self.mean[:, :, :1])
+        sign[:, 1:] = -1.0
+        return self.mean + sign * self.wide
+
+    def within(self, costs: Tensor) -> Tensor:
+        """Return how far costs of ``(T, m, K)`` at the tips let one go, ``(T, K)``."""
+        limit = self.tau.unsqueeze(-1)
+        return furthest(torch.zeros_like(limit), costs, limit)
+
+    def play(self, aim: Tensor, asked: Asked, floor: Tensor | float = 0.0) -> Decision:
+        """Return the point on the best segment up to which costs are surely kept.
+
+        Args:
+            aim: reward and costs at the tips by which segments are judged,
+                ``(T, F, K)``.
+            asked: the round.
+            floor: the shares of the way that are safe whatever the data, ``(T, K)``.
+        """
+        share = self.within(aim[:, 1:])
+        value = share * aim[:, 0]
+        if asked.mask is not None:
+            value = value.masked_fill(~asked.mask, -torch.inf)
+        value = torch.cat([torch.zeros_like(value[:, :1]), value], -1)
+        best = best_place(value, self.close)
+        segment = (best - 1).clamp_min(0)  # 0 is the centre
+        safe = self.within((self.mean + self.wide)[:, 1:])
+        share = torch.minimum(share, safe.clamp_min(floor))
+        share = share.gather(-1, segment.unsqueeze(-1))
+        share = share.masked_fill((best == 0).unsqueeze(-1), 0.0)
+        tips = self.tips.expand(len(share), -1, -1)
+        at = segment.view(-1, 1, 1).expand(-1, tips.shape[1], 1)
+        x = share * tips.gather(-1, at).squeeze(-1)
+        return Decision(segment, x=x.to(asked.actions.tips.dtype), sure=True)
