@@ -149,7 +149,7 @@ class _Place:
         return None
 
     def _difference(self, config: Path) -> str:
-        """Return in which settings a folder's file differs, in words; empty: in none."""
+        """Return in which settings a folder's file differs, in words; or empty."""
         raw, now = read_toml(config, ours=True), self.settings
         if raw.get("experiment") == now.experiment and not now.tables:
             # parameters that were added later have their defaults
