@@ -47,7 +47,7 @@ def log_chance(
 def trusted(
     beliefs: Beliefs, asked: Asked, least: Tensor, limits: Tensor, ranks: Ranks
 ) -> tuple[Asked, Tensor]:
-    """Mask out of a round the actions that do not keep all limits with a probability.
+    """Mask out the actions that keep all limits too improbably.
 
     Where no action keeps them, only the likeliest ones are left.
 

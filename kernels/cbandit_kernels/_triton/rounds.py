@@ -93,7 +93,7 @@ def _shared(change, mean, var, look, start, draw, block):
 def _found(change, look, pointers, settings):
     """Return the first action whose score is within tolerance of the largest.
 
-    It is in the first block whose largest score is, and this block is scored again.
+    It is in the first block whose largest score is; that block is looked at again.
     """
     peak, mean = pointers.pop("peak"), pointers["mean"]
     trials, functions, _ = mean.shape
