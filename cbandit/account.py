@@ -1,8 +1,8 @@
 """The account: regrets and violations of a run.
 
-Pure functions on tensors. A reward or an optimum has shape ``(*trials, T)``; an optimum
-that never changes may be ``(*trials, 1)``. Costs have shape ``(*trials, T, m)`` and are
-relative to their thresholds, so that feasible means ``<= 0``. Results are cumulative,
+All are pure functions on tensors. A reward or an optimum has shape ``(*trials, T)``; an
+optimum that never changes may be ``(*trials, 1)``. Costs have shape ``(*trials, T, m)``
+and are less their thresholds, so that feasible means ``<= 0``. Results are cumulative,
 ``(*trials, T)``: entry ``t - 1`` is the value after round ``t``.
 
 Rewards and costs are the noiseless ones, except where a name says ``realised``.
@@ -107,9 +107,9 @@ def rounds_in_violation(costs: Tensor) -> Tensor:
 
 
 def best_feasible(reward: Tensor, costs: Tensor) -> Tensor:
-    """Return the largest ``f(x_s)`` so far among rounds that kept to all thresholds.
+    """Return the largest ``f(x_s)`` so far among rounds that kept all thresholds.
 
-    NaN until there is such a round.
+    It is NaN until there is such a round.
 
     Args:
         reward: ``f(x_t)``, ``(*trials, T)``.
@@ -124,7 +124,7 @@ def realised_regret(optimum: Tensor, observed: Tensor) -> Tensor:
     """Return ``sum f^s(x*) - f^s(x_s)`` of the noisy functions.
 
     Args:
-        optimum: ``f^t(x*)``, the best action's noisy reward in round ``t``; its mean
+        optimum: ``f^t(x*)``, the best action's noisy reward in round ``t``, or its mean
             ``f(x*)`` if that is not known.
         observed: the rewards as observed, ``(*trials, T)``.
     """

@@ -1,5 +1,5 @@
-"""The core that every room stands on.
+"""The core, which all other rooms import.
 
-``checks`` looks at arguments, ``arguments`` notes them, ``devices`` and ``randomness``
+``checks`` checks arguments, ``arguments`` records them, ``devices`` and ``randomness``
 serve tensors, ``files`` and ``checkpoint`` the disk, ``distributed`` several processes.
 """

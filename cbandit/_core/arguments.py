@@ -1,9 +1,9 @@
 """The settings of a policy or problem, which a resumed run is compared with.
 
-A constructor notes its arguments in its first statement,
+A constructor records its arguments in its first statement,
 ``self.settings = stated(self, locals())``. A checkpoint keeps them as plain values, so
-that nobody goes on with a run under other settings. Numbers are compared up to
-rounding: another machine may compute them differently in the last digits.
+that nobody resumes a run under other settings. Numbers are compared up to rounding, as
+another machine may compute other last digits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FOREIGN = 2  # how deep to look into objects of other libraries
 
 
 def stated(thing: Any, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe a constructor's arguments; what a subclass has noted takes precedence.
+    """Describe a constructor's arguments; those recorded by a subclass take precedence.
 
     Args:
         thing: the object being built. A keyword in its constructor's ``**common`` must
@@ -51,8 +51,8 @@ def stated(thing: Any, named: Mapping[str, Any]) -> dict[str, Any]:
 def settings_of(thing: object) -> dict[str, Any]:
     """Return the settings of a policy or problem, its actions, dtype and device.
 
-    A class of the user's own need not note its settings: attributes that are named
-    like its constructor's arguments are taken as well.
+    A user's own class need not record its settings: attributes with the names of its
+    constructor's arguments are taken too.
     """
     noted, attributes = getattr(thing, "settings", None), getattr(thing, "__dict__", {})
     settings = described(noted) if isinstance(noted, Mapping) else {}
@@ -67,7 +67,7 @@ def settings_of(thing: object) -> dict[str, Any]:
 
 
 class Numbers(NamedTuple):
-    """An array: its numbers if they are few, else sums that tell it from others."""
+    """An array: its numbers if they are few, otherwise sums that identify it."""
 
     shape: tuple[int, ...]
     kept: tuple[float, ...]
@@ -90,7 +90,7 @@ class Numbers(NamedTuple):
 def described(value: object, depth: int = DEPTH) -> Any:
     """Return ``value`` as strings, :class:`Numbers` and dicts of these.
 
-    A function is its name, any other object its class and its attributes.
+    A function becomes its name, any other object its class and attributes.
     """
     if value is None or isinstance(value, bool | str | Numbers):
         return value
@@ -137,7 +137,7 @@ def _parts(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _array(value: object) -> np.ndarray | None:
-    """Return numbers of any kind as float64, ``None`` for anything else."""
+    """Return numbers of any kind as float64; ``None`` for anything else."""
     try:
         if isinstance(value, Tensor):
             value = value.detach().cpu()
@@ -151,14 +151,14 @@ def _array(value: object) -> np.ndarray | None:
 
 
 def _numeric(value: object, depth: int) -> bool:
-    # numpy would index into anything that has indices, even without an end
+    # numpy would iterate over anything with indices, even without end
     if isinstance(value, list | tuple):
         return depth > 0 and all(_numeric(entry, depth - 1) for entry in value)
     return isinstance(value, int | float | Tensor | np.ndarray | np.generic)
 
 
 def _numbers(array: np.ndarray) -> Numbers:
-    """Return the array's numbers if they are few, else two sums that identify it."""
+    """Return the array's numbers if they are few, otherwise two sums."""
     shape, flat = array.shape, array.reshape(-1)
     if flat.size <= FEW:
         return Numbers(shape, tuple(flat.tolist()))
@@ -190,7 +190,7 @@ def differences(
 
 
 def _short(description: object) -> object:
-    """Return a description, shortened for an error to an object's class."""
+    """Return a description; for an error, objects are shortened to their class."""
     if isinstance(description, dict):
         return description.get("", "several")
     return description

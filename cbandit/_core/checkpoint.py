@@ -1,21 +1,19 @@
-"""Checkpoints: written whole or not at all, and read only if they are intact.
+"""Checkpoints: written whole or not at all, and read only if intact.
 
 A file begins with one line, ``cbandit checkpoint FORMAT KIND ROUNDS DIGEST``; the rest
-is its body, as :mod:`~cbandit._core.graph` makes it. Format, kind and digest are
-checked before the body is touched, and reading runs no code of the file's and inflates
-nothing.
+is its body, made by :mod:`~cbandit._core.graph`. Format, kind and digest are checked
+before the body is read. Reading runs no code from the file and decompresses nothing.
 
-Beside a file there may be a journal, ``FILE.journal``: one line that names the file's
-digest, and records that were appended since. Each has a line of its own with its length
-and a digest of all before it and itself. What a crash left of a last record does not
-count, any other damage is an error, and a journal of a file that has been replaced is
-none. A file that may be appended to gets its journal at once, still without records, so
-that a reader can tell a journal that was lost from one that was never begun.
+A file may have a journal, ``FILE.journal``: a line that names the file's digest, then
+the records that were appended since. Before each record is a line with its length and a
+digest of everything up to its end. An incomplete last record, left by a crash, is
+ignored; any other damage is an error; a journal of a file that was replaced is ignored.
+A file that may be appended to gets an empty journal at once, so that a reader can tell
+a lost journal from one that was never begun.
 
 A policy or a run notes the digests of the files that it has read or written. It does
-not replace a file that has changed since. Nor does it replace a file that it has never
-read or written if that is of another kind or holds more rounds: so no other process
-loses its rounds unnoticed.
+not replace a file that has changed since, nor an unknown file of another kind or with
+more rounds. So no process overwrites the rounds of another one.
 """
 
 from __future__ import annotations
@@ -37,13 +35,13 @@ FORMAT = 6
 KEPT = "this one was kept as it is"
 _NAME = b"cbandit checkpoint "
 _JOURNAL = b"cbandit journal of "
-LINE = 200  # bytes, more than the first line has
+LINE = 200  # bytes; the first line is shorter
 
 Digests = dict[str, tuple[bytes, ...]]
-"""By path, the digests of the file as a policy or a run has last read or written it.
-The policy or run has been in these states, so replacing them loses nothing."""
+"""By path, the file's digests when the policy or run last read or wrote it. The policy
+or run has been in these states, so replacing them loses nothing."""
 
-# By kind: what reads a checkpoint, and what to do where others have changed it.
+# By kind: what reads a checkpoint, and what to do if others have changed it.
 _KINDS = {
     "policy": (
         "cb.load(path) reads it",
@@ -86,15 +84,15 @@ def write(
     """Put ``content`` in the file ``path``, atomically.
 
     Args:
-        path: a checkpoint of this format is replaced, unless it may hold rounds of
-            others; any other file is kept, and an error raised.
-        kind: one word for what it holds, which :func:`read` has to name.
+        path: the file. A checkpoint of this format is replaced, unless it may hold
+            rounds of others; any other file stays, and it is an error.
+        kind: one word for the content, which :func:`read` must name.
         content: anything of plain values, containers, tensors and objects.
         digests: of the files that the writer has read or written; the new one is added.
         overwrite: replace any checkpoint of this format.
         rounds: the number of rounds in ``content``.
-        apart: a part of the content that is left out.
-        followed: whether to begin a journal beside it.
+        apart: a part of the content that is not written.
+        followed: whether to begin a journal for the file.
     """
     target, noted = _path(path), {} if digests is None else digests
     if target.is_dir():
@@ -121,16 +119,16 @@ def write(
     mark = digest(name, *parts)
 
     def check() -> None:
-        """Raise if another process has written the file, else note its new digest."""
+        """Raise if another process has written the file; else note its new digest."""
         if not overwrite:
             _check(target, kind, noted, rounds)
-        # noted first: an interrupt may come when the file is there already
+        # noted first, as an interrupt may come once the file is there
         noted[place] = (*noted.get(place, ()), mark)
 
     def begin() -> None:
-        """Begin a journal beside the file, or remove that of the file before."""
+        """Begin a journal for the file, or remove that of the file before."""
         journal = _journal(target)
-        with suppress(OSError):  # the file is there, and all is in it
+        with suppress(OSError):  # the file is complete without it
             if followed:
                 journal.write_bytes(_first(mark))
             else:
@@ -147,9 +145,9 @@ class Entries(NamedTuple):
     """The records of a journal.
 
     Args:
-        bodies: one a record.
+        bodies: the records.
         mark: the digest of all of them, and of the checkpoint that they follow.
-        end: the bytes of the file that count.
+        end: how many bytes of the file are intact.
     """
 
     bodies: list[bytes]
@@ -160,8 +158,8 @@ class Entries(NamedTuple):
 def append(path: object, bodies: Sequence[bytes], digests: Digests) -> bool:
     """Append records to a checkpoint's journal; return whether that was possible.
 
-    It is not where the checkpoint, with its journal, is not as it was noted in
-    ``digests``. Once this returns, the records are on the disk.
+    It is possible only if the checkpoint and its journal are as noted in ``digests``.
+    Once this returns, the records are on the disk.
     """
     target = _path(path)
     place, journal = os.path.realpath(target), _journal(target)
@@ -184,7 +182,7 @@ def append(path: object, bodies: Sequence[bytes], digests: Digests) -> bool:
             with open(journal, "r+b" if entries.end else "wb") as file:
                 file.truncate(entries.end)
                 file.seek(entries.end)
-                # noted first: an interrupt may come when the records are there already
+                # noted first, as an interrupt may come once the records are there
                 digests[place] = (entries.mark, mark)
                 file.write(b"".join(parts))
                 file.flush()
@@ -200,7 +198,7 @@ def append(path: object, bodies: Sequence[bytes], digests: Digests) -> bool:
 
 
 def journal_of(path: object, digests: Digests) -> list[bytes] | None:
-    """Return the records that follow a checkpoint, which :func:`read` has noted.
+    """Return the records that follow a checkpoint noted by :func:`read`.
 
     ``None``: it has no journal.
     """
@@ -223,7 +221,7 @@ def _first(mark: bytes) -> bytes:
 
 
 def _line(length: int, mark: bytes) -> bytes:
-    """Return the line before a record, always as long."""
+    """Return the line before a record; it always has the same length."""
     line = b"%012d %s" % (length, mark)
     return b"%s %s\n" % (line, digest(line))
 
@@ -237,11 +235,11 @@ def _entries(target: Path, head: _Head) -> Entries:
     except FileNotFoundError:
         return nothing
     end = len(_first(mark))
-    if len(raw) < end:  # cut short
+    if len(raw) < end:  # incomplete
         return nothing
     of = raw[len(_JOURNAL) : len(_JOURNAL) + len(mark)]
     broken = raw[:end] != _first(of)
-    if not broken and of != mark:  # of a file that was replaced since
+    if not broken and of != mark:  # it belongs to a file that was replaced
         return nothing
     while not broken:
         begin = end + len(_line(0, mark))
@@ -279,9 +277,9 @@ def read(
         kind: the word that it was written with.
         of: the class of its content.
         trust: what it may name beside the known names, see :func:`names.trusted`.
-        ranks: the processes that ask for it together; the first of them reads it.
-        digests: gets the digest of the file as it is now.
-        give: returns the part that was left out, from its label.
+        ranks: the processes that call this together; the first one reads the file.
+        digests: gets the digest of the file as read.
+        give: takes the label of the part that was left out, and returns the part.
     """
     target = _path(path)
     head, body = ranks.first(lambda: _opened(target))
@@ -353,7 +351,7 @@ def _check(target: Path, kind: str, digests: Digests, rounds: int) -> None:
 
 
 def _opened(target: Path) -> tuple[_Head, bytes]:
-    """Return first line and body of a checkpoint; raise if it is foreign or broken."""
+    """Return a checkpoint's first line and body; raise if it is foreign or broken."""
     try:
         raw = _read(target)
     except FileNotFoundError as error:
@@ -368,7 +366,7 @@ def _opened(target: Path) -> tuple[_Head, bytes]:
 
 
 def _read(path: Path) -> bytes:
-    """Return the bytes of a file, which may be missing; a pipe would never end."""
+    """Return the bytes of a file; raise unless it is a regular file."""
     try:
         if path.is_file() or not path.exists():
             return path.read_bytes()

@@ -1,4 +1,4 @@
-"""Checks of arguments, which turn them into tensors or say what is expected."""
+"""Checks of arguments, which convert them to tensors or say what is expected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit.errors import CBanditError
 
-# the squares of a million such numbers, as spreads add them up, are finite together
+# the sum of squares of a million such numbers, as in spreads, is finite
 LARGEST = {
     dtype: math.sqrt(torch.finfo(dtype).max) / 1000
     for dtype in (torch.float64, torch.float32)
@@ -39,9 +39,9 @@ def tensor(
     if out.is_complex():
         raise CBanditError(f"{name} must be real; got {out.dtype}")
     if dtype is None and out.dtype not in COMPUTED:
-        # torch hardly computes in other dtypes
+        # torch supports few operations in other dtypes
         dtype = torch.float64 if out.is_floating_point() else torch.int64
-    # the caller may fill the same memory again
+    # the caller may refill the same memory
     out = out.to(dtype=dtype, copy=True)
     return out if device is None else devices.put(out, torch.device(device))
 
@@ -66,7 +66,7 @@ def _from_numpy(name: str, value: object) -> Tensor:
         array = np.asarray(value, order="C")
         if array.dtype.kind in "biufc":
             return torch.from_numpy(array if array.flags.writeable else array.copy())
-        # name one entry that is no number
+        # name one entry that is not a number
         entries = array.ravel().tolist()
         odd = [e for e in entries if not isinstance(e, int | float | complex)][:1]
         reason = f" holding {kind(odd[0])}" if array.ndim and odd else ""
@@ -88,7 +88,7 @@ def kind(value: object) -> str:
 
 def finite(name: str, value: Tensor, advice: str = "") -> Tensor:
     """Return ``value``, or raise if it holds NaN or infinity."""
-    # one pass; only a sum that overflowed, or met such a number, needs a closer look
+    # one pass; only an overflowing or infinite sum needs a closer look
     if not math.isfinite(float(value.sum())) and not bool(value.isfinite().all()):
         bad = value[~torch.isfinite(value)].flatten()[0].item()
         raise CBanditError(f"{name} must be finite; got {bad}{advice}")
@@ -113,7 +113,7 @@ def measured(name: str, value: Tensor, dtype: torch.dtype, advice: str = "") -> 
 
 
 def no_flag(name: str, value: Any) -> Any:
-    """Return ``value``; raise if it holds truth values, which are no measurement."""
+    """Return ``value``; raise if it holds truth values, which are not measurements."""
     several = isinstance(value, list | tuple) and value
     first = value[0] if several else value
     dtype = getattr(first, "dtype", None)
@@ -186,7 +186,7 @@ def flag(name: str, value: object) -> bool:
 
 @contextmanager
 def about(name: str) -> Iterator[None]:
-    """Name the argument ``name`` in the errors that are raised in here."""
+    """Add the argument's name to errors that are raised inside the context."""
     try:
         yield
     except CBanditError as error:
@@ -196,9 +196,9 @@ def about(name: str) -> Iterator[None]:
 def one_of(
     name: str, value: object, *options: str, other: str = "", called: bool = False
 ) -> Any:
-    """Return ``value`` if it is one of the words, or a callable where ``called``.
+    """Return ``value`` if it is one of the words, or if ``called`` a callable.
 
-    Errors say that it may be ``other`` too.
+    Errors also mention ``other``.
     """
     known = isinstance(value, str) and value in options
     if not known and not (called and callable(value)):
@@ -287,8 +287,8 @@ def per_trial(name: str, value: object, batch: tuple[int, ...]) -> Tensor:
 def per_cost(name: str, value: object, batch: tuple[int, ...], m: int) -> Tensor:
     """Return a number, ``(m,)``, ``(*trials, 1)`` or ``(*trials, m)`` as ``(T, m)``.
 
-    ``(*trials,)`` is allowed too, unless it is also ``(m,)``: then it is one number for
-    each cost, as it is without trials.
+    ``(*trials,)`` is allowed too, unless it could also be ``(m,)``: then it is one
+    number for each cost, as it is without trials.
     """
     out, shape = tensor(name, value), (*(batch or (1,)), m)
     got = tuple(out.shape)

@@ -1,13 +1,13 @@
-"""One action set over several processes: each rank keeps a part of it.
+"""One action set divided over several processes: each rank keeps a part of it.
 
-Every rank runs the same program. History, small solves, multipliers and draws are the
-same on all of them; means and variances of the actions are split. In a round each rank
-finds the best action of its own stretch, and they exchange one candidate each: its
-score, its number and the estimates there. The best of these is what one process would
-have chosen, the lowest number on ties.
+Every rank runs the same program. History, small solves, multipliers and draws are equal
+on all ranks; means and variances of the actions are divided. In a round each rank finds
+the best action of its own stretch, and the ranks exchange one candidate each: its
+score, its number and the estimates there. The best candidate is what one process would
+have chosen, with the lowest number on ties.
 
-The few numbers exchanged are needed on the host anyway, so they go through its memory,
-from rank to rank. So a rank that has died is known by its number.
+The few numbers exchanged are needed on the host anyway, so they are sent from host to
+host, from rank to rank. So it is known by number which rank has died.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Ranks:
         return result  # type: ignore[no-any-return]
 
     def _swap(self, sent: Tensor, got: list[Tensor]) -> None:
-        """Send a tensor to every other rank, and receive rank ``r``'s in ``got[r]``."""
+        """Send a tensor to all other ranks; receive rank ``r``'s in ``got[r]``."""
         got[self.rank].copy_(sent)
         peers = [rank for rank in range(self.size) if rank != self.rank]
         sending = {peer: self._begin(dist.isend, sent, peer) for peer in peers}
@@ -163,11 +163,11 @@ class Ranks:
             ) from error
 
     def _lost(self, peer: int) -> int:
-        """Return the rank that was lost first: ranks that notice it end as well."""
+        """Return the rank that was lost first, as ranks that notice it end too."""
         try:
             store = self._group.get_group_store()
             return int(store.compare_set("cbandit/lost", "", str(peer)))
-        except RuntimeError:  # the store went with the rank that kept it
+        except RuntimeError:  # the store was on the lost rank
             return peer
 
 
@@ -184,20 +184,20 @@ def current() -> Ranks:
 def shard(
     group: dist.ProcessGroup | None = None, timeout: float = TIMEOUT
 ) -> Iterator[Ranks]:
-    """Split the action sets of policies built in here over a process group's ranks.
+    """Divide the action sets of policies built inside over a process group's ranks.
 
-    Every rank must run the same calls, in the same order, and tell its policy the same
-    feedback; all of them get the same choices. ``posterior()``, ``recommend()`` and
-    ``save()`` are such calls too. Each rank keeps the whole of a set of few actions
-    (engine *joint*), of a :class:`~cbandit.Box`, and of the set of a policy whose
-    rule looks at all actions at once (``policy.engine`` says so). Each rank holds all
-    points of a :class:`~cbandit.Finite` set, and the axes of a
-    :class:`~cbandit.ProductGrid`. The machines should be alike, so that what all of
-    them compute comes out the same.
+    Every rank must make the same calls in the same order, and tell its policy the same
+    feedback; all ranks get the same choices. This includes ``posterior()``,
+    ``recommend()`` and ``save()``. Each rank keeps all of a set of few actions (engine
+    *joint*), of a :class:`~cbandit.Box`, and of the set of a policy whose rule looks at
+    all actions at once (``policy.engine`` says so). Each rank holds all points of a
+    :class:`~cbandit.Finite` set, and the axes of a :class:`~cbandit.ProductGrid`. Use
+    machines of the same kind, so that what all of them compute is equal.
 
     Args:
-        group: of ``torch.distributed``, of any backend; by default all of its ranks.
-        timeout: seconds to wait for a rank before it is given up for lost.
+        group: a group of ``torch.distributed``, of any backend; by default all its
+            ranks.
+        timeout: seconds to wait for a rank before it counts as lost.
 
     Example:
         >>> import cbandit as cb, torch.distributed as dist

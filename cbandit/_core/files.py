@@ -35,15 +35,15 @@ def atomic(
     check: Callable[[], None] | None = None,
     after: Callable[[], None] = lambda: None,
 ) -> Iterator[BinaryIO]:
-    """Open a file that replaces ``path`` once it is written, and not on an error.
+    """Open a file that replaces ``path`` once it is written without an error.
 
-    Parts that killed processes have left behind are removed.
+    Files that killed processes have left behind are removed.
 
     Args:
         path: the file to write.
-        check: raises if ``path`` must not be replaced. From its call until the file is
-            replaced no other process that writes with a check replaces it.
-        after: called once it is replaced, before any such process may go on.
+        check: raises if ``path`` must not be replaced. From this call until the file is
+            replaced, no other process that writes with a check can replace it.
+        after: called once the file is replaced, before any such process may continue.
     """
     target = Path(path)
     _sweep(target)
@@ -54,7 +54,7 @@ def atomic(
             file.flush()
             os.fsync(file.fileno())
             if fcntl is None:
-                file.close()  # Windows renames no open file
+                file.close()  # Windows cannot rename an open file
             with contextlib.ExitStack() as lock:
                 if check is not None:
                     busy = "was not written: another process has locked its folder"
@@ -94,9 +94,9 @@ def folder(path: Path, name: str = "") -> Path:
 
 @contextlib.contextmanager
 def locked(folder: Path, patience: float, refusal: str) -> Iterator[None]:
-    """Hold the lock of a folder; where the file system has no locks, go on without.
+    """Hold the lock of a folder; continue without if the file system has no locks.
 
-    The lock ends with its process, however that ends.
+    The lock ends with its process, in whatever way that ends.
 
     Args:
         folder: an existing folder.
@@ -120,7 +120,7 @@ def locked(folder: Path, patience: float, refusal: str) -> Iterator[None]:
 
 
 class _Folder:
-    """An open folder. An interrupt while it is being closed does not keep it locked."""
+    """An open folder, unlocked even if an interrupt comes while it is closed."""
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_RDONLY)
@@ -129,7 +129,7 @@ class _Folder:
         return self._handle
 
     def close(self) -> None:
-        """Unlock and close it; a second time does nothing."""
+        """Unlock and close the folder; a second call does nothing."""
         with contextlib.suppress(OSError, AttributeError):
             if fcntl is not None:
                 fcntl.flock(self, fcntl.LOCK_UN)  # a fork may hold it open
@@ -139,7 +139,7 @@ class _Folder:
 
 
 def _lock(file: BinaryIO | _Folder) -> bool | None:
-    """Lock an open file; return ``False`` if another has, ``None`` without locks."""
+    """Lock an open file; return ``False`` if it is locked, ``None`` without locks."""
     try:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -173,7 +173,7 @@ def sealed(text: str, before: str, after: str) -> bytes:
 
 
 def unsealed(raw: bytes, before: str, after: str) -> bool:
-    """Return whether ``raw`` is, to the bit, a result of :func:`sealed`."""
+    """Return whether ``raw`` is bit for bit a result of :func:`sealed`."""
     last = after.encode()
     end = len(raw) - len(last)
     first, mark = raw[: max(0, end - 32)], raw[max(0, end - 32) : end]
@@ -193,14 +193,14 @@ def _begun(target: Path) -> tuple[Path, BinaryIO]:
             raise _unwritten(target, error) from None
         if _lock(begun) is not False and part.exists():
             return part, begun
-        begun.close()  # another process has just swept it
+        begun.close()  # another process has just removed it
 
 
 def _sweep(target: Path) -> None:
     """Remove the parts of ``target`` that ended processes have left behind."""
     for part in target.parent.glob(f".{glob.escape(target.name)}.*{PART}"):
         with contextlib.suppress(OSError), open(part, "rb") as file:
-            if _lock(file):  # where there are no locks, nothing is ever swept
+            if _lock(file):  # without locks nothing is ever removed
                 part.unlink()
 
 

@@ -1,16 +1,16 @@
-"""Objects as plain nodes and tensors, and back, without running any code of theirs.
+"""Convert objects to plain nodes and tensors, and back, without running their code.
 
 A checkpoint's body is a line of JSON and the bytes of all tensors. The line holds
-nodes, ``[kind, ...]``; a node names others as ``[number]``, so that what was one object
-is one again. Reading makes containers, looks functions up in :class:`Names`, and makes
+nodes, ``[kind, ...]``; a node refers to others as ``[number]``, so that one object
+stays one. Reading makes containers, looks functions up in :class:`Names`, and makes
 objects of classes found there (``cls.__new__``, then their state). It calls nothing
 that the file names, unless the caller trusts it.
 
-One part may stay *apart*: its nodes and tensors are left out, and whoever reads gives
-an equal part, whose own nodes have the same numbers.
+One part may stay *apart*: its nodes and tensors are left out, and the reader supplies
+an equal part, whose nodes have the same numbers.
 
-Nothing is compressed: what is read takes at most ``RATIO`` times the file's own size,
-and ``SPARE`` bytes, in memory.
+Nothing is compressed: what is read takes in memory at most ``RATIO`` times the file's
+size, plus ``SPARE`` bytes.
 
 Why not ``torch.load(weights_only=True)`` with ``torch.serialization.safe_globals``?
 Tried on torch 2.13 with files made to do harm, and with a policy of three functions:
@@ -103,7 +103,7 @@ class Apart(NamedTuple):
 
     Args:
         part: the part.
-        label: plain values by which a reader knows what to give in its place.
+        label: plain values that tell a reader which part to supply.
     """
 
     part: object
@@ -124,7 +124,7 @@ def written(content: object, apart: Apart | None = None) -> list[Any]:
 
 
 def mark_of(part: object) -> str:
-    """Return the digest of a part, which equal parts share."""
+    """Return the digest of a part; equal parts have equal digests."""
     writer = _Writer()
     writer.put_bare(part)
     sizes, places, memory = packed(writer.tensors)
@@ -143,9 +143,9 @@ def names_in(content: object) -> dict[str, Any]:
 def parsed(
     body: bytes, names: Names, give: Callable[[Sequence[str]], object] | None = None
 ) -> Any:
-    """Return the content of a body; raise if ``names`` does not know all its names.
+    """Return the content of a body; raise if ``names`` lacks any of its names.
 
-    ``give`` returns the part that was left out, from its label; it may raise.
+    ``give`` takes the label of the part that was left out and returns it; it may raise.
     """
     end = body.index(b"\n")
     marks = sum(body.count(mark, 0, end) for mark in (b"[", b"{", b","))
@@ -161,7 +161,7 @@ def parsed(
 
 
 def _whole(digits: str) -> int:
-    """Return a whole number; refuse those of over 64 bits, which may slow sets down."""
+    """Return a whole number; refuse more than 64 bits, which could slow sets down."""
     if len(digits) > DIGITS:
         raise CheckpointError(f"it holds a whole number of {len(digits)} digits")
     return int(digits)
@@ -186,14 +186,14 @@ class _Writer:
         self._numbers: dict[int, tuple[int, Any]] = {}
 
     def leave_out(self, apart: Apart) -> None:
-        """Give numbers to all nodes of a part, the first ones, but write none."""
+        """Number all nodes of a part, from the first on, but write none of them."""
         self.put_bare(apart.part)
         self.nodes = [[_APART] for _ in self.nodes]
         self.nodes[0] += apart.label
         self.tensors = [torch.empty(0) for _ in self.tensors]
 
     def put_bare(self, part: object) -> None:
-        """Put a part without what its cached properties happen to hold."""
+        """Put a part without the values of its cached properties."""
         self._bare = True
         self.put(part)
         self._bare = False
@@ -249,7 +249,7 @@ class _Writer:
         return self._names[id(thing)]
 
     def _object(self, value: object) -> list[Any]:
-        """Return the node of any other object, as it would be copied."""
+        """Return the node of any other object, with the state of a copy."""
         reduced: Any = value.__reduce_ex__(2)
         if isinstance(reduced, str):
             raise TypeError(f"{value!r} is kept by its name alone")
@@ -274,7 +274,7 @@ class _Reader:
         self._made: dict[int, Any] = {}
 
     def fill_in(self, part: object) -> None:
-        """Put a part in the place of the nodes that were left out."""
+        """Put a part in place of the nodes that were left out."""
         writer = _Writer()
         writer.put_bare(part)
         left_out = sum(node[0] == _APART for node in self._nodes)
@@ -323,7 +323,7 @@ class _Reader:
     def _group(self, number: int, cls: type[Any], values: Iterator[Any]) -> Any:
         if cls in (tuple, frozenset, torch.Size):
             return cls([*values])
-        whole = self._made[number] = cls()  # before its parts, which may hold it
+        whole = self._made[number] = cls()  # before its parts, which may refer to it
         if isinstance(whole, list):
             whole.extend(values)
         else:

@@ -2,8 +2,8 @@
 
 Objects are made by ``cls.__new__`` and given their attributes; functions compute
 numbers. None of the names below opens a file, imports or evaluates anything, however it
-is called. Add the classes whose objects policies of the library keep; users trust their
-own code themselves.
+is called. Add to them the classes of objects that the library's policies keep; users
+trust their own code themselves.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def name_of(thing: Callable[..., Any]) -> str:
 
 
 def trusted(trust: object) -> dict[str, Any]:
-    """Return by their names the classes and functions that a user trusts.
+    """Return the classes and functions that a user trusts, by their names.
 
     Args:
         trust: classes, functions, objects (for their classes), and modules (for all
@@ -158,10 +158,10 @@ def trusted(trust: object) -> dict[str, Any]:
 
 
 class Names:
-    """The classes and functions that the names in one file may stand for.
+    """The classes and functions that names in a file may stand for.
 
     Args:
-        trust: by their names, those that a user trusts beside the known ones.
+        trust: those that a user trusts besides the known ones, by their names.
     """
 
     def __init__(self, trust: Mapping[str, Any]) -> None:

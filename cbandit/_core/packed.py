@@ -1,4 +1,4 @@
-"""Tensors turned into the bytes of the memory that they view, and back."""
+"""Convert tensors to the bytes of the memory that they view, and back."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit.errors import CheckpointError
 
-SPREAD = 1 << 20  # how often a view may repeat its memory: a million trials share it
+SPREAD = 1 << 20  # how often a view may repeat its memory: a million trials
 DTYPES = {str(v): v for v in vars(torch).values() if isinstance(v, torch.dtype)}
 
 
 class Place(NamedTuple):
-    """A tensor's place in some memory; the defaults are left out of a file.
+    """A tensor's place in memory; a file omits fields with their default values.
 
     Args:
-        memory: the number of that memory.
+        memory: the number of the memory.
         kind: the dtype's name, such as ``float64``.
         shape: the tensor's shape.
         offset: where the tensor begins, counted in its own numbers.
@@ -55,7 +55,7 @@ class Place(NamedTuple):
         return steps[::-1][: len(sizes)]
 
     def brief(self) -> list[Any]:
-        """Return the fields as a list, without those at its end that are defaults."""
+        """Return the fields as a list, without the last ones if they are defaults."""
         parts = [*self]
         for name, usual in reversed(self._field_defaults.items()):
             if getattr(self, name) != usual:
@@ -107,7 +107,7 @@ def packed(tensors: Sequence[Tensor]) -> tuple[list[Any], list[Any], list[Tensor
         alone = len(numbers) == 1 and first.is_contiguous()
         storage, width = first.untyped_storage(), first.element_size()
         start, length = 0, int(storage.nbytes())
-        if alone:  # of a long row, only its own numbers
+        if alone:  # only this tensor's numbers, not all of a long row
             start, length = width * int(first.storage_offset()), width * first.numel()
         flat = torch.empty(0, dtype=torch.uint8, device=first.device)
         flat.set_(storage, start, (length,), (1,))
@@ -144,7 +144,7 @@ def unpacked(
 ) -> list[Tensor]:
     """Return the tensors that :func:`packed` was given.
 
-    All places are checked to lie within ``data`` before any tensor is made.
+    Before any tensor is made, all places are checked to lie within ``data``.
     """
     tensors = [Place(*place) for place in places]
     bools = {place.memory for place in tensors if place.kind == "bool"}

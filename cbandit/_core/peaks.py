@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-CLOSE, CLOSE_NARROW = 1e-10, 1e-6  # that share, in float64 and in narrower numbers
+CLOSE, CLOSE_NARROW = 1e-10, 1e-6  # this share, in float64 and in narrower dtypes
 SHORT = 1 << 12  # up to this length one pass is as fast as two
 
 
@@ -21,7 +21,7 @@ def neighbours(size: int) -> int:
 
 
 def peaks_of(value: Tensor, block: int, least: bool = False) -> Tensor:
-    """Return ``(T, blocks)``: the largest (least) of every ``block`` neighbours."""
+    """Return the largest (least) of each ``block`` neighbours, ``(T, blocks)``."""
     reduce = torch.amin if least else torch.amax
     whole = value.shape[1] // block * block
     blocks = value[:, :whole].view(len(value), whole // block, block)
@@ -39,22 +39,22 @@ def members(blocks: Tensor, block: int, size: int) -> tuple[Tensor, Tensor]:
 
 
 def first_reaching(value: Tensor, least: Tensor) -> Tensor:
-    """Return where ``(T, K)`` first reaches ``least (T,)``; 0 where it never does."""
+    """Return where ``(T, K)`` first reaches ``least (T,)``; 0 if it never does."""
     least, size = least.unsqueeze(1), value.shape[1]
     if size <= SHORT:
         return (value >= least).to(torch.uint8).argmax(1)
     block = neighbours(size)
     at = (peaks_of(value, block) >= least).to(torch.uint8).argmax(1)
-    # a last block that is not whole repeats its last entry: no earlier one loses
+    # an incomplete last block repeats its last entry, so no earlier entry loses
     place, _ = members(at.unsqueeze(1), block, size)
     inside = (value.gather(1, place) >= least).to(torch.uint8).argmax(1)
     return at_each(place, inside)
 
 
 def best_place(value: Tensor, tolerance: Tensor | float) -> Tensor:
-    """Return where each row of ``value (T, K)`` first comes near its maximum, ``(T,)``.
+    """Return where each row of ``value (T, K)`` first nears its maximum, ``(T,)``.
 
-    Near is within ``tolerance``.
+    It does within ``tolerance``.
 
     A NaN wins, so that the caller's check finds it.
     """
@@ -63,7 +63,7 @@ def best_place(value: Tensor, tolerance: Tensor | float) -> Tensor:
 
 
 def ranked(value: Tensor, count: int, tolerance: Tensor | float) -> Tensor:
-    """Return the positions of the largest ``count`` of ``K``, equal ones in order.
+    """Return the positions of the ``count`` largest of ``K``; equal ones keep order.
 
     Sorted values count as equal while each is within ``tolerance``, a number or
     ``(T,)``, of the next.
@@ -82,7 +82,7 @@ def argmax(value: Tensor, least: bool = False) -> Tensor:
     block = neighbours(value.shape[1])
     peaks = peaks_of(value, block, least)
     blocks = peaks.argmin(1) if least else peaks.argmax(1)
-    # a last block that is not whole repeats its last arm: no earlier one loses
+    # an incomplete last block repeats its last arm, so no earlier arm loses
     at, _ = members(blocks.unsqueeze(1), block, value.shape[1])
     inside = value.gather(1, at)
     best = inside.argmin(1) if least else inside.argmax(1)

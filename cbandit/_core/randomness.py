@@ -1,4 +1,4 @@
-"""Random draws: one stream per trial, so that a batch may be split in any way.
+"""Random draws: a stream for each trial, so that a batch may be split in any way.
 
 Trial ``i`` under seed ``s`` draws the same numbers whether it runs alone, in a batch of
 fifty or on another worker. Each trial has its own generator; draws are taken from it in
@@ -45,14 +45,14 @@ def trial_range(trials: Trials) -> range | None:
 
 
 def _seed(seed: int, trial: int, purpose: str) -> int:
-    # torch's CPU generator keeps 32 bits of a seed: hashing the trial too would let two
-    # trials of a run meet, an odd step cannot
+    # torch's CPU generator keeps 32 bits of a seed: if the trial were hashed too, two
+    # trials of a run might get the same seed; an odd step prevents that
     digest = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=4).digest()
     return (int.from_bytes(digest, "little") + trial * 0x9E3779B1) % 2**32
 
 
 class _States:
-    """The states of generators at one position, saved just before they move on."""
+    """The states of generators at one position, saved when they move on."""
 
     __slots__ = ("saved",)
 
@@ -61,10 +61,10 @@ class _States:
 
 
 class Position(NamedTuple):
-    """A position in the streams, to come back to with :meth:`Streams.go`.
+    """A position in the streams, for :meth:`Streams.go` to return to.
 
     Args:
-        blocks: the block of each kind of draw, and how many of its numbers are used.
+        blocks: the current block of each kind of draw, and how many numbers are used.
         turns: how often each purpose was counted.
         each: the states of the trials' generators.
         shared: the state of the generator that the trials share.
@@ -83,7 +83,7 @@ class Streams(torch.Generator):
         seed: the run's seed.
         trials: ``None`` (then it is trial 0, without a trials axis), their number, or
             a ``range`` of their numbers.
-        purpose: keeps the streams of different users of one seed apart.
+        purpose: separates the streams of different users of one seed.
 
     Code that knows nothing of trials may pass it as ``generator=`` to torch.
     """
@@ -110,7 +110,7 @@ class Streams(torch.Generator):
         return Position(self._blocks, self._turns, self._each_at, self._shared_at)
 
     def go(self, position: Position) -> None:
-        """Go back to a position of these streams: the same draws follow again."""
+        """Return to a position of these streams, so that the same draws follow."""
         self._blocks, self._turns = position.blocks, position.turns
         if self._each_at is not position.each:
             self._each_at = _States()  # nowhere, should this break off
@@ -122,7 +122,7 @@ class Streams(torch.Generator):
             self._shared_at = position.shared
 
     def keep(self) -> None:
-        """Save the present position, so that it can be gone back to from others."""
+        """Save the present position, so that one can return to it from others."""
         _left(self._each, self._each_at)
         _left([self], self._shared_at)
 
@@ -143,7 +143,7 @@ class Streams(torch.Generator):
         return number
 
     def apart(self, purpose: str) -> Streams:
-        """Return other streams of the same trials, the same for the same purpose."""
+        """Return separate streams for the same trials, fixed by the purpose."""
         return Streams(self.seed_number, self.trials, f"{self.purpose}/{purpose}")
 
     def normal(self, *shape: int) -> Tensor:
@@ -174,7 +174,7 @@ class Streams(torch.Generator):
         return out.view(*self.batch_shape, *out.shape[1:])
 
     def normals(self, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
-        """Draw normals of another shape for each trial, not from the blocks."""
+        """Draw normals in a different shape for each trial, outside the blocks."""
         return [
             _as_normal(torch.rand(shape, generator=generator, dtype=torch.float64))
             for shape, generator in zip(shapes, self._generators(), strict=True)
@@ -200,7 +200,7 @@ class Streams(torch.Generator):
         return block[:, used : used + count].reshape(self.batch_shape + shape)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # a generator of torch's would be copied without what is ours
+        # torch would copy a generator without our attributes
         return copyreg.__newobj__, (type(self),), self.state()  # type: ignore[attr-defined]
 
     def state(self) -> dict[str, Any]:
@@ -223,7 +223,7 @@ class Streams(torch.Generator):
         trials = state["trials"]
         numbers = None if trials is None else range(*trials)
         states = state["each"]
-        # before there is a generator for each: in a file none shares its state
+        # before each trial has a generator, so that in a file none share a state
         stored = {saved.untyped_storage().data_ptr() for saved in states}
         if len(stored) < (1 if numbers is None else len(numbers)):
             raise CBanditError(f"{len(stored)} generators' states for trials={trials}")
@@ -237,7 +237,7 @@ class Streams(torch.Generator):
 
 
 def _left(generators: Sequence[torch.Generator], at: _States) -> _States:
-    """Save the generators' states before they move; return a new, empty place."""
+    """Save the generators' states before they move; return a new, empty record."""
     # states of many take longer to save than most rounds, and few rounds move them
     if at.saved is None:
         at.saved = [generator.get_state() for generator in generators]

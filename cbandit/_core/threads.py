@@ -1,7 +1,7 @@
-"""Small algebra on one thread, as torch's other threads keep processors busy.
+"""Run small algebra on one thread, as torch's other threads keep processors busy.
 
-Once woken, they wait for more work in a busy loop, for milliseconds. A compiled pass
-that begins just after a product of 300 by 20 numbers shares its processors with them,
+Once woken, these threads wait for more work in a busy loop, for milliseconds. A
+compiled pass just after a product of 300 by 20 numbers shares its processors with them,
 and takes half as long again.
 """
 
@@ -21,8 +21,8 @@ Result = TypeVar("Result")
 def on_one_thread(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Return ``function`` made to run with one torch thread.
 
-    This holds in the main thread only: the number of threads is the process's, and a
-    Python thread that begins meanwhile would keep it.
+    This works in the main thread only: the number of threads belongs to the process,
+    and a Python thread that starts meanwhile would keep it.
     """
 
     @functools.wraps(function)

@@ -1,7 +1,7 @@
-"""The policies that the papers compare with or that came later, one algorithm a file.
+"""The policies that papers compare with or that came later, one algorithm a file.
 
-``safe_set`` has the mathematics that SafeOpt, StageOpt, LoSBO and SGP-UCB share,
-``directions`` those of ROFUL and S-COLTS.
+``safe_set`` has the mathematics shared by SafeOpt, StageOpt, LoSBO and SGP-UCB,
+``directions`` that shared by ROFUL and S-COLTS.
 """
 
 from cbandit.baselines.admmbo import ADMMBO

@@ -10,12 +10,12 @@ with multipliers ``y_j``, in turn:
 3. ``y_j += rho (x - z_j)``; ``rho`` doubled or halved where the residuals ``|x - z|``
    and ``rho |z - z_before|`` differ tenfold; stop where both are small.
 
-Each step has its own budget of evaluations, and all of them count as rounds. After it
-has stopped, the best action seen that is believed feasible is played for ever.
+Each step has its own budget of evaluations, each of which is a round. Once it has
+stopped, it plays for ever the best action seen that is believed feasible.
 
 S. Ariafar, J. Coll-Font, D. Brooks and J. Dy, ADMMBO: Bayesian optimization with
 unknown constraints using ADMM, 2019. Ours: every round's reward and cost enter the
-beliefs, whichever step asked for it; incumbents are by posterior mean, since
+beliefs, whichever step asked for it; the incumbent is best by posterior mean, as
 observations are noisy.
 """
 
@@ -84,10 +84,10 @@ class Split:
 
     Args:
         x: the action of the reward's step, ``(T, d)``.
-        z: its copies, one a cost, ``(T, m, d)``.
-        before: the copies of the iteration before.
-        y: multipliers of ``x = z_j``, ``(T, m, d)``.
-        rho: penalty, ``(T,)``.
+        z: the copies of ``x``, one a cost, ``(T, m, d)``.
+        before: the copies after the previous iteration.
+        y: the multipliers of ``x = z_j``, ``(T, m, d)``.
+        rho: the penalty, ``(T,)``.
         weight: ``M``, ``(T,)``.
     """
 
@@ -117,8 +117,8 @@ class Split:
         """Return the objective of a step at known means ``(T, n)``.
 
         Args:
-            step: which one.
-            mean: of the step's function.
+            step: the step's number.
+            mean: the means of the step's function.
             x: the points, ``(n, d)`` or ``(T, n, d)``.
             limit: the cost's threshold, ``(T, 1)``.
         """
@@ -193,11 +193,11 @@ class Progress(NamedTuple):
 
     Args:
         split: the augmented Lagrangian.
-        incumbent: the action that is played once a trial has stopped, ``(T, d)``.
-        stopped: the round from which it is, ``(T,)``; 0 until then.
+        incumbent: the action that a trial plays once it has stopped, ``(T, d)``.
+        stopped: the round from which it does, ``(T,)``; 0 until then.
         iteration: counted from 0.
-        step: 0 the reward's, ``j`` that of cost ``j``.
-        done: evaluations of this step.
+        step: 0 for the reward's, ``j`` for that of cost ``j``.
+        done: how many evaluations this step has had.
     """
 
     split: Split
@@ -240,13 +240,13 @@ class ADMMBO(GPPolicy):
             BoTorch's ``optimize_acqf`` searches, trial by trial).
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
-        rho: of the augmented Lagrangian, at first; a number or ``(*trials,)``.
+        rho: the first penalty of the augmented Lagrangian; a number or ``(*trials,)``.
         weight: ``M``, in the reward's unit; a number or ``(*trials,)``.
-        budgets: evaluations of the optimality step: the first one's, the later ones'.
-        cost_budgets: likewise of each feasibility step.
-        tolerance: of the residuals, in parts of the diagonal of the set.
-        iterations: at most so many.
-        num_restarts, raw_samples: of ``optimize_acqf``.
+        budgets: evaluations in an optimality step: in the first one, and in later ones.
+        cost_budgets: the same for each feasibility step.
+        tolerance: residuals below this share of the set's diagonal end the search.
+        iterations: the most iterations.
+        num_restarts, raw_samples: arguments of ``optimize_acqf``.
         common: see below. Coordinates are needed.
     """
 
@@ -344,7 +344,7 @@ class ADMMBO(GPPolicy):
         return Decision(self.actions.index(x), sure=True)
 
     def _left_out(self, asked: Asked, x: Tensor) -> bool:
-        """Return whether ``x (T, d)`` has failed, or ``among`` leaves it out."""
+        """Return whether ``x (T, d)`` has failed, or is not allowed by ``among``."""
         if asked.barred is not None:
             return bool(asked.barred.holds(x).any())
         return asked.mask is not None and not bool(self._allowed(asked.mask, x).all())
@@ -384,15 +384,15 @@ class ADMMBO(GPPolicy):
         best: Tensor,
         best_x: Tensor,
     ) -> Tensor:
-        """Return the action where a step gains most, ``(T, d)``; or ``best_x``.
+        """Return the action where a step gains most, ``(T, d)``, or else ``best_x``.
 
         Args:
             asked: the round.
             beliefs: about reward and costs.
             progress: the step.
-            limit: the cost's threshold, ``(T, 1)``; ``None`` of the reward's step.
+            limit: the cost's threshold, ``(T, 1)``; ``None`` for the reward's step.
             best: the step's best value so far, ``(T,)``.
-            best_x: where that is, ``(T, d)``, the answer where nothing gains.
+            best_x: the action of that value, ``(T, d)``, returned if nothing gains.
         """
         mask, close = asked.mask, beliefs.tolerance(costs=progress.step > 0)
 
@@ -454,10 +454,10 @@ def _acquisition(
     """Return one trial's improvement as a BoTorch acquisition function.
 
     Args:
-        model: of the step's function.
-        unit: the centre and the size of the unit of its values.
+        model: the model of the step's function.
+        unit: the centre and size of the unit of its values.
         progress: the step.
-        limit: the cost's threshold, ``(1, 1)``; ``None`` of the reward's step.
+        limit: the cost's threshold, ``(1, 1)``; ``None`` for the reward's step.
         best: the step's best value so far.
     """
     from botorch.acquisition.acquisition import AcquisitionFunction
@@ -468,7 +468,7 @@ def _acquisition(
     class Improvement(AcquisitionFunction):
         @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
         def forward(self, X: Tensor) -> Tensor:
-            """``b x 1 x d -> b``."""
+            """Return the improvement ``(b,)`` at points ``(b, 1, d)``."""
             posterior: Any = self.model.posterior(X)
             mean = (posterior.mean.reshape(1, -1) - center) / size
             variance = posterior.variance.reshape(1, -1) / size**2
@@ -503,7 +503,7 @@ def _row(x: Tensor, place: Tensor) -> Tensor:
 
 
 def _evaluations(name: str, budgets: object) -> tuple[int, int]:
-    """Return a step's budgets: of the first iteration, and of later ones."""
+    """Return a step's budgets in the first iteration and in later ones."""
     if not isinstance(budgets, tuple | list) or len(budgets) != 2:
         raise CBanditError(f"{name} must be two positive ints; got {budgets!r}")
     first, later = (checks.whole(name, n, 1, "two positive ints") for n in budgets)
@@ -511,7 +511,7 @@ def _evaluations(name: str, budgets: object) -> tuple[int, int]:
 
 
 def _squares(a: Tensor, x: Tensor) -> Tensor:
-    """Return ``|a - x|^2``, ``(T, k, n)``, of ``a (T, k, d)`` and ``x (.., n, d)``."""
+    """Return ``|a - x|^2 (T, k, n)`` for ``a (T, k, d)`` and ``x (.., n, d)``."""
     mode = "donot_use_mm_for_euclid_dist"  # exact where points coincide
     if x.dim() == 3:
         square: Tensor = torch.cdist(a, x, compute_mode=mode).square()

@@ -31,16 +31,16 @@ from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.paired import Paired
 from cbandit.policies.words import counted
 
-TRIES = 100  # directions tried before all actions are taken to have failed
+TRIES = 100  # directions tried before all actions count as failed
 
 
 class Played(NamedTuple):
     """A round's direction, and the feedback that has come in each trial.
 
     Args:
-        u: ``(T, d)``.
+        u: the direction, ``(T, d)``.
         feedback: reward and costs, thresholds subtracted.
-        used: trials in which both have moved the centre, ``(T,)`` on the host.
+        used: the trials whose feedback has moved the centre, ``(T,)`` on the host.
         over: whether nothing more will come.
     """
 
@@ -61,7 +61,7 @@ class Walk(NamedTuple):
     Args:
         centre: ``y``, ``(T, d)``.
         multiplier: ``lam``, ``(T, m)``.
-        rounds: those whose feedback has not moved it yet, by number.
+        rounds: the rounds whose feedback has not moved the centre yet, by number.
     """
 
     centre: Tensor
@@ -73,18 +73,18 @@ class BanditOCO(Policy):
     """Projected primal ascent and dual descent from single values.
 
     Feedback moves the centre and the multiplier at the next ``ask``, in the order of
-    rounds; a round counts once both its reward and its costs have come. Choices come
-    from the box alone: ``ask`` takes no ``among=`` and no ``actions=``.
+    rounds; a round counts once its reward and all its costs have come. Choices come
+    from the whole box: ``ask`` takes no ``among=`` and no ``actions=``.
 
     Args:
         actions: a :class:`~cbandit.Box`.
         costs: how many costs, ``m``, or their names.
         radius: ``e``, below half the box's shortest side.
-        step: of the primal ascent.
+        step: the step of the primal ascent.
         dual_step: ``mu``.
         leak: ``delta_``, draws the multiplier back to 0.
-        start: the first centre, ``(d,)`` or ``(*trials, d)``; the box's own unless
-            given. It is brought into the shrunken box.
+        start: the first centre, ``(d,)`` or ``(*trials, d)``; unless given, the box's
+            centre. It is moved into the shrunken box.
         common: see below.
 
     Example:
@@ -177,7 +177,7 @@ class BanditOCO(Policy):
         return Decision(None, x=x, sure=True), walk
 
     def _direction(self, asked: Asked, centre: Tensor) -> Tensor:
-        """Draw ``u (T, d)`` from the sphere, again where its action has failed."""
+        """Draw ``u (T, d)`` from the sphere, again if its action has failed."""
         u = torch.zeros_like(centre)
         left = torch.ones(self.size, 1, dtype=torch.bool, device=self.device)
         for _ in range(TRIES):

@@ -2,8 +2,8 @@
 
 Each round:
 
-1. each past round ``s`` enters the dictionary ``S`` with probability
-   ``min(1, q var(x_s) / lam)``, independently, ``var`` that of the last dictionary;
+1. each past round ``s`` enters the dictionary ``S`` independently with probability
+``min(1, q var(x_s) / lam)``, with ``var`` from the last dictionary;
 2. features ``z(x) = K_SS^{-1/2} k_S(x)``, and with the rows ``Z`` of all past actions
    ``A = I + Z' Z / lam``: ``mean(x) = z(x)' A^{-1} Z' y / lam`` and
    ``var(x) = k(x, x) - z(x)' z(x) + z(x)' A^{-1} z(x)``, the exact one up to a factor;
@@ -62,21 +62,21 @@ from cbandit.posterior.observations import (
 from cbandit_kernels import Look
 
 BLOCK = 1 << 12
-TINY = 1e-13  # share of the largest eigenvalue below which others are noise
+TINY = 1e-13  # share of the largest eigenvalue; smaller ones are noise
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """The posterior as a dictionary of actions knows it.
+    """The posterior by a dictionary of actions.
 
     ``half(x) = right' k_S(x)`` has the squared norm ``z' A^{-1} z``.
 
     Args:
-        points: the dictionary, ``(T, q, d)``, padded.
-        left: ``(T, q, q)``, ``z(x) = left' k_S(x)``; zero rows where padded.
+        points: the actions of the dictionary, ``(T, q, d)``, padded.
+        left: ``(T, q, q)``, ``z(x) = left' k_S(x)``; rows of padding are zero.
         right: ``left A^{-1/2}``.
-        weights: ``(T, 1, q)``, the mean is ``weights k_S(x)``.
-        gain: ``(T,)``, ``1/2 log det A``.
+        weights: ``(T, 1, q)``; ``weights k_S(x)`` is the mean.
+        gain: ``1/2 log det A``, ``(T,)``.
     """
 
     points: Tensor
@@ -145,20 +145,20 @@ class Sketch:
 
 @dataclass(frozen=True, eq=False)
 class Sketched:
-    """The belief about one function, kept as a sketch over a dictionary of actions.
+    """The belief about one function, as a sketch over a dictionary of actions.
 
     Args:
         actions: the set.
-        dtype: of the arrays over the set.
-        covariance: the prior's.
+        dtype: the dtype of arrays over the set.
+        covariance: the prior covariance.
         noise: the likelihood's variance, ``(T,)``.
         least: the least variance of an observation.
-        mean: the prior's, ``(T,)``.
-        within: scores that differ by less are as good, ``(T,)``.
-        log: what was observed.
+        mean: the prior mean, ``(T,)``.
+        within: scores that differ by less count as equal, ``(T,)``.
+        log: the observations.
         merged: the observations by action; reading them brings them up to date.
-        chosen: the dictionary among the actions tried, ``(T, n)``.
-        past: the last dictionary's sketch, when it was drawn; ``None``: there is none.
+        chosen: which of the tried actions are in the dictionary, ``(T, n)``.
+        past: the sketch from which the dictionary was drawn; ``None``: there was none.
     """
 
     actions: Finite | ProductGrid
@@ -227,7 +227,7 @@ class Sketched:
         return belief
 
     def variances(self) -> Tensor:
-        """Return the variances at the actions tried, ``(T, n)``, by the last sketch."""
+        """Return the variances ``(T, n)`` at the tried actions, by the last sketch."""
         history = self.history
         if not history.used:
             return self.noise.new_zeros(len(self.noise), 0)
@@ -237,7 +237,7 @@ class Sketched:
         """Return the belief with a new dictionary, drawn from the actions tried.
 
         Args:
-            chance: for each action, the chance that one round of it brings it in,
+            chance: for each action, the chance that one of its rounds adds it,
                 ``(T, n)``.
             streams: where the draws come from.
         """
@@ -248,7 +248,7 @@ class Sketched:
         share = torch.special.ndtr(streams.ragged_normal(counts, 1)[..., 0])
         share = devices.put(share.reshape(len(counts), -1), chance.device)
         precision = history.precision[:, : history.used]
-        # one coin for each time the action was played
+        # one coin for each time that the action was played
         times = precision * self.noise.unsqueeze(-1)
         chosen = (share < 1 - (1 - chance) ** times) & (precision > 0)
         drawn = replace(self, chosen=chosen)
@@ -276,7 +276,7 @@ class Sketched:
         return mean + known, var
 
     def at(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return means and standard deviations at any points, ``(T, 1, n)``."""
+        """Return means and standard deviations at points ``x``, both ``(T, 1, n)``."""
         mean, var = self._at(x, self.sketch)
         return mean, var.sqrt().unsqueeze(1)
 
@@ -297,17 +297,17 @@ class Sketched:
 
 @dataclass(frozen=True, eq=False)
 class Sketches:
-    """The beliefs about reward and costs, each kept as a sketch of its own.
+    """The beliefs about reward and costs, each a separate sketch.
 
     It has the methods of :class:`~cbandit.posterior.beliefs.Beliefs` that policies on
     sketches need.
 
     Args:
-        each: one a function, the reward first.
+        each: one belief a function, the reward's first.
     """
 
     each: tuple[Sketched, ...]
-    by_default: ClassVar[bool] = False  # a sketch is of a kernel that the user states
+    by_default: ClassVar[bool] = False  # a sketch needs a kernel from the user
     fades: ClassVar[bool] = False
 
     @property
@@ -326,7 +326,7 @@ class Sketches:
         return self.each[0].dtype
 
     def _columns(self, values: Iterable[Tensor]) -> Tensor:
-        """Return what there is of each function, ``(T,)`` each, as ``(T, F)``."""
+        """Stack values ``(T,)`` of each function as columns, ``(T, F)``."""
         return torch.stack(list(values), -1)
 
     def absorb(
@@ -362,7 +362,7 @@ class Sketches:
         return replace(self, each=tuple(each))
 
     def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
-        """Return means and standard deviations at any points, ``(T, F, n)``."""
+        """Return means and standard deviations at points ``x``, both ``(T, F, n)``."""
         means, stds = zip(*(sketched.at(x) for sketched in self.each), strict=True)
         return torch.cat(means, 1), torch.cat(stds, 1)
 
@@ -373,7 +373,7 @@ class Sketches:
         return scan(((b.start, b.mean, b.std) for b in self.blocks()), look)
 
     def has_data(self) -> Tensor:
-        """Return the trials that have an observation, ``(T, F)`` bool, on the host."""
+        """Return which functions have an observation, ``(T, F)`` bool, on the host."""
         told = [sketched.log.has_data(len(sketched.noise), 1) for sketched in self.each]
         return torch.cat(told, -1)
 
@@ -425,7 +425,7 @@ class Sketches:
         return ["sketch"]
 
     def describe(self) -> str:
-        """Return in words how large the dictionaries are."""
+        """Return the sizes of the dictionaries, in words."""
         names = ["reward", *(f"cost {f}" for f in range(1, self.functions))]
         sizes = [sketched.chosen.sum(-1).tolist() for sketched in self.each]
         words = [
@@ -436,25 +436,25 @@ class Sketches:
 
 
 class BKB(GPPolicy):
-    """GP-UCB, or with costs CKB, at a cost a round that does not grow with time.
+    """GP-UCB, or with costs CKB, with a cost per round that does not grow with time.
 
-    The library's other engines are faster where their kernel rows fit in memory: over
-    20 000 actions of 2 coordinates CKB took 5 ms of a processor in round 900, and this
-    24 in round 100 and 55 in round 300, with some 60 actions in each dictionary.
+    The library's other engines are faster if their kernel rows fit in memory. Over 20
+    000 actions of 2 coordinates CKB took 5 ms of a processor in round 900; BKB took 24
+    ms in round 100 and 55 ms in round 300, with some 60 actions in each dictionary.
 
     Args:
         actions: what can be chosen.
         reward: the belief about the reward; its kernel and noise are fixed.
-        costs: the belief about the cost, or a list of them, likewise; ``None``: there
-            are no costs.
+        costs: the belief about the cost, or a list of them, with fixed kernel and
+            noise; ``None``: there are no costs.
         explore: :class:`~cbandit.UCB`, ``cb.UCB(2.0)`` unless given. An RKHS width
             (``any-lam``, the default form, or ``tight``) becomes the paper's own,
-            :func:`cbandit.confidence.sketched_width`: with the theory's
-            ``oversampling`` a guarantee (its ``delta`` is for the noise, and as much
-            again for the dictionaries, shared by the functions), with less a heuristic.
-        oversampling: ``q``, how much more is kept than the dictionary needs at the
-            least; the theory's is ``72 ln(4 T / delta)``, a few do in practice.
-        step: as for :class:`~cbandit.CKB`, with costs, as all that follow.
+            :func:`cbandit.confidence.sketched_width`. With the theory's
+            ``oversampling`` this is a guarantee (``delta`` for the noise, and another ``delta``
+            for the dictionaries, shared by the functions); with less it is a heuristic.
+        oversampling: ``q``, how many times more is kept than the dictionary needs at
+            least; ``72 ln(4 T / delta)`` by the theory, but a few suffice in practice.
+        step: as for :class:`~cbandit.CKB`; this and the next ones are for costs only.
         cap: as for :class:`~cbandit.CKB`.
         slack: as for :class:`~cbandit.CKB`.
         slater: as for :class:`~cbandit.CKB`.
@@ -514,7 +514,7 @@ class BKB(GPPolicy):
             start=None if costs is None else 0.0,
             **common,
         )
-        self.hears_costs = False  # the estimates alone move the multipliers
+        self.hears_costs = False  # only estimates move the multipliers
         self._dual: Dual | None = None
         if self.m:
             self.name = "CKB-BKB"
@@ -544,7 +544,7 @@ class BKB(GPPolicy):
         return scores.PrimalDual(self._dual.weight(phi, t, 1))
 
     def _judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:
-        """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
+        """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
         if self._dual is None:
             return best.estimate
         return self._dual.judged(beliefs, look, best, asked, self.limits, self._ahead)
@@ -574,7 +574,7 @@ class BKB(GPPolicy):
         return state._replace(beliefs=beliefs)
 
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
-        """Return the factors of the deviations: the paper's width for RKHS widths."""
+        """Return the deviations' factors ``(T, F)``; RKHS widths become the paper's."""
         parts = [(p, at) for p, at in self._widths.rkhs_parts() if p.rkhs.needs_noise]
         if not parts:
             return super()._coefficient(state, asked)

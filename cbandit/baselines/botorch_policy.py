@@ -1,9 +1,9 @@
-"""Any BoTorch acquisition function, in the same loop and under the same account.
+"""Any BoTorch acquisition function as a policy, in the same loop and account.
 
-Each round, in every trial: build the acquisition function from a BoTorch model of the
-beliefs, and play its greatest value: over a finite set in chunks of candidates, on a
-box by ``optimize_acqf`` (with choices ``optimize_acqf_mixed``, which searches once for
-every row). Before there are data, actions are drawn uniformly.
+In every round and trial, build the acquisition function from a BoTorch model of the
+beliefs, and play its maximiser: over a finite set in chunks of candidates, on a box by
+``optimize_acqf`` (with choices ``optimize_acqf_mixed``, which searches once for every
+row). Before there are data, actions are drawn uniformly.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ TAKES_NO = {
 
 
 class BoTorchPolicy(GPPolicy):
-    """Play the ``argmax`` of one of BoTorch's acquisition functions.
+    """Play the ``argmax`` of a BoTorch acquisition function.
 
     Args:
         actions: a finite set, a product grid or a :class:`~cbandit.Box`.
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them, or ``None``.
         make_acquisition: ``(model, policy) -> AcquisitionFunction``, called every round
-            and trial. ``model`` is a ``ModelListGP`` of the trial ``policy.trial``
+            and trial. ``model`` is a ``ModelListGP`` for the trial ``policy.trial``
             (counted within the batch), without a batch, reward first and then costs, in
-            the user's units (thresholds are not subtracted), but turned where the
-            reward is to be small or a cost to stay above its limit; its training data
-            are means over repeats, and what it fantasises has one observation's noise.
+            the user's units (thresholds are not subtracted). Its sign is turned for a
+            reward to minimise and for a cost with a lower limit. Its training data are
+            means over repeats, and its fantasies have the noise of one observation.
         initial: how many first rounds are drawn uniformly, at least 1.
         chunk: how many candidates are evaluated at a time.
-        num_restarts: of ``optimize_acqf``, on a box.
-        raw_samples: of ``optimize_acqf``, on a box.
-        name: what results call it.
+        num_restarts: an argument of ``optimize_acqf``, on a box.
+        raw_samples: an argument of ``optimize_acqf``, on a box.
+        name: the policy's name in results.
         common: see below. Outstanding choices, if
             any, go to the acquisition function as ``X_pending``: ``torch.stack([c.x for
             c in policy.outstanding])``, of ``c.x[policy.trial]`` with trials.
 
-    Random draws within BoTorch are seeded from the policy's own, trial by trial.
+    Random draws within BoTorch are seeded by the policy's draws, trial by trial.
 
     Example:
         >>> import cbandit as cb, torch
@@ -150,8 +150,8 @@ class BoTorchPolicy(GPPolicy):
 
         self.trial = trial
         with manual_seed(seed), warnings.catch_warnings():
-            # joint covariances at points tried are singular; BoTorch's jitter is
-            # right for them
+            # joint covariances at tried points are singular; BoTorch's jitter handles
+            # them
             warnings.simplefilter("ignore", NumericalWarning)
             acquisition = self._make(model_list(beliefs, trial), self)
             if not callable(acquisition):

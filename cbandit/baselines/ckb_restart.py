@@ -37,9 +37,9 @@ class CKBRestart(GPPolicy):
 
     Args:
         actions: what can be chosen.
-        restart: ``H``, rounds between restarts; the theorem's ``T`` where ``step`` is
-            left out. Feedback of earlier rounds that is told after a restart enters the
-            new beliefs.
+        restart: ``H``, rounds between restarts; it is the theorem's ``T`` if ``step``
+            is left out. Feedback that is told after a restart enters the new beliefs,
+            whatever round it is of.
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
         explore: as for :class:`~cbandit.CKB`.
@@ -80,7 +80,7 @@ class CKBRestart(GPPolicy):
             **common,
         )
         self.name = f"CKB-Restart{self.explore.name}"
-        self.hears_costs = False  # the estimates alone move the multipliers
+        self.hears_costs = False  # only estimates move the multipliers
         self._dual = Dual.of(
             dual,
             step,
@@ -99,7 +99,7 @@ class CKBRestart(GPPolicy):
         return scores.PrimalDual(self._dual.weight(phi, t, self._epoch(t)))
 
     def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
-        """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
+        """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
         return self._dual.judged(beliefs, look, best, asked, self.limits, self._ahead)
 
     def move(

@@ -7,11 +7,11 @@ Each round:
 3. observe reward and costs, update the beliefs.
 
 If ``F_t`` is empty the problem is declared infeasible: the choice says so, and the
-action whose largest lower bound is least is played.
+action with the least largest lower bound of costs is played.
 
 With ``cb.TS`` (ours, after D. Eriksson and M. Poloczek, Scalable constrained Bayesian
-optimization, 2021) reward and costs are one joint draw: the best action that is
-feasible in it, failing that the one of least total violation.
+optimization, 2021) reward and costs are one joint draw: play the best action that is
+feasible in it, or else the one of least total violation.
 
 W. Xu, Y. Jiang, B. Svetozarevic, C. N. Jones, Constrained efficient global optimization
 of expensive black-box functions, 2023.

@@ -1,9 +1,9 @@
-"""The best direction of a star around 0, and how far along it a policy may go.
+"""The best direction of a star around 0, and how far along it is safe.
 
-Reward and costs are linear, so that from 0 on all bounds grow in proportion to the way.
-A policy judges each segment by its furthest point that keeps the limits under
-parameters which it takes from the ellipsoids. Then it goes along the best segment as
-far as the pessimistic costs ``<x, mu> + beta ||x||_{Sigma^-1}`` keep the limits.
+Reward and costs are linear, so bounds grow from 0 in proportion to the way. A policy
+judges each segment by its furthest point that keeps the limits under parameters that
+the policy takes from the ellipsoids. Then it goes along the best segment as far as the
+pessimistic costs ``<x, mu> + beta ||x||_{Sigma^-1}`` keep the limits.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Directions(NamedTuple):
     """The segments of a star around 0 in one round.
 
     Args:
-        tips: where they end, as columns, ``(T or 1, d, K)``.
+        tips: the segments' ends, as columns, ``(T or 1, d, K)``.
         mean: estimates of reward and costs there, ``(T, F, K)``.
-        wide: ``beta ||tip||_{Sigma^-1}``, likewise.
+        wide: ``beta ||tip||_{Sigma^-1}``, ``(T, F, K)``.
         tau: this round's thresholds, ``(T, m)``.
-        close: values that differ by less are as good, ``(T,)``.
+        close: values that differ by less count as equal, ``(T,)``.
     """
 
     tips: Tensor
@@ -57,7 +57,7 @@ class Directions(NamedTuple):
         star = asked.actions
         if not isinstance(star, Star):
             raise CBanditError(f"actions of this round must be a Star; got {star!r}")
-        state.safe.unsafe(tau)  # thresholds that move must stay above 0
+        state.safe.unsafe(tau)  # thresholds that change must stay above 0
         _, state = plane.meet(state, star)
         tips = plane.fan(star)[..., 1:]
         norm = state.seen.rays(tips).square().sum(-2).sqrt()
@@ -72,18 +72,18 @@ class Directions(NamedTuple):
         return self.mean + sign * self.wide
 
     def within(self, costs: Tensor) -> Tensor:
-        """Return how far costs of ``(T, m, K)`` at the tips let one go, ``(T, K)``."""
+        """Return the shares ``(T, K)`` of the way that keep the limits of ``costs``."""
         limit = self.tau.unsqueeze(-1)
         return furthest(torch.zeros_like(limit), costs, limit)
 
     def play(self, aim: Tensor, asked: Asked, floor: Tensor | float = 0.0) -> Decision:
-        """Return the point on the best segment up to which costs are surely kept.
+        """Return the furthest point on the best segment that surely keeps the limits.
 
         Args:
             aim: reward and costs at the tips by which segments are judged,
                 ``(T, F, K)``.
             asked: the round.
-            floor: the shares of the way that are safe whatever the data, ``(T, K)``.
+            floor: the shares of the way that are safe in any case, ``(T, K)``.
         """
         share = self.within(aim[:, 1:])
         value = share * aim[:, 0]

@@ -1,12 +1,12 @@
-"""LoSBO: safety from readings and a Lipschitz constant, whatever the beliefs say.
+"""LoSBO: safety by readings and a Lipschitz constant, independent of the beliefs.
 
 Known: a constant ``Lip_j`` of each cost and a bound ``E_j`` on its noise. From a seed
 set of actions known to be safe, each round:
 
-1. the safe set ``S_t``: the seed set, and for each cost, intersected, ``{x : y_j(s) +
-   E_j + Lip_j d(s, x) <= threshold_j for some action s seen}``, of which ``y_j(s)`` was
-   told. No norm of the cost and no width of a belief enters: if both constants hold,
-   no limit is ever exceeded;
+1. the safe set ``S_t``: the seed set, and the intersection over costs of
+``{x : y_j(s) + E_j + Lip_j d(s, x) <= threshold_j for some action s}`` with a reading
+``y_j(s)``. It uses no norm of the cost and no width of a belief: if both constants
+hold, no limit is ever exceeded;
 2. bounds ``mean -+ beta std`` of reward and costs by the beliefs, which are free to be
    wrong and are not nested; expanders, for each cost, intersected: safe ``x`` with
    ``mean - beta std + Lip_j d(x, x') <= threshold_j`` for some ``x'`` not in ``S_t``;
@@ -42,7 +42,7 @@ from cbandit.policies.safe.action import Safe, numbered
 
 
 class LoSBO(GPPolicy):
-    """SafeOpt whose safe set rests on readings and Lipschitz constants alone.
+    """SafeOpt with a safe set by readings and Lipschitz constants alone.
 
     Args:
         actions: what can be chosen.
@@ -52,12 +52,12 @@ class LoSBO(GPPolicy):
         safe: the seed set, as for :class:`~cbandit.baselines.SafeOpt`.
         lipschitz: Lipschitz constants of the costs, a number, ``(m,)`` or
             ``(*trials, m)``, in the costs' own units.
-        noise_bound: what no reading of a cost differs from its mean by more than,
-            likewise.
+        noise_bound: the most by which a reading of a cost differs from its mean; a
+            number, ``(m,)`` or ``(*trials, m)``.
         common: see below.
 
-    Beliefs may be standardised, and learn kernel and noise: safety does not rest on
-    them. Where ``ask(among=...)`` leaves no action known to be safe, the choice says
+    Beliefs may be standardised, and learn kernel and noise: safety does not depend on
+    them. If ``ask(among=...)`` leaves no action known to be safe, the choice is marked
     infeasible and the action of least ``max_j`` upper bound is played.
     """
 
@@ -89,7 +89,7 @@ class LoSBO(GPPolicy):
         lip, moving = per_cost("lipschitz", lipschitz, self), callable(self.thresholds)
         self._reach = Reach(self.actions, self._sets.seed, lip, not moving)
         self._noise_bound = per_cost("noise_bound", noise_bound, self)
-        # upper bounds of the costs are the least reading + E of each action
+        # a cost's upper bound is the least reading + E of each action
         sets = self._sets.start(self.size, self.m + 1)
         self.begin(self._now.state._replace(own=sets))
 
@@ -109,7 +109,7 @@ class LoSBO(GPPolicy):
         sets = self._reach.grown(sets, limits)  # S_t
         lower, upper = whole.mean - whole.spread, whole.mean + whole.spread
         bands = sets._replace(lower=lower, upper=upper)
-        if whole.units is not None:  # Lipschitz constants are in the user's own
+        if whole.units is not None:  # Lipschitz constants are in the user's units
             center, size, known = (part.unsqueeze(-1) for part in whole.units[:3])
             lower = torch.where(known, lower * size + center, -torch.inf)
         expanders = self._reach.expanders(bands._replace(lower=lower), limits)

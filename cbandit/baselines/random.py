@@ -1,4 +1,4 @@
-"""Uniformly random actions, the baseline that every comparison should beat.
+"""Uniformly random actions, the baseline that every policy should beat.
 
 They are drawn from all actions, or with ``feasible=True`` from those where every cost's
 mean is at or below its threshold. If there are none, the action whose largest mean
@@ -29,8 +29,8 @@ from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.observations import Part
 from cbandit.recommend import Recommendation
 
-GOLDEN = 0.5 * (5**0.5 - 1)  # the step from a draw that has failed to the next draw
-TRIES = 1024  # points of a box that are drawn to find a feasible one
+GOLDEN = 0.5 * (5**0.5 - 1)  # the step from a draw that has failed to the next one
+TRIES = 1024  # points of a box drawn to find a feasible one
 
 
 class Random(Policy):
@@ -40,11 +40,11 @@ class Random(Policy):
 
     Args:
         actions: what can be chosen; with ``feasible=True`` no star.
-        reward: a belief that it does not need, so that all policies are built alike.
-        costs: how many costs it is told, their names, or beliefs about them, which it
-            needs with ``feasible=True``.
-        feasible: play only what is believed feasible; on a box the first such of 1 024
-            uniform points. Else nothing is learned.
+        reward: a belief that is not used, so that all policies are built alike.
+        costs: how many costs it is told, their names, or beliefs about them, which
+            ``feasible=True`` needs.
+        feasible: play only what is believed feasible; on a box the first such point of
+            1 024 uniform ones. Otherwise nothing is learned.
         common: see below.
 
     Example:
@@ -118,11 +118,11 @@ class Random(Policy):
 
     @locked
     def recommend(self, confidence: float = 0.95) -> Recommendation:
-        """Return the best of what was told: the largest mean within the limits.
+        """Return the best action told: the one of largest mean within the limits.
 
         The policy has no belief about the reward, and so no chances: ``probability`` is
         NaN, ``feasible`` says whether the means kept the limits, and ``confidence``
-        changes nothing. Of a set with contexts it knows none.
+        changes nothing. It does not know contexts.
         """
         if self.actions.domain is not self.actions:
             raise CBanditError(f"{self.name} recommends nothing in a context")
@@ -141,7 +141,7 @@ class Random(Policy):
         return over.double()
 
     def _among(self, beliefs: Beliefs, asked: Asked) -> Decision:
-        """Return the action a random share of the way through the feasible ones."""
+        """Return the action at a random share of the way through the feasible ones."""
         share = asked.streams.uniform()
         other = None if asked.actions is self.actions.domain else asked.actions
         looks = stretches(beliefs, None, [], other)
@@ -182,7 +182,7 @@ def _named(costs: object) -> bool:
 
 
 def drawn(actions: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
-    """Return a uniform action, from uniform draws ``share``, ``(*n, d)`` on a box."""
+    """Return an action by uniform draws ``share``, which are ``(*n, d)`` on a box."""
     if actions.continuous:
         x: Tensor = actions.unit.point(share.to(actions.lower))
         if actions.choices is not None:
@@ -204,7 +204,7 @@ def uniform_number(mask: Tensor, share: Tensor) -> Tensor:
 
 
 def clear(asked: Asked, trial: int, share: Tensor) -> Tensor:
-    """Return a uniform action of one trial where nothing has failed."""
+    """Return one trial's uniform action, moved on to one that has not failed."""
     on, mask, barred = asked.actions, asked.mask, asked.barred
     allowed = None if mask is None else mask[trial % len(mask)]
     for _ in range(TRIES):

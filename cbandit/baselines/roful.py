@@ -1,4 +1,4 @@
-"""ROFUL: an optimistic direction, and the way along it that is safe.
+"""ROFUL: an optimistic direction, followed as far as it is safe.
 
 On a star around 0, with ellipsoids around ``theta`` of the reward and ``mu_j`` of each
 cost. Each round:
@@ -7,13 +7,13 @@ cost. Each round:
    ellipsoids with ``<x, mu_j'> <= tau_j``. That is optimistic about reward *and* costs:
    along a segment ``<x, theta> + beta ||x||_{Sigma^-1}`` at the furthest ``x`` with
    ``<x, mu_j> - beta ||x||_{Sigma^-1} <= tau_j``;
-2. play ``gamma x~``, ``gamma`` as large as surely keeps the limits: the largest share
-   with ``<gamma x~, mu_j> + beta ||gamma x~||_{Sigma^-1} <= tau_j``, and at least
-   ``nu / ||x~||`` (at most 1), ``nu = min_j tau_j / S_j``, since no cost of a shorter
-   action can exceed ``nu S_j``; observe, update.
+2. play ``gamma x~`` with the largest ``gamma`` that surely keeps the limits: the
+largest share with ``<gamma x~, mu_j> + beta ||gamma x~||_{Sigma^-1} <= tau_j``, and at
+least ``nu / ||x~||`` (at most 1), ``nu = min_j tau_j / S_j``, since no cost of a
+shorter action can exceed ``nu S_j``; observe, update.
 
-The reward is not inflated, unlike LC-LUCB's. The paper has one cost of this kind; with
-several ones each has an ellipsoid of its own, as in its form for convex constraints.
+The reward is not inflated, unlike LC-LUCB's. The paper has one cost of this kind; here
+each of several costs has its own ellipsoid, as in its form for convex constraints.
 
 S. Hutchinson, B. Turan, M. Alizadeh, Directional optimism for safe linear bandits,
 2024, and the authors' code of their experiments. (Safe-PE, its elimination of finitely
@@ -49,7 +49,7 @@ class ROFUL(Stagewise):
         reward: the belief about the reward, a :class:`~cbandit.Linear`.
         costs: the belief about the cost, or a list of them.
         safe: the safe action, ``x = 0``.
-        delta: in at most this share of runs is a constraint ever violated.
+        delta: the largest share of runs in which a limit is ever exceeded.
         beta: the width, a number or a callable of the round, in place of the theory's.
         common: see below.
     """

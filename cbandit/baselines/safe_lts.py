@@ -1,7 +1,7 @@
-"""Safe-LTS: linear Thompson sampling within what is surely safe.
+"""Safe-LTS: linear Thompson sampling among actions that are surely safe.
 
-On a set that holds 0 (the safe action, of reward and cost 0) and with every point the
-way from 0 to it. Each round:
+The set contains 0 (the safe action, of reward and cost 0) and, with every point, the
+segment from 0 to it. Each round:
 
 1. ``theta~ = theta + beta Sigma^{-1/2} eta``,
    ``eta ~ N(0, (1 + 2 L S / (tau - c0))^2 I)``: the draw is inflated as much as makes
@@ -43,8 +43,8 @@ class SafeLTS(Stagewise):
         reward: the belief about the reward, a :class:`~cbandit.Linear`.
         costs: the belief about the cost, or a list of them.
         safe: the safe action, ``x = 0``.
-        delta: in at most this share of runs is a constraint ever violated.
-        alpha: what the draw is inflated by; the theorem's unless given.
+        delta: the largest share of runs in which a limit is ever exceeded.
+        alpha: the draw's inflation; by the theorem unless given.
         beta: the width, a number or a callable of the round, in place of the theory's.
         common: see below.
     """

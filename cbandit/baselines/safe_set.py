@@ -1,8 +1,8 @@
-"""Safe sets that grow from a seed set: SafeOpt's, StageOpt's and SGP-UCB's mathematics.
+"""Safe sets that grow from a seed set, for SafeOpt, StageOpt, LoSBO and SGP-UCB.
 
-All actions carry nested bounds ``l_t <= function <= u_t``, which only tighten. The safe
-set holds the seed set and grows once a round. All is in spreads where beliefs are
-standardised; bounds from before a spread rests on a few outcomes are not kept.
+All actions have nested bounds ``l_t <= function <= u_t``, which only tighten. The safe
+set contains the seed set and grows once a round. With standardised beliefs all values
+are in spreads; bounds from before a spread rests on enough outcomes are dropped.
 
 By the beliefs alone:
 
@@ -46,14 +46,14 @@ from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import Units, level
 
 CHUNK = 1 << 22  # numbers in one temporary
-KEPT = 1 << 24  # up to so many distances are stored, not computed again
-SMALL = 1 << 17  # numbers in a temporary: several at once should stay in the cache
+KEPT = 1 << 24  # with at most so many distances, store them
+SMALL = 1 << 17  # numbers in a temporary, so that several at once fit the cache
 SURE = {
     "Sliding": "what was safe is taken to stay safe, and in a drifting world does not",
     "hallucinate": "a bound that counts what was not observed yet keeps nothing safe",
     "caution": "its bounds of costs are pessimistic already; give their width",
 }
-"""Kinds of feedback and of choices that safe sets do not take, and why."""
+"""Kinds of feedback and of choices that safe sets do not support, and why."""
 
 
 class Whole(NamedTuple):
@@ -64,9 +64,9 @@ class Whole(NamedTuple):
         beta: ``(T, F)``.
         spread: ``beta`` times the deviations, ``(T, F, N)``.
         tau: this round's thresholds, ``(T, m)``.
-        units: those of all these; ``None``: the user's own.
-        enough: trials whose units may say what is safe, ``(T,)``; ``None``: all.
-        close: rewards, and costs, that differ by less are as good, ``(2, T)``.
+        units: the units of all these; ``None``: the user's own.
+        enough: trials whose units can say what is safe, ``(T,)``; ``None``: all.
+        close: rewards and costs that differ by less count as equal, ``(2, T)``.
     """
 
     mean: Tensor
@@ -83,11 +83,11 @@ class SafeSet(NamedTuple):
 
     Args:
         lower: ``l_t`` of reward and costs, ``(T, F, N)``.
-        upper: ``u_t``, likewise.
-        safe: ``(T, N)``.
+        upper: ``u_t``, ``(T, F, N)``.
+        safe: the safe set, ``(T, N)`` bool.
         nearest: the distance to the nearest action that is not safe, ``(T, N)``; minus
             infinity until it is known.
-        units: those of the bounds; ``None``: the user's own.
+        units: the units of the bounds; ``None``: the user's own.
     """
 
     lower: Tensor
@@ -107,7 +107,7 @@ class SafeSet(NamedTuple):
         return (upper >= best) & self.safe
 
     def _carried(self, units: Units | None) -> tuple[Tensor, Tensor]:
-        """Return the bounds in ``units``; infinite where the old units are not firm."""
+        """Return the bounds in ``units``; infinite if the old units were not firm."""
         if units is None or self.units is None:
             return self.lower, self.upper
         old, firm = self.units, self.units.rests_on(FEW)[:, None, None]
@@ -135,14 +135,14 @@ class SafeSet(NamedTuple):
     ) -> Decision:
         """Return the first safe action of greatest ``value`` ``(T, N)``.
 
-        Where ``among`` leaves no safe action, it is that of least ``max_j`` upper
+        If ``among`` leaves no safe action, it is the action of least ``max_j`` upper
         bound.
 
         Args:
             value: the score of each action, ``(T, N)``.
             mask: ``(1 or T, N)``, what ``among`` allows.
             whole: estimates.
-            tolerance: values that differ by less are as good, ``(T,)``.
+            tolerance: values that differ by less count as equal, ``(T,)``.
         """
         value = value.masked_fill(~self.safe, -math.inf)
         tolerance = tolerance.to(value)
@@ -159,8 +159,8 @@ class SafeSet(NamedTuple):
         """Return the safe action of greatest ``u_t - l_t``, the largest over functions.
 
         Args:
-            wanted: actions to choose from, ``(T, N)``; where ``among`` or crossed
-                bounds leave none, all safe ones are.
+            wanted: the actions to choose from, ``(T, N)``; if ``among`` or crossed
+                bounds leave none of them, all safe ones.
             mask: ``(1 or T, N)``, what ``among`` allows.
             whole: estimates.
         """
@@ -175,7 +175,7 @@ class SafeSets:
     """How a policy's safe sets grow: by Lipschitz constants, or by the beliefs alone.
 
     Args:
-        policy: whose sets these are.
+        policy: the policy that has these sets.
         safe: the seed set, see :func:`seed_set`.
         lipschitz: a constant for each cost; ``None``: beliefs alone.
     """
@@ -237,7 +237,7 @@ class SafeSets:
     def next(self, sets: SafeSet, whole: Whole) -> SafeSet:
         """Return the sets of a round: tighter bounds, ``S_t`` grown once.
 
-        Trials that have not seen enough keep the seed set.
+        Trials whose beliefs have seen too little keep the seed set.
         """
         sets = sets.tightened(self.seed, whole)
         if self._reach is not None:
@@ -251,7 +251,7 @@ class SafeSets:
         return sets._replace(safe=torch.where(enough, sets.safe, self.seed))
 
     def expanders(self, sets: SafeSet, whole: Whole, beliefs: Beliefs) -> Tensor:
-        """Return the safe actions that could make a new one safe, ``(T, N)``."""
+        """Return the safe actions that could make another one safe, ``(T, N)``."""
         if self._reach is not None:
             return self._reach.expanders(sets, whole.tau)
         mean, beta = whole.mean, whole.beta
@@ -294,7 +294,7 @@ class Reach:
         actions: the set, finite.
         seed: the seed set, ``(1 or T, N)``.
         lipschitz: a constant for each cost, ``(T, m)``.
-        fixed: whether thresholds stay as they are.
+        fixed: whether thresholds never change.
     """
 
     def __init__(
@@ -308,7 +308,7 @@ class Reach:
         return {**self.__dict__, "_table": None}
 
     def grown(self, sets: SafeSet, tau: Tensor) -> SafeSet:
-        """Return the sets, grown by the actions that safe ones show to be safe.
+        """Return the sets with the actions added that safe ones show to be safe.
 
         Args:
             sets: bounds and the safe set before.
@@ -317,8 +317,8 @@ class Reach:
         reach = self._reach(sets.slack(tau))  # T x m x N
         reach = reach.masked_fill_(~sets.safe.unsqueeze(1), -math.inf)
         if self._fixed:
-            # what is safe stays safe, and there is nothing new where no safe action
-            # reaches the nearest one that is not
+            # safe actions stay safe, and there are no new ones if no safe action
+            # reaches the nearest action that is not safe
             hope = (reach >= sets.nearest.unsqueeze(1)).any(-1).all(-1)
             rows = hope.nonzero().squeeze(-1)
             if not len(rows):
@@ -339,20 +339,20 @@ class Reach:
         return sets._replace(safe=safe, nearest=nearest)
 
     def expanders(self, sets: SafeSet, tau: Tensor) -> Tensor:
-        """Return the safe actions whose upper bounds reach a new one, ``(T, N)``."""
+        """Return safe actions whose upper bounds reach an unsafe one, ``(T, N)``."""
         reach = self._reach(tau.to(sets.lower).unsqueeze(-1) - sets.lower[:, 1:])
         near = (reach >= sets.nearest.unsqueeze(1)).all(1) & sets.nearest.isfinite()
         return near & sets.safe
 
     def _reach(self, slack: Tensor) -> Tensor:
-        """Return how far around it an action shows others safe, ``(T, m, N)``."""
+        """Return the radius within which an action shows others safe, ``(T, m, N)``."""
         far = torch.where(slack >= 0, math.inf, -math.inf)
         return torch.where(self._lipschitz > 0, slack / self._lipschitz, far)
 
     def _distances(
         self, rows: Tensor, like: Tensor
     ) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield ``(start, stop, gap)``, ``gap (1 or R, n, N)`` the distances to all."""
+        """Yield ``(start, stop, gap)`` with distances ``gap (1 or R, n, N)`` to all."""
         size, batched = self._actions.size, bool(self._actions.batch_shape)
         count = len(like) if batched else 1
         if self._table is None and count * size * size <= KEPT:
@@ -381,7 +381,7 @@ class Reach:
 
 
 def per_cost(name: str, value: ArrayLike, policy: GPPolicy) -> Tensor:
-    """Return a constant of each cost, at least 0, as ``(T, m)``."""
+    """Return a constant for each cost, at least 0, as ``(T, m)``."""
     constant = checks.nonnegative(name, value)
     constant = checks.per_cost(name, constant, policy.batch_shape, policy.m)
     return devices.put(constant, policy.device).to(policy.dtype)
@@ -441,7 +441,7 @@ def seed_set(
 
 
 def _led(value: Tensor, extra: int, batch_shape: tuple[int, ...]) -> Tensor | None:
-    """Return ``value`` led by an axis of 1 or ``T``; ``None`` if it does not fit."""
+    """Return ``value`` with a first axis of 1 or ``T``; ``None`` if it does not fit."""
     if value.dim() == extra:
         return value.unsqueeze(0)
     trials = batch_shape[0] if batch_shape else 1

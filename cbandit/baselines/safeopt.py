@@ -1,4 +1,4 @@
-"""SafeOpt: never leave what is surely safe, and play what is least known of it.
+"""SafeOpt: stay among surely safe actions, and play the least known one.
 
 From a seed set of actions known to be safe, each round:
 
@@ -42,25 +42,25 @@ class SafeOpt(GPPolicy):
     Args:
         actions: what can be chosen (SafeOpt's ``parameter_set``).
         reward: the belief about the reward.
-        costs: the belief about the cost, or a list of them; ``thresholds`` are what
-            they are kept under (SafeOpt's ``fmin``, turned around).
+        costs: the belief about the cost, or a list of them; ``thresholds`` are upper
+            limits (SafeOpt's ``fmin`` with the sign turned).
         explore: :class:`~cbandit.UCB` (SafeOpt's ``beta``), ``cb.UCB(2.0)`` unless
             given.
         safe: the seed set: an action's number, a list of numbers, a tensor of numbers
             ``(*trials,)`` or ``(*trials, k)``, a mask ``(N,)`` or ``(*trials, N)``, or
             points ``(k, d)`` or ``(*trials, k, d)``.
         lipschitz: Lipschitz constants of the costs, a number, ``(m,)`` or
-            ``(*trials, m)``, in spreads where a belief is standardised. ``None``: the
+            ``(*trials, m)``, in spreads if a belief is standardised. ``None``: the
             beliefs alone say what is safe.
         common: see below.
 
-    A standardised belief says nothing of safety before it has seen five outcomes: until
-    then only the seed set is played, and a warning says so.
+    A standardised belief is not used to call actions safe before it has five outcomes:
+    until then only the seed set is played, and a warning says so.
 
-    The seed set is taken at its word. Where ``ask(among=...)`` leaves no action known
-    to be safe, the choice says infeasible and the action of least ``max_j`` upper bound
-    is played. Time is quadratic in the number of actions; memory is not, for the work
-    is done in chunks.
+    The seed set is believed to be safe. If ``ask(among=...)`` leaves no action known to
+    be safe, the choice is marked infeasible and the action of least ``max_j`` upper
+    bound is played. Time is quadratic in the number of actions; memory is not, as the
+    work is done in chunks.
     """
 
     takes_outcomes = False

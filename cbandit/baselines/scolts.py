@@ -11,11 +11,11 @@ Each round:
 3. play ``rho b``, ``rho`` the largest share with ``<rho b, mu_j> +
    beta ||rho b||_{Sigma^-1} <= tau_j``; observe, update.
 
-A. Gangrade, V. Saligrama, Constrained linear Thompson sampling, 2025, its form for a
-known safe action, which is 0 here, so that no round is spent on learning about it. Its
+A. Gangrade, V. Saligrama, Constrained linear Thompson sampling, 2025, in its form for a
+known safe action, which here is 0, so that no round is spent on learning about it. Its
 abstract says that one draw is shared by rewards and costs; the full text was not at
 hand, and the law of ``zeta`` may differ from the authors'. E-COLTS and R-COLTS, for
-whoever knows no safe action, are not here.
+unknown safe actions, are not implemented here.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SCOLTS(Stagewise):
         reward: the belief about the reward, a :class:`~cbandit.Linear`.
         costs: the belief about the cost, or a list of them.
         safe: the safe action, ``x = 0``.
-        delta: in at most this share of runs is a constraint ever violated.
+        delta: the largest share of runs in which a limit is ever exceeded.
         beta: the width, a number or a callable of the round, in place of the theory's.
         common: see below.
     """
@@ -79,7 +79,7 @@ class SCOLTS(Stagewise):
         """Return the best action for the draw, as far as it is safe."""
         ways, state = Directions.of(self._plane, state, asked, self.limits(asked.t))
         zeta = devices.put(asked.streams.normal(self.actions.dim), self.device)
-        # <Sigma^{-1/2} zeta, tip>, of every function
+        # <Sigma^{-1/2} zeta, tip> for every function
         rays = state.seen.rays(ways.tips)
         along = (zeta.view(self.size, 1, 1, -1) @ rays).squeeze(-2)
         moved = self._plane.width(asked.t, state).unsqueeze(-1) * along

@@ -52,10 +52,10 @@ class SGPUCB(GPPolicy):
         rounds: ``T'``, a number or ``(*trials,)``.
         common: see below.
 
-    A standardised belief says nothing of safety before it has seen five outcomes: until
-    then only the seed set is played, and a warning says so.
+    A standardised belief is not used to call actions safe before it has five outcomes:
+    until then only the seed set is played, and a warning says so.
 
-    Where ``ask(among=...)`` leaves no action known to be safe, the choice says
+    If ``ask(among=...)`` leaves no action known to be safe, the choice is marked
     infeasible and the action of least ``max_j`` upper bound is played.
     """
 
@@ -86,7 +86,7 @@ class SGPUCB(GPPolicy):
         self.rounds = rounds_of(rounds, self.batch_shape).to(self.device)
         self._last = int(self.rounds.max())
         self._seed = seed_set(safe, self.actions, self.batch_shape, self.device)
-        # the most that any cost may be beside its threshold, (T, 1, N)
+        # the most by which a cost may differ from its threshold, (T, 1, N)
         most = torch.where(self._seed, 0.0, math.inf).to(self.dtype)
         self._most = most.unsqueeze(1).expand(self.size, -1, -1)
         self._trust = Trust(self.name)
@@ -116,7 +116,7 @@ class SGPUCB(GPPolicy):
         early = (self.rounds >= asked.t) & seed.any(-1) & on_own_set
         if not on_own_set or asked.t > self._last:
             return None, early
-        # always one draw a round, so that each trial's stream is independent
+        # always one draw a round, so that trials' streams do not depend on each other
         return uniform_number(seed, asked.streams.uniform()), early
 
     def _among_safe(
@@ -124,8 +124,8 @@ class SGPUCB(GPPolicy):
     ) -> Callable[[scores.Formed | Score], Best]:
         """Return a function that searches this round's set by upper confidence bounds.
 
-        The seed set's costs are known to be within their thresholds. Trials that have
-        not seen ``enough (T,)`` trust no other action.
+        The seed set's costs are known to keep their thresholds. Trials that have not
+        seen ``enough (T,)`` trust no other action.
         """
         on, beliefs = asked.actions, state.beliefs
         on_own_set = on is self.actions

@@ -43,7 +43,7 @@ class Expansion(NamedTuple):
 
     Args:
         sets: bounds and the safe set.
-        going: trials whose expansion has not ended for good, ``(T,)``.
+        going: the trials whose expansion has not ended for good, ``(T,)``.
     """
 
     sets: SafeSet
@@ -59,18 +59,18 @@ class StageOpt(GPPolicy):
         costs: the belief about the cost, or a list of them.
         explore: :class:`~cbandit.UCB`, ``cb.UCB(2.0)`` unless given.
         safe: the seed set, as for :class:`~cbandit.baselines.SafeOpt`.
-        rounds: ``T0``, how many rounds may go to expansion: a number or ``(*trials,)``.
+        rounds: ``T0``, the most rounds of expansion: a number or ``(*trials,)``.
         lipschitz: Lipschitz constants of the costs, a number, ``(m,)`` or
             ``(*trials, m)``. ``None``: the beliefs alone say what is safe.
-        eps: expansion ends for good in a trial once its widest expander is narrower, in
-            the costs' units, or spreads where a belief is standardised; a number or
-            ``(*trials,)``.
+        eps: expansion ends for good in a trial once its widest expander is narrower
+            than this, in the costs' units, or in spreads if a belief is standardised; a
+            number or ``(*trials,)``.
         common: see below.
 
-    A standardised belief says nothing of safety before it has seen five outcomes: until
-    then only the seed set is played, and a warning says so.
+    A standardised belief is not used to call actions safe before it has five outcomes:
+    until then only the seed set is played, and a warning says so.
 
-    Where ``ask(among=...)`` leaves no action known to be safe, the choice says
+    If ``ask(among=...)`` leaves no action known to be safe, the choice is marked
     infeasible and the action of least ``max_j`` upper bound is played.
     """
 

@@ -1,7 +1,7 @@
 """The catalogue: all experiments by name, and those that a file describes.
 
 A file with the key ``experiment`` runs that experiment of the catalogue; a file with a
-table ``[problem]`` is a study of the user's own. Lists in either are sweeps.
+table ``[problem]`` is a user's study. In both, lists are sweeps.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _LISTED = (
 )
 EXPERIMENTS: Mapping[str, Experiment] = {listed.name: listed for listed in _LISTED}
 _NAME = re.compile(r"(?!\.+$)[^/\\\0\n]+")
-STATED = (*NUMBERS, "design")  # settings of a study
+STATED = (*NUMBERS, "design")  # settings that a study may have
 KEYS = ("name", *STATED, "problem", "belief", "policies")
 
 
 @dataclass(frozen=True)
 class Job:
-    """An experiment to carry out.
+    """An experiment to run.
 
     Args:
         experiment: its problem and policies.
         settings: the parameters, policies and numbers to run it with.
-        folder: its folder among those of a sweep; empty where there is no sweep.
+        folder: its subfolder in a sweep; empty without a sweep.
     """
 
     experiment: Experiment
@@ -60,7 +60,7 @@ class Job:
 
 
 def find(name: str) -> Experiment:
-    """Return the experiment of that name, or raise an error that lists them all."""
+    """Return the experiment with this name, or raise an error that lists all names."""
     if name not in EXPERIMENTS:
         raise CBanditError(
             f"no experiment is named {name!r}; known are {', '.join(EXPERIMENTS)}"
@@ -69,10 +69,10 @@ def find(name: str) -> Experiment:
 
 
 def jobs_of(name: str, **options: Any) -> list[Job]:
-    """Return the jobs of an experiment of the catalogue; several for a sweep.
+    """Return the jobs of an experiment in the catalogue, several for a sweep.
 
     Args:
-        name: of the experiment.
+        name: the experiment's name.
         options: as for ``Experiment.settings``; lists are sweeps. A parameter may also
             be a text of several values, separated by commas.
     """
@@ -95,14 +95,14 @@ def jobs_in(
     trust: Sequence[str] | None = None,
     **over: Any,
 ) -> list[Job]:
-    """Return the jobs of the experiment in a file; several for a sweep.
+    """Return the jobs of the experiment in a file, several for a sweep.
 
     Args:
         path: the file.
         changed: values that replace the file's, by parameter or, in a study, by the
             dotted key of a table's entry.
         trust: the modules that a study's file may name; ``None``: all.
-        over: settings that win over the file's, unless they are ``None``.
+        over: settings that replace the file's, except those that are ``None``.
     """
     raw, changed = read_toml(path), changed or {}
     over = {key: value for key, value in over.items() if value is not None}
@@ -117,7 +117,7 @@ def jobs_in(
 
 
 def kept_in(folder: str | os.PathLike[str]) -> Job:
-    """Return the job whose results a folder holds, for showing them.
+    """Return the job whose results are in a folder, in order to show them.
 
     For a study, no module is imported and no data are read.
     """
@@ -138,7 +138,7 @@ def _studies(
     over: Mapping[str, Any],
     run: bool = False,
 ) -> list[Job]:
-    """Return the jobs of a study file, to be run or only to be shown."""
+    """Return the jobs of a study file; with ``run``, ready to be run."""
     where, folder = str(path), os.getcwd()
     home = Home(folder, None if trust is None else tuple(trust))
     for key in raw:
@@ -201,14 +201,14 @@ def _with(
 
 
 def _several(value: object) -> Any:
-    """Return a parameter that was typed as ``half,quarter`` as a list."""
+    """Return a parameter typed as ``half,quarter`` as a list, others unchanged."""
     if not isinstance(value, str) or "," not in value:
         return value
     return [part.strip() for part in value.split(",")]
 
 
 def _apart(jobs: Iterable[Job]) -> list[Job]:
-    """Return the jobs of a sweep, or raise where two would share a folder."""
+    """Return the jobs of a sweep; raise an error if two would share a folder."""
     by_folder: dict[str, Job] = {}
     for job in jobs:
         if by_folder.setdefault(job.folder, job) is not job:
@@ -220,7 +220,7 @@ def _apart(jobs: Iterable[Job]) -> list[Job]:
 
 
 def _folder(chosen: Mapping[str, Any], prefix: str) -> str:
-    """Return the name of a sweep's folder, in letters that need no quotes."""
+    """Return the name of a sweep's folder, in characters that need no quotes."""
     signs = {"<=": "le", ">=": "ge", "<": "lt", ">": "gt"}
     words = ",".join(f"{k.removeprefix(prefix)}={v}" for k, v in chosen.items())
     for sign, name in signs.items():

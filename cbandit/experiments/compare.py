@@ -1,7 +1,7 @@
 """Paired comparisons of policies, folders or parameters, trial by trial.
 
-Trials of one number and seed see the same world and the same noise. Their differences
-vary less than the trials themselves, and it is these that are compared.
+Trials with the same number and seed see the same world and noise. Their differences
+vary less than the trials themselves, so the differences are compared.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ ESCAPED = str.maketrans(
         ">": "$>$",
         "≤": r"$\le$",
         "≥": r"$\ge$",
-        # behind the end of a row these would be arguments of that end
+        # at the end of a row LaTeX would take these as arguments of the line break
         "[": "{[}",
         "*": "{*}",
     }
 )
-"""How LaTeX prints the signs that mean something to it."""
+"""How LaTeX prints its special characters."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Final values of trials that differ in one column alone.
+    """Final values of trials that differ in one column only.
 
     Args:
         by: the column, such as ``policy``.
-        words: what they have in common.
+        words: what the trials have in common.
         values: a row for each trial that all of them have; columns by the value of
             ``by``, then by metric.
-        pairs: the two values that are compared in each difference, in its order.
+        pairs: the two names of each difference, minuend first.
         same: groups of policies that played the same rounds.
     """
 
@@ -71,7 +71,7 @@ class Comparison:
 
     @property
     def metrics(self) -> dict[str, str]:
-        """The metrics that are compared, and their heads."""
+        """The metrics that are compared, with their heads."""
         metrics = shown(self.values[self.names[0]].columns)
         parts = [self.values[name] for name in self.names]
         if all(x["regret"].equals(x["stochastic_regret"]) for x in parts):
@@ -79,7 +79,7 @@ class Comparison:
         return metrics
 
     def difference(self, name: str, other: str, metric: str) -> Difference:
-        """Return the mean of ``name`` less that of ``other``, with its interval."""
+        """Return the mean of ``name`` minus that of ``other``, with its interval."""
         gaps = self.values[name, metric] - self.values[other, metric]
         return interval(gaps.to_numpy("float64"))
 
@@ -91,7 +91,7 @@ class Comparison:
         return float(values.mean()), sem
 
     def best(self, metric: str) -> str | None:
-        """Return who is significantly better than every other, if one is."""
+        """Return the name that is significantly better than all others, or ``None``."""
         means = {name: self.mean(name, metric)[0] for name in self.names}
         if any(map(math.isnan, means.values())):
             return None
@@ -101,17 +101,17 @@ class Comparison:
 
 
 def in_common(compared: Sequence[Comparison]) -> dict[str, str]:
-    """Return the metrics that all comparisons have, and their heads."""
+    """Return the metrics that all comparisons have, with their heads."""
     first, *others = (table.metrics for table in compared)
     return {k: head for k, head in first.items() if all(k in x for x in others)}
 
 
 Tested = Mapping[tuple[int, str, str, str], Difference]
-"""Differences by the number of their comparison, the two names and the metric."""
+"""Differences by the number of the comparison, the two names and the metric."""
 
 
 def tested(compared: Sequence[Comparison]) -> Tested:
-    """Return all differences; of each metric, the tests are corrected together."""
+    """Return all differences; their tests are corrected together for each metric."""
     out = {}
     for metric in dict.fromkeys(k for table in compared for k in table.metrics):
         keys = [
@@ -134,14 +134,14 @@ def compare(
 ) -> list[Comparison]:
     """Compare policies, folders or parameters, pairing trials of the same number.
 
-    There is one comparison for each combination of the columns that are not compared.
+    There is one comparison for each combination of the other columns' values.
 
     Args:
-        folders: where results lie, and their settings.
+        folders: the folders of results, and their settings.
         by: the column to compare: ``policy``, ``folder``, or a parameter in which the
             folders differ. The default is ``policy`` for one folder, else ``folder``.
         baseline: the value that the others are compared with; unless given, the first.
-        all_pairs: compare each with each other instead.
+        all_pairs: compare all pairs instead.
     """
     if baseline is not None and all_pairs:
         raise CBanditError("--baseline and --all-pairs: give one of them")
@@ -154,7 +154,7 @@ def compare(
     for (path, _), label in zip(folders, labels, strict=True):
         if by != "policy" and by not in label:
             raise CBanditError(f"{path} has no {by}: it cannot be compared by it")
-    # folders differ in their names always: a parameter in which they do says more
+    # folders always differ in their names, so a parameter that differs says more
     compared = (by,) if by == "policy" else (by, "folder")
     others = [k for k in known[1:] if len({str(x.get(k)) for x in labels}) > 1]
     others = [] if by == "folder" else [k for k in others if k not in compared]
@@ -193,7 +193,7 @@ def compare(
 def _pairs(
     names: Sequence[str], by: str, baseline: str | None, all_pairs: bool
 ) -> tuple[tuple[str, str], ...]:
-    """Return the pairs to compare of some values of a column."""
+    """Return the pairs of names to compare."""
     if all_pairs:
         return tuple((b, a) for a, b in itertools.combinations(names, 2))
     first = names[0] if baseline is None else baseline
@@ -205,7 +205,7 @@ def _pairs(
 
 
 def _check_alike(folders: Sequence[tuple[Path, Settings]]) -> None:
-    """Raise unless trials of one number share their draws and rounds."""
+    """Raise an error unless trials of one number share draws and rounds."""
     (first, settings), *others = folders
     for path, other in others:
         for name in ("experiment", "horizon", "seed"):
@@ -218,7 +218,7 @@ def _check_alike(folders: Sequence[tuple[Path, Settings]]) -> None:
 
 
 def _name(path: Path, folders: Sequence[tuple[Path, Settings]]) -> str:
-    """Return a folder's name, or its path where another has the same name."""
+    """Return a folder's name, or its path if another folder has the same name."""
     names = [other.resolve().name for other, _ in folders]
     name = path.resolve().name
     return name if names.count(name) == 1 else str(path)
@@ -228,7 +228,7 @@ def _name(path: Path, folders: Sequence[tuple[Path, Settings]]) -> str:
 
 
 def in_lines(compared: Sequence[Comparison], settings: Settings) -> list[str]:
-    """Return a table for each comparison: means, and differences with intervals."""
+    """Return lines with a table for each comparison: means, and differences."""
     out, gaps = [f"{_head(settings)}; {_method(compared)}"], tested(compared)
     for place, table in enumerate(compared):
         count = len(table.values)
@@ -256,7 +256,7 @@ def _head(settings: Settings) -> str:
 
 
 def _method(compared: Sequence[Comparison]) -> str:
-    """Say how differences were judged, or why they were not."""
+    """Return how differences were tested, or why they were not, in words."""
     counts = [len(table.values) for table in compared]
     if max(counts) < FEWEST:
         return (
@@ -321,7 +321,7 @@ def in_latex(compared: Sequence[Comparison], settings: Settings) -> list[str]:
 
 
 def _power(compared: Sequence[Comparison], metric: str) -> int:
-    """Return the power of ten that the numbers of a column are shown in."""
+    """Return the power of ten in which a column's numbers are shown."""
     means = [abs(t.mean(name, metric)[0]) for t in compared for name in t.names]
     largest = max((x for x in means if x > 0 and math.isfinite(x)), default=1.0)
     power = math.floor(math.log10(largest))
@@ -355,7 +355,7 @@ def _gap_in_latex(gap: Difference, power: int) -> str:
 
 
 def _places(size: float, power: int) -> int:
-    """Return how many decimals show two digits of ``size`` in that power of ten."""
+    """Return how many decimals show two digits of ``size`` at a power of ten."""
     if not size or not math.isfinite(size):
         return 0
     return min(6, max(0, 1 - math.floor(math.log10(abs(size) / 10**power))))

@@ -1,4 +1,4 @@
-"""Columns of a table that set nothing, though they might be taken for knobs."""
+"""Find a table's columns that set nothing, though they look like knobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cbandit.problems.measured import FEW, apart
 if TYPE_CHECKING:
     import pandas
 
-# the last word of a name that numbers, or names, the rows
+# the last word of a column's name that numbers or names rows
 IDENTIFIER = re.compile(r"(.*[\W_])?(id|uuid|guid|hash|sha|index|idx)", re.IGNORECASE)
 TIME = re.compile(r".*(time|date|stamp|epoch|created|day).*", re.IGNORECASE)
 DATE = re.compile(
@@ -22,21 +22,21 @@ DATE = re.compile(
     r"|\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?|\d{4}/\d{1,2}/\d{1,2}( .*)?"
 )
 EPOCHS = ((1e9, 2.5e9), (1e12, 2.5e12))  # seconds and milliseconds since 1970
-RARE = 0.5  # a text's column with more values than this share of the rows
-COPY = 1e-3  # unexplained share of the variance at which a column is a copy
-EXACT = 1e-12  # the same for one that is computed from others
+RARE = 0.5  # share of the rows; a text column with more distinct values is no knob
+COPY = 1e-3  # a column is a copy if a smaller share of its variance is unexplained
+EXACT = 1e-12  # the same for a column computed from others
 UNITS = (1.0, 1e3, 1e6, 1e9, 1024.0, 1024.0**2, 1024.0**3, 60.0, 3600.0, 100.0)
-LEAST = 8  # rows from which one column is said to follow from others
-PAIRED = 20  # knobs, beyond which no column is looked for in pairs of them
-LEVELS = 3  # rows for each value, at least, before one column follows from another
+LEAST = 8  # with fewer rows no column is said to follow from another
+PAIRED = 20  # with more knobs, columns are not compared with pairs of them
+LEVELS = 3  # rows for each value before a column is said to follow from another
 
 
 def doubts(frame: pandas.DataFrame, outcomes: Sequence[str]) -> dict[str, str]:
-    """Return why columns are left out, by name.
+    """Return the columns to leave out, with the reason for each.
 
     Args:
         frame: the rows.
-        outcomes: columns that were measured; nothing is said of these.
+        outcomes: the columns that were measured, which are not judged.
     """
     out: dict[str, str] = {}
     rows = len(frame)
@@ -47,7 +47,7 @@ def doubts(frame: pandas.DataFrame, outcomes: Sequence[str]) -> dict[str, str]:
             out[name] = reason
     left = [name for name in others if name not in out]
     copies = {name: c for name in left if (c := _copied(frame, name, outcomes))}
-    # where all would go the outcome is a plain function of its knobs
+    # if all were left out, the outcome is a plain function of its knobs
     if len(copies) < len(left):
         out |= {name: f"a copy of {outcome}" for name, outcome in copies.items()}
     knobs: list[str] = []
@@ -62,7 +62,7 @@ def doubts(frame: pandas.DataFrame, outcomes: Sequence[str]) -> dict[str, str]:
 
 
 def believable(frame: pandas.DataFrame, names: Sequence[str]) -> list[str]:
-    """Return the columns that may be measurements: no row numbers, dates or copies."""
+    """Return the columns that may be measurements: not row numbers, dates or copies."""
     out: list[str] = []
     for name in names:
         if not _by_itself(name, frame[name], len(frame)):
@@ -72,7 +72,7 @@ def believable(frame: pandas.DataFrame, names: Sequence[str]) -> list[str]:
 
 
 def _by_itself(name: str, column: pandas.Series[Any], rows: int) -> str:
-    """Return why a column is no knob, from its values alone; empty if it may be."""
+    """Return why a column is no knob, by its values alone; empty if it may be one."""
     known = column.dropna()
     distinct = int(known.nunique())
     if distinct <= 1:
@@ -107,17 +107,17 @@ def _numbers(frame: pandas.DataFrame, names: Sequence[str]) -> np.ndarray | None
 
 
 def _unexplained(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the share of the variance of ``y`` that a line in ``x`` leaves."""
+    """Return the share of the variance of ``y`` that a line in ``x`` leaves over."""
     x, y = x - x.mean(), y - y.mean()
     size = float((x * x).sum() * (y * y).sum())
     return 1.0 if size == 0 else 1.0 - float((x * y).sum()) ** 2 / size
 
 
 def _copied(frame: pandas.DataFrame, name: str, outcomes: Sequence[str]) -> str:
-    """Return the outcome that a column copies, rounded or in another unit, if any.
+    """Return the outcome that a column copies, rounded or in another unit; or empty.
 
-    An outcome may be a plain function of a knob, a price of a size. A copy is the same
-    number but for its unit, and has many values.
+    An outcome may be a plain function of a knob, as a price is of a size. A copy is the
+    same number in another unit, and has many values.
     """
     for outcome in outcomes:
         both = _numbers(frame, (name, outcome))
@@ -132,7 +132,7 @@ def _copied(frame: pandas.DataFrame, name: str, outcomes: Sequence[str]) -> str:
 
 
 def _follows(frame: pandas.DataFrame, name: str, knobs: Sequence[str]) -> str:
-    """Say from which knobs a column follows; empty if from none."""
+    """Return which knobs a column follows from, in words; empty if from none."""
     if len(frame) < LEAST:
         return ""
     for knob in knobs:

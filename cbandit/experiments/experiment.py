@@ -23,11 +23,11 @@ class Parameter:
     """A parameter of an experiment.
 
     Args:
-        default: its value unless another is given; all values are of its type.
-        choices: all of its values, the default first, if they are few.
+        default: the default value; all values have its type.
+        choices: all allowed values, the default first, if there are few.
         meaning: what it sets, in words.
-        least: of a number that is not one of a few, the least one allowed. With a text
-            as default, other values must be texts of such numbers.
+        least: the least allowed number, if ``choices`` is empty. If the default is a
+            text, other values must be texts of such numbers.
     """
 
     default: Any
@@ -36,7 +36,7 @@ class Parameter:
     least: float | None = None
 
     def parse(self, name: str, value: object) -> Any:
-        """Return ``value``, perhaps typed on a command line, as the default's type."""
+        """Return ``value``, possibly typed on a command line, in the default's type."""
         kind = type(self.default)
         wanted = {int: "a whole number", float: "a number"}.get(kind, "a text")
         try:
@@ -59,18 +59,18 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of an experiment.
+    """Which figures of an experiment to draw.
 
     Args:
         spread, width: the band, see ``cb.plots.overview``.
-        averaged: metrics whose time averages are drawn.
-        evolution: the regret of a figure that shows it beside each round's expected
-            cost and reward, and what is optimal; ``None``: no such figure.
-        boxes: every how many rounds a boxplot of the time averages is drawn: by policy,
-            and under ``each`` for all others; ``None``: no boxplots.
-        early: a figure of the time averages up to this round, if given.
-        traded: two metrics to draw against each other, a point a policy, if given.
-        sweeps: groups of policies that differ in one argument alone, in its order; the
+        averaged: the metrics whose time averages are drawn.
+        evolution: the regret in a figure that also shows each round's expected cost and
+            reward, and the optimum; ``None``: no such figure.
+        boxes: how many rounds lie between boxplots of the time averages: by policy, and
+            under ``each`` for all others; ``None``: no boxplots.
+        early: the last round of a figure of early time averages; ``None``: no figure.
+        traded: two metrics to plot against each other, a point a policy, if given.
+        sweeps: groups of policies that differ in one argument only, in its order; the
             figure of ``traded`` joins each group by a line.
     """
 
@@ -86,20 +86,20 @@ class Figures:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Several policies on one problem; can be pickled, so that workers can run it.
+    """Several policies on one problem; picklable, so that workers can run it.
 
     Args:
-        name: as the command line knows it.
+        name: its name on the command line.
         about: a description in one line.
-        horizon, trials: as in the paper.
-        problem: builds the problem; called with ``trials``, ``seed`` and those of the
-            parameters that it takes.
-        policies: ``(problem, task) -> policy``, by their names in results.
-        parameters: by name.
-        changes: the first rounds of the world's later phases; the account of each phase
-            is kept apart.
-        figures: how results are drawn.
-        tables: of a study, see :class:`Settings`.
+        horizon, trials: the paper's numbers.
+        problem: builds the problem; called with ``trials``, ``seed`` and the parameters
+            that it takes.
+        policies: functions ``(problem, task) -> policy``, by their names in results.
+        parameters: the parameters by name.
+        changes: the first rounds of the world's later phases; each phase has its own
+            account.
+        figures: which figures to draw.
+        tables: the tables of a study, see :class:`Settings`.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Experiment:
     tables: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self, **options: Any) -> Settings:
-        """Return the defaults, replaced by options that are not ``None``."""
+        """Return the default settings, replaced by options that are not ``None``."""
         listed = [known.name for known in fields(Settings) if known.name != "tables"]
         unknown = [name for name in options if name not in listed[1:]]
         if unknown:
@@ -186,7 +186,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Task:
-    """One policy of one experiment on some of its trials, as one worker plays it."""
+    """One policy of one experiment on some of its trials, run by one worker."""
 
     experiment: Experiment
     settings: Settings
@@ -221,4 +221,4 @@ class Task:
 
 
 Factory = Callable[[Any, Task], Policy]
-"""Builds a policy for a problem, as a task asks for it."""
+"""Builds a policy for a problem and a task."""

@@ -26,11 +26,11 @@ class Outcome:
     """The results in one folder that figures are drawn from.
 
     Args:
-        experiment: the experiment that was carried out.
+        experiment: the experiment that was run.
         settings: what it was run with.
-        curves: its metrics, by policy.
-        name: the folder's name, to tell it from others.
-        design: how many first rounds of a trial play a common design.
+        curves: the curves of its metrics, by policy.
+        name: the folder's name, which tells it from others.
+        design: how many first rounds of a trial play the common design.
     """
 
     experiment: Experiment
@@ -51,9 +51,9 @@ class Outcome:
         return _words({name: self.facts[name] for name in names if name in self.facts})
 
     def title(self, parameters: Mapping[str, Any], trials: int | None) -> str:
-        """Return the experiment's name, some parameters, and what its bands show.
+        """Return the experiment's name, its parameters, and what its bands show.
 
-        ``trials`` is ``None`` where the folders' numbers of trials differ.
+        ``trials`` is ``None`` if folders differ in their numbers of trials.
         """
         title = self.experiment.name
         title += f" ({_words(parameters)})" if parameters else ""
@@ -73,9 +73,9 @@ class Outcome:
     ) -> list[Path]:
         """Draw the figures into a folder; return their paths.
 
-        These are the account, its time averages, and those that the experiment asks
-        for. ``boxes`` is the folder's table of boxplots, ``None`` if it has none.
-        ``kinds`` are the formats, each a file's ending.
+        They are the account, its time averages, and those that the experiment asks for.
+        ``boxes`` is the folder's table of boxplots, ``None`` if it has none. ``kinds``
+        are the file formats.
         """
         experiment, settings, curves = self.experiment, self.settings, self.curves
         figures, marks = experiment.figures, experiment.changes
@@ -130,8 +130,8 @@ class Outcome:
     def levels(self) -> tuple[Curves, dict[str, list[plots.Level]]]:
         """Return curves in the problem's units, and levels: optimum and threshold.
 
-        Where thresholds differ from trial to trial, or there are several costs, the
-        cost shown stays the largest one less its threshold.
+        If thresholds differ by trial, or there are several costs, the cost shown is
+        still the largest cost less its threshold.
         """
         problem = self.experiment.build(self.settings, range(self.settings.trials))
         tau = problem.thresholds.reshape(-1)
@@ -161,14 +161,14 @@ def _words(parameters: Mapping[str, Any]) -> str:
 def draw_together(
     outcomes: Sequence[Outcome], path: Path, panels: str | None = None
 ) -> None:
-    """Draw one figure of several folders, which hold one experiment.
+    """Draw one figure of several folders with results of one experiment.
 
     Args:
-        outcomes: their results.
-        path: of the figure.
-        panels: a parameter. If given, regret alone is drawn, with a panel for each of
-            its values. If not, each folder has a row of panels, with costs and rewards,
-            or with violations where there are no expected costs.
+        outcomes: the folders' results.
+        path: the file to write.
+        panels: a parameter. If given, only regret is drawn, with a panel for each of
+            its values. Otherwise each folder has a row of panels, with costs and
+            rewards, or with violations if there are no expected costs.
     """
     first = outcomes[0]
     experiments = sorted({outcome.settings.experiment for outcome in outcomes})
@@ -213,10 +213,10 @@ def draw_together(
 def _panels(
     outcomes: Sequence[Outcome], panels: str, others: Sequence[str]
 ) -> dict[str, dict[str, Mapping[str, Curve]]]:
-    """Return each panel's curves, by the value of ``panels`` and then by their name.
+    """Return each panel's curves, by the value of ``panels`` and then by name.
 
-    A curve is named by its policy and the values of ``others``; folders that are alike
-    in all of these are told apart by their names.
+    A curve's name has its policy and the values of ``others``; if these are equal in
+    two folders, the folders' names are added.
     """
     keys = [(x.in_words([panels]), x.in_words(others)) for x in outcomes]
     grouped: dict[str, dict[str, Mapping[str, Curve]]] = {}
@@ -276,6 +276,6 @@ def comparison_title(
 
 
 def shared_goal(settings: Sequence[Settings]) -> str:
-    """Return the aim with its limits if all folders share it, else nothing."""
+    """Return the aim with its limits if all folders share it; else an empty text."""
     goals = {folder.goal for folder in settings}
     return goals.pop() if len(goals) == 1 else ""

@@ -1,4 +1,4 @@
-"""Write a commented study file from the columns of a table."""
+"""Write a commented study file for the columns of a table."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from cbandit.problems.measured import truths, yes_or_no
 if TYPE_CHECKING:
     import pandas
 
-MOST = 20  # different values of a column that looks like a knob
-WIDEST = 100  # columns; each is compared with each
+MOST = 20  # most distinct values of a column that looks like a knob
+WIDEST = 100  # most columns, as all are compared with each other
 LIMIT = re.compile(r"^\s*(.+?)\s*(<=|>=)\s*(\S+)\s*$")
 
 RULE = (
@@ -84,10 +84,10 @@ class Column:
         name: its name.
         words: what it holds, for a comment.
         numeric: whether it holds numbers.
-        distinct: how many different values it has.
+        distinct: how many distinct values it has.
         middle: the median of its numbers.
         whole: whether its numbers are whole.
-        yes_no: whether it holds yes and no, true and false or both 0 and 1.
+        yes_no: whether it holds yes and no, true and false, or both 0 and 1.
     """
 
     name: str
@@ -101,11 +101,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A study file to be, and what is to be said of it on the screen.
+    """A study file to write, with remarks to print.
 
     Args:
-        text: of the file.
-        remarks: what was left out, converted or guessed, each in words.
+        text: the file's text.
+        remarks: what was left out, converted or guessed, in words.
     """
 
     text: str
@@ -126,22 +126,22 @@ def sketch(
 
     Args:
         read: the table.
-        table: the table's path, as the file is to name it.
+        table: the table's path, as written in the file.
         file: the path that the text will be written to.
         name: the study's name.
-        goal: ``maximise`` or ``minimise``, and the column. Unless given it is the first
-            that looks like a measurement.
+        goal: ``maximise`` or ``minimise``, and the column. Unless given, it is the
+            first column that looks like a measurement.
         limits: such as ``"latency <= 20"``. Unless given, other columns that look like
-            measurements are kept below their medians; where there are none, the file
-            asks for limits, and cannot run before.
+            measurements are kept below their medians; if there are none, the file asks
+            for limits, and cannot run before it has some.
         contexts: the columns that are shown before a choice, and not chosen.
         failed: the column that says which rows failed.
 
-    Columns that set nothing (see :func:`doubts`) are left out. Where a goal and limits
-    are given, all others are knobs. Where not, a column of fractions that hardly repeat
+    Columns that set nothing (see :func:`doubts`) are left out. If a goal and limits are
+    given, all other columns are knobs. If not, a column of fractions that hardly repeat
     may be a measurement in a table of few rows. It counts as one if no goal or limit is
     given and no other column is clearly measured; the file then marks it as a guess.
-    Otherwise it is no knob, and the file offers a limit on it in a comment.
+    Otherwise it is neither, and the file offers a limit on it in a comment.
     """
     frame = read.frame
     _check_head(frame, table)
@@ -190,7 +190,7 @@ def sketch(
     if guessed:
         wanted = {m: _below(columns[m]) for m in measured if m != goal[1]}
     outcomes = {goal[1], *wanted}
-    # what was taken for a measurement may be copied by another column
+    # a column may copy one that was taken for a measurement
     odd |= doubts(frame[[k for k in columns if k not in odd]], [*outcomes])
     maybe = [column for column in maybe if column not in {*outcomes, *odd}]
     left = [m for m in measured if m not in outcomes] if stated else []
@@ -266,7 +266,7 @@ def sketch(
     lines += [f"# {RULE}."]
     width = max(map(len, every))
     lines += [f"#   {c.name:<{width}}  {c.words}" for c in every.values()]
-    # names and cells in comments, with line breaks, would write lines of their own
+    # names and cells with line breaks would add lines of their own to comments
     lines = list(map(printable, lines))
     paths = {"table": table, "file": file, "name": name}
     paths = {key: printable(path) for key, path in paths.items()}
@@ -292,7 +292,7 @@ def _check_head(frame: pandas.DataFrame, table: str) -> None:
 
 
 def _kept(frame: pandas.DataFrame, limits: Mapping[str, str]) -> list[str]:
-    """Say which limits no row or every row meets, and whether some row meets all."""
+    """Return which limits no row or all rows meet, and whether any row meets all."""
     out, every = [], np.ones(len(frame), bool)
     for column, words in limits.items():
         sign, number = words.split()
@@ -348,7 +348,7 @@ def _hardly_repeats(column: Column, rows: int) -> bool:
 def _maybe_measured(columns: list[Column], rows: int, needed: bool) -> list[str]:
     """Return columns that may be measured although :data:`RULE` does not say so.
 
-    These are fractions that hardly repeat; if one is ``needed`` and there are none, the
+    They are fractions that hardly repeat; if there are none and one is ``needed``, the
     later half of the columns of numbers. At least one column is left as a knob.
     """
     numbers = [c for c in columns if c.numeric]

@@ -1,9 +1,8 @@
 """Intervals and tests of mean differences over few trials.
 
-The bootstrap here is studentised (Efron and Tibshirani, 1993, section 12.5): it
-resamples the statistic of Student's test. Percentiles of resampled means, BCa among
-them, are too narrow for few trials, and Student's own interval is so where differences
-are skewed.
+The bootstrap is studentised (Efron and Tibshirani, 1993, section 12.5): it resamples
+Student's statistic. Percentiles of resampled means, including BCa, are too narrow for
+few trials; so is Student's own interval if differences are skewed.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ import numpy as np
 import torch
 
 LEVEL = 0.95
-FEWEST = 6  # trials; fewer allow no statement at this level
+FEWEST = 6  # with fewer trials no statement is possible at this level
 DRAWS = 9999  # resamples of the bootstrap
-FLAT = 0.01  # share of resamples without spread from which Student's interval is taken
+FLAT = 0.01  # with a larger share of resamples without spread, use Student's interval
 COVERAGE = "94 to 96 % of normal differences, 90 to 93 % of lognormal ones"
-"""Measured by ``benchmarks/intervals.py`` for 6 to 50 trials."""
+"""How often intervals hold, by ``benchmarks/intervals.py``, for 6 to 50 trials."""
 
 
 class Difference(NamedTuple):
     """A mean difference, the ends of its 95 % interval, and the test that it is 0.
 
-    Ends and ``p`` are NaN where there are fewer than :data:`FEWEST` trials.
+    The ends and ``p`` are NaN with fewer than :data:`FEWEST` trials.
     """
 
     mean: float
@@ -39,10 +38,11 @@ class Difference(NamedTuple):
 def interval(differences: np.ndarray) -> Difference:
     """Return the mean of ``(n,)`` paired differences with its interval and test.
 
-    The interval is that of the studentised bootstrap, and ``p`` is that of the test
-    which rejects where 0 lies outside the interval. Where so many trials agree that
-    resamples often have no spread, both are Student's. Where all trials agree there is
-    no spread to resample: the interval is a point, and the test is the sign test.
+    The interval is that of the studentised bootstrap, and ``p`` belongs to the test
+    that rejects if 0 lies outside the interval. If so many trials are equal that
+    resamples often have no spread, both are Student's. If all trials are equal there is
+    nothing to
+    resample: the interval is a point, and the test is the sign test.
     """
     mean, n = float(differences.mean()), len(differences)
     if n < FEWEST or not math.isfinite(mean):
@@ -52,7 +52,7 @@ def interval(differences: np.ndarray) -> Difference:
     error = float(differences.std(ddof=1)) / math.sqrt(n)
     drawn = differences[_resamples(n)]  # draws x n
     spread = drawn.std(1, ddof=1)
-    # of equal numbers the spread may come out as a rounding error
+    # with equal numbers the spread may be a rounding error
     firm = spread > 1e-9 * error
     if firm.mean() < 1 - FLAT:
         return _student(mean, error, n)
@@ -73,16 +73,16 @@ def _student(mean: float, error: float, n: int) -> Difference:
 
 @functools.lru_cache(maxsize=4)
 def _resamples(n: int) -> np.ndarray:
-    """Return the rows that every bootstrap of ``n`` numbers draws, ``(DRAWS, n)``."""
+    """Return the rows that a bootstrap of ``n`` numbers draws, ``(DRAWS, n)``."""
     return torch.randint(
         n, (DRAWS, n), generator=torch.Generator().manual_seed(0)
     ).numpy()
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Return tests' ``p`` corrected for their number, by Holm's procedure.
+    """Return the values ``p``, corrected for the number of tests by Holm's procedure.
 
-    Tests without one (NaN) do not count.
+    Tests whose ``p`` is NaN do not count.
     """
     known = sorted((value, k) for k, value in enumerate(p) if not math.isnan(value))
     out, least = [math.nan] * len(p), 0.0

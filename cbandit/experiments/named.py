@@ -1,9 +1,9 @@
-"""The objects that a study file names: ``"CKB"``, ``"module:Class"``.
+"""Find the objects that a study file names: ``"CKB"``, ``"module:Class"``.
 
 A table with a ``type`` stands for the object that its other keys build. A type is a
 public name of cbandit or of ``cb.baselines``, or ``module:object``, which is looked up
 in the working directory and among installed packages. :meth:`Home.find` is the only way
-from a text to an object, and the home says which modules it may import.
+from a text to an object, and the home says which modules may be imported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cbandit._core.hints import near
 from cbandit.errors import CBanditError
 
 _OBJECT = re.compile(r"[\w-]+(\.[\w-]+)*:(?!__)\w+(\.(?!__)\w+)*")
-_SHOWN = re.compile(r"[\w.-]+")  # a module's name that is safe to paste into a shell
+_SHOWN = re.compile(r"[\w.-]+")  # module names that are safe to paste into a shell
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Home:
     """The folder where a file's modules are looked up, and which may be imported.
 
     Args:
-        folder: looked at before installed packages.
+        folder: searched before installed packages.
         trust: the modules that may be imported, and their submodules; ``None``: all.
     """
 
@@ -76,7 +76,7 @@ class Home:
             if not hasattr(out, part):
                 raise CBanditError(f"{words!r}: {module} holds no {name}")
             out = getattr(out, part)
-            # what a trusted module has imported itself is not trusted with it
+            # modules that a trusted module imports are not trusted with it
             self.check(words, _written_in(out))
         return out
 
@@ -133,14 +133,14 @@ class Home:
         table: Mapping[str, Any],
         offers: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Return a callable's keyword arguments, or raise over a key it does not take.
+        """Return a callable's keyword arguments; raise an error for unknown keys.
 
         Args:
             where: the file, table and key, for errors.
-            words: what the file calls it.
+            words: the callable's name in the file.
             call: the callable.
             table: the file's arguments.
-            offers: further arguments; it gets those that it takes.
+            offers: further arguments, passed on if the callable takes them.
         """
         built = {key: self.build(f"{where} {key}", v) for key, v in table.items()}
         takes = Arguments(call)
@@ -153,7 +153,7 @@ class Home:
 
 
 def _public(words: str) -> Any:
-    """Return what a capitalised public name stands for; ``load``, say, is refused."""
+    """Return the object with a capitalised public name; others, as ``load``, raise."""
     names = {n: room for room in (cb.baselines, cb) for n in room.__all__}
     kinds = {name: room for name, room in names.items() if name[0].isupper()}
     if words not in kinds:
@@ -186,7 +186,7 @@ def of_botorch(rooms: Sequence[ModuleType], words: str, base: type) -> Any:
         base: what the class must derive from.
     """
     for room in rooms:
-        # BoTorch imports a module of its own for a name that it does not list
+        # for a name that is not in its list, BoTorch imports one of its modules
         kind = getattr(room, words) if words in dir(room) else None
         if isinstance(kind, type) and issubclass(kind, base):
             return kind
@@ -201,9 +201,9 @@ class Arguments:
     """The arguments that a callable takes.
 
     Args:
-        named: the annotations of those that have names, by name.
-        needed: of these, the ones without a default.
-        open: whether it takes any others too.
+        named: the annotations of the named arguments, by name.
+        needed: the named arguments without a default.
+        open: whether it takes any other arguments too.
     """
 
     def __init__(self, call: Callable[..., Any]) -> None:
@@ -245,11 +245,11 @@ class Arguments:
 
 @contextmanager
 def located(where: str) -> Iterator[None]:
-    """Name the place in a file in the errors that are raised in here."""
+    """Add the place in a file to errors that are raised inside the context."""
     try:
         yield
     except (CBanditError, TypeError, ValueError) as error:
         raise CBanditError(f"{where}: {error}") from error
-    except Exception as error:  # of the user's own code, whose traceback tells more
+    except Exception as error:  # the user's own code: its traceback says more
         error.add_note(where)
         raise

@@ -14,7 +14,7 @@ COLUMNS = {
     "hard_violation": "hard viol.",
     "rounds_in_violation": "rounds in viol.",
 }
-HARD = "hard_violation "  # before a cost's name: its own, in its unit
+HARD = "hard_violation "  # before a cost's name: that cost's violation, in its unit
 GROWING = ("stochastic_regret", "hard_violation")
 
 
@@ -54,9 +54,9 @@ def _table(summary: Mapping[str, Any]) -> str:
 
 
 def shown(names: Iterable[str]) -> dict[str, str]:
-    """Return the metrics of a table and their heads, of those that there are.
+    """Return the metrics of a table that are in ``names``, with their heads.
 
-    Several costs have each its hard violation, in its unit, and relative totals.
+    With several costs, each has its hard violation, in its unit; totals are relative.
     """
     known, out = list(names), {}
     for name, head in COLUMNS.items():
@@ -69,7 +69,7 @@ def shown(names: Iterable[str]) -> dict[str, str]:
 
 
 def _trials(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a trial is, and who played the same rounds."""
+    """Yield what a trial is, and which policies played the same rounds."""
     if summary["trials"] > 1 and "varied" in summary:
         differ = ", ".join(summary["varied"])
         words = differ or "nothing: they are one run, to the bit, and +- says nothing"
@@ -85,12 +85,12 @@ def _trials(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def alike_in_words(names: Sequence[str]) -> str:
-    """Say that some policies played the same rounds."""
+    """Return a sentence that some policies played the same rounds."""
     return f"{' and '.join(names)} played the same rounds: they are one policy here"
 
 
 def _by_cost(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a table of each cost's own violation, where there are several."""
+    """Yield a table of each cost's own violation, if there are several."""
     scale, horizon = summary.get("cost_scales", {}), summary["horizon"]
     if not scale:
         return
@@ -141,7 +141,7 @@ def _phases(policies: Mapping[str, Any], trials: int) -> list[str]:
 
 
 def _settled(policies: Mapping[str, Any]) -> str:
-    """Say from which round on no trial has a soft violation."""
+    """Return the round from which on no trial has a soft violation, in words."""
     first = {name: v.get("soft_violation_over") for name, v in policies.items()}
     parts = [f"{name} {'-' if t is None else t}" for name, t in first.items()]
     return f"soft violation 0 in every trial from round: {', '.join(parts)}"
@@ -164,7 +164,7 @@ def growth(table: Curves, horizon: int) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lay out rows of cells, the first of which is their head, between rules."""
+    """Lay out rows of cells between rules; the first row is the head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     out = []
     for name, *cells in rows:
@@ -175,16 +175,16 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def number(mean: float | None, sem: float | None, trials: int) -> str:
-    """Return ``mean +- sem`` in few digits; the mean alone for one trial."""
+    """Return ``mean +- sem`` in few digits; only the mean for one trial."""
     if mean is None or sem is None or mean != mean:
         return "unknown"
     short = f"{sem:.2g}"
-    spread = f"{sem:.4g}" if "e+" in short else short  # 138.2, rather than 1.4e+02
+    spread = f"{sem:.4g}" if "e+" in short else short  # 138.2, not 1.4e+02
     return f"{mean:.4g}" + (f" +- {spread}" if trials > 1 else "")
 
 
 def in_words(status: Mapping[str, str]) -> str:
-    """Return the policies' states in words, each state once."""
+    """Return the policies' states in words; equal states are joined."""
     by_state: dict[str, list[str]] = {}
     for name, state in status.items():
         by_state.setdefault(state, []).append(name)

@@ -27,9 +27,9 @@ from cbandit.simulation.run import Run
 
 ROUNDS, MEANS, BOXES = TABLES = ("rounds.parquet", "means.parquet", "boxes.parquet")
 SEAL = (',\n "digest": "', '"\n}')  # the last key of summary.json
-POINTS = 1000  # rounds kept of each curve in means.parquet: well below a megabyte each
-ROWS = 500_000  # turned into a table at once: about 100 MB
-# what is read is at most so many times as large as its file
+POINTS = 1000  # rounds of each curve in means.parquet: well below a megabyte each
+ROWS = 500_000  # rows turned into a table at once: about 100 MB
+# the most by which a table in memory may exceed its file
 RATIO, SPARE = 250, 1 << 26
 _KIND = re.compile(r"u?int\d+|float|double|bool|(dictionary<values=)?(large_)?string.*")
 AGAIN = "without that file --resume computes it all again"
@@ -48,9 +48,10 @@ def summarise(
 
     Args:
         settings: what the experiment was run with.
-        runs: by policy.
-        status: by policy, also for those without a run.
-        changes: the first rounds of the world's later phases, each accounted for apart.
+        runs: the runs by policy.
+        status: the state of each policy, also of those without a run.
+        changes: the first rounds of the world's later phases, each with its own
+            account.
     """
     policies: dict[str, dict[str, Any]] = {name: {} for name in status}
     scale = scales(list(runs.values()))
@@ -83,7 +84,7 @@ def summarise(
 
 
 def varied(runs: Sequence[Run]) -> list[str]:
-    """Return what differs between the trials of runs: worlds, noise, first actions."""
+    """Return what differs between trials: worlds, noise, first actions."""
     if all(run.trials is None or len(run.trials) == 1 for run in runs):
         return []
     worlds = any(_differs(x) for run in runs for x in (run.optimum, run.thresholds))
@@ -97,7 +98,7 @@ def varied(runs: Sequence[Run]) -> list[str]:
 
 
 def _differs(values: torch.Tensor) -> bool:
-    """Return whether some trial's values are not the first one's."""
+    """Return whether any trial's values differ from the first trial's."""
     other = values[:1].expand_as(values)
     return not torch.equal(values.nan_to_num(), other.nan_to_num())
 
@@ -109,7 +110,7 @@ def same(runs: Mapping[str, Run]) -> list[list[str]]:
 
 
 def alike(values: Mapping[str, torch.Tensor]) -> list[list[str]]:
-    """Return the names in groups of equal tensors."""
+    """Return the names, in groups whose tensors are equal."""
     groups: list[list[str]] = []
     for name, value in values.items():
         for group in groups:
@@ -122,9 +123,9 @@ def alike(values: Mapping[str, torch.Tensor]) -> list[list[str]]:
 
 
 def soft_violation_over(run: Run) -> int | None:
-    """Return the first round from which no trial has a soft violation any more.
+    """Return the first round from which on no trial has a soft violation.
 
-    ``None`` where the last round still has one.
+    ``None`` if the last round still has one.
     """
     worst = run.soft_violation.reshape(-1, run.rounds).amax(0)
     first = int((worst > 0).nonzero().max()) + 2 if bool((worst > 0).any()) else 1
@@ -146,7 +147,7 @@ def _phases(run: Run, changes: tuple[int, ...]) -> list[dict[str, Any]]:
 
 
 def write_summary(summary: dict[str, Any], out: Path) -> None:
-    """Write ``summary.json``, with digests of the tables beside it and of itself."""
+    """Write ``summary.json``, with digests of the tables next to it and of itself."""
     digests = {k: file_digest(out / k) for k in TABLES if (out / k).exists()}
     text = json.dumps(_without_nan({**summary, "tables": digests}), indent=1)
     with atomic(out / "summary.json") as file:
@@ -161,7 +162,7 @@ def _without_nan(value: object) -> Any:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Read ``summary.json``, and raise if a table beside it is missing or broken."""
+    """Read ``summary.json``; raise if a table next to it is missing or broken."""
     summary = _summary(folder)
     for name in summary.pop("tables"):
         table(folder, name)
@@ -170,7 +171,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    """Read ``summary.json``; raise unless it is, to the bit, what was written."""
+    """Read ``summary.json``; raise unless it is bit for bit as written."""
     path = folder / "summary.json"
     try:
         raw = path.read_bytes()
@@ -196,9 +197,9 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 
 def table(folder: Path, name: str) -> Path | None:
-    """Return the path of a table, ``None`` if the folder's summary does not list it.
+    """Return the path of a table; ``None`` if the folder's summary does not list it.
 
-    Raise if it is listed and missing, or if its digest is not the listed one.
+    Raise if it is listed but missing, or if its digest differs from the listed one.
     """
     path, summary = folder / name, folder / "summary.json"
     none = f"{folder} holds no results"
@@ -240,16 +241,16 @@ def _present(folder: Path, name: str) -> Path:
 
 
 def _inflates(path: Path) -> bool:
-    """Return whether a table would become far larger than its file when it is read."""
+    """Return whether a table would be far larger in memory than its file."""
     about = parquet.read_metadata(path)
     groups = [about.row_group(k) for k in range(about.num_row_groups)]
     chunks = [(g.num_rows, g.column(k)) for g in groups for k in range(g.num_columns)]
-    # runs of one value take no room in a file, and other codecs than ours a thousandth
+    # runs of one value take no room in a file; other codecs may compress a thousandfold
     plain = all(
         chunk.num_values == rows and chunk.compression in ("SNAPPY", "UNCOMPRESSED")
         for rows, chunk in chunks
     )
-    # other columns than numbers and texts are not ours, whatever they stand for
+    # only numbers and texts are in our tables
     kinds = {str(field.type) for field in parquet.read_schema(path)}
     plain = plain and all(map(_KIND.fullmatch, kinds))
     size = 8 * sum(rows for rows, _ in chunks)
@@ -266,7 +267,7 @@ def read_frame(path: Path, **options: object) -> pandas.DataFrame:
 
 
 def _write_frame(parts: Sequence[Mapping[str, Any]], path: Path) -> pandas.DataFrame:
-    """Join tables, each given by its columns, and write them; return the frame."""
+    """Write tables, given by columns, one after the other; return the frame."""
     whole = pandas.concat(map(pandas.DataFrame, parts), ignore_index=True)
     with atomic(path) as file:
         whole.to_parquet(file, index=False, write_page_checksum=True)
@@ -302,12 +303,12 @@ def write_boxes(
 ) -> pandas.DataFrame:
     """Write ``boxes.parquet``, policy, metric, t, trial, value; return the frame.
 
-    The values are each trial's time averages, one every ``every[policy]`` rounds, or
-    every ``every["each"]`` rounds.
+    The values are each trial's time averages, every ``every[policy]`` rounds, or every
+    ``every["each"]`` rounds.
     """
     parts = []
     for policy, run in runs.items():
-        # a run that is shorter has one box, of its last round
+        # a shorter run has one box, at its last round
         step = min(every.get(policy, every["each"]), run.rounds)
         t = torch.arange(step, run.rounds + 1, step)
         for metric in metrics:
@@ -320,7 +321,7 @@ def write_boxes(
 
 
 def read_boxes(folder: Path) -> pandas.DataFrame | None:
-    """Read back the boxes in a folder; ``None`` where there are none."""
+    """Read back the boxes in a folder; ``None`` if there are none."""
     path = table(folder, BOXES)
     return None if path is None else read_frame(path)
 
@@ -329,16 +330,16 @@ def read_boxes(folder: Path) -> pandas.DataFrame | None:
 
 
 def write_rounds(runs: Sequence[Run], out: Path, every: int = 1) -> None:
-    """Write the rows of :meth:`Run.frame` of all runs, as ``rounds.parquet``.
+    """Write the rows of :meth:`Run.frame` of all runs to ``rounds.parquet``.
 
-    Of several costs there are columns of :meth:`Run.violations` too.
+    With several costs there are columns of :meth:`Run.violations` too.
 
-    Columns that a policy lacks, such as another's multipliers, are null in its rows.
+    Columns that a policy does not have, such as multipliers, are null in its rows.
 
     Args:
-        runs: of different policies.
+        runs: the runs, of different policies.
         out: the folder.
-        every: keep one round in so many, and the last.
+        every: keep one round in so many, and the last one.
     """
     scale = scales(runs)
     first_rows = (_frame(_part(run, 0, 1), scale)[:1] for run in runs)
@@ -357,7 +358,7 @@ def write_rounds(runs: Sequence[Run], out: Path, every: int = 1) -> None:
             for first in range(0, trials, step):
                 frame = _frame(_part(run, first, first + step), scale)
                 frame = frame[(frame.t % every == 0) | (frame.t == run.rounds)]
-                # of numpy's arrays, where NaN is no null
+                # by numpy arrays, in which NaN is not null
                 rows = pyarrow.table({k: frame[k].to_numpy() for k in frame})
                 whole = pyarrow.concat_tables(
                     [none, rows], promote_options="permissive"
@@ -366,7 +367,7 @@ def write_rounds(runs: Sequence[Run], out: Path, every: int = 1) -> None:
 
 
 def _frame(run: Run, scale: torch.Tensor) -> pandas.DataFrame:
-    """Return a run's frame with violations of several costs; mixed types are texts."""
+    """Return a run's frame, with each cost's violations; mixed types become texts."""
     frame = run.frame()
     for name, total in run.violations(scale).items():
         frame[name] = total.reshape(-1).numpy()
@@ -387,7 +388,7 @@ def _part(run: Run, first: int, stop: int) -> Run:
 
 
 def read_rounds(folder: Path, last: bool = False) -> pandas.DataFrame:
-    """Read a folder's rounds as a pandas frame; with ``last``, the last round's."""
+    """Read a folder's rounds as a pandas frame; with ``last``, only the last round."""
     with _rounds_of(folder) as path:
         wanted = None
         if last:
@@ -396,7 +397,7 @@ def read_rounds(folder: Path, last: bool = False) -> pandas.DataFrame:
 
 
 def rounds_in_words(folder: Path) -> str:
-    """Say which rows the folder's file holds."""
+    """Return which rows the folder's file holds, in words."""
     with _rounds_of(folder) as path:
         about, size = parquet.read_metadata(path), path.stat().st_size
     every = int((about.metadata or {}).get(b"every", 1))
@@ -407,7 +408,7 @@ def rounds_in_words(folder: Path) -> str:
 
 @contextmanager
 def _rounds_of(folder: Path) -> Iterator[Path]:
-    """Yield the path of a folder's rounds; errors of reading it name the file."""
+    """Yield the path of a folder's rounds; reading errors name the file."""
     path = _present(folder, ROUNDS)
     try:
         yield path

@@ -1,7 +1,7 @@
-"""The runner: carries an experiment out in a folder, and goes on where it stopped.
+"""The runner: runs an experiment in a folder, and resumes it where it stopped.
 
-While an experiment is under way its folder also holds ``runs``, of the tasks that are
-finished, and ``checkpoints``, of those that are not.
+While an experiment runs, its folder also holds ``runs`` of finished tasks and
+``checkpoints`` of unfinished ones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cbandit.simulation.loop import simulate
 from cbandit.simulation.run import FILE, Run, join
 
 Ending = str | CBanditError
-"""The folder of a task's run, or the error that ended it."""
+"""The folder of a task's run, or the error that stopped it."""
 
 
 def carry_out(
@@ -49,30 +49,30 @@ def carry_out(
     trust: tuple[str, ...] = (),
     say: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Run an experiment and write its results; return what is in ``summary.json``.
+    """Run an experiment and write its results; return the contents of ``summary.json``.
 
-    Where ranks share an action set, all of them call this, and the first one alone
-    reads and writes.
+    If ranks share an action set, all of them call this, and only the first one reads
+    and writes.
 
     Args:
-        experiment: its problem and policies; picklable where there are workers.
+        experiment: its problem and policies; picklable if there are workers.
         settings: made by ``experiment.settings(...)``.
         folder: gets ``config.toml``, ``summary.json``, PNG figures, ``rounds.parquet``
-            and ``means.parquet``. The former has a row for each policy, trial and
-            round; the latter has the mean, standard deviation and standard error over
-            the trials of every metric, on about 1000 rounds, half of them evenly and
-            half of them logarithmically spaced. Results of the same settings are
+            and ``means.parquet``. ``rounds.parquet`` has a row for each policy, trial
+            and round; ``means.parquet`` has the mean, standard deviation and standard
+            error over the trials of every metric, on about 1000 rounds, half of them
+            evenly and half logarithmically spaced. Results of the same settings are
             computed and written again; results of other settings are an error.
-        resume: go on from the finished runs and checkpoints in the folder.
+        resume: continue from the finished runs and checkpoints in the folder.
         workers: how many processes share the trials, or ``"ray"``: as many as Ray's
             cluster has CPUs (``folder`` must be the same on all of its machines).
-            Results depend on it by rounding alone: each trial's draws are its own, and
+            Results depend on it only by rounding: each trial has its own draws, and
             systems of several trials are solved together.
         progress: show progress bars on a terminal.
-        every: write every so many rounds, and the last, into ``rounds.parquet``.
-        trust: the names of modules that checkpoints in the folder may name, beside what
-            the experiment's policies are made of; they are imported.
-        say: gets a line of text for each policy that has been played.
+        every: write every so many rounds, and the last one, to ``rounds.parquet``.
+        trust: names of modules that checkpoints in the folder may name, besides those
+            of the experiment's policies; they are imported.
+        say: called with a line of text for each policy that has been played.
     """
     ranks = current()
     if ranks.size > 1 and workers != 1:
@@ -90,21 +90,21 @@ def carry_out(
         finished = ranks.first(begin)
         if finished is not None:
             return finished
-        _imported(trust)  # an error now rather than from each task
+        _imported(trust)  # raise here, not in each task
         played = place.play(workers, progress, trust, say)
         return ranks.first(lambda: place.conclude(played, every))
 
 
 @dataclass(frozen=True)
 class _Place:
-    """The folder in which an experiment is carried out."""
+    """The folder in which an experiment is run."""
 
     experiment: Experiment
     settings: Settings
     out: Path
 
     def locked(self) -> AbstractContextManager[None]:
-        """Make the folder if need be, and keep other processes out of it."""
+        """Make the folder if necessary, and keep other processes out of it."""
         busy = (
             f"{self.out}: another process is at work on this experiment; wait until it "
             "has ended, or choose another folder"
@@ -112,7 +112,7 @@ class _Place:
         return files.locked(files.folder(self.out), 0.0, busy)
 
     def prepare(self, resume: bool) -> dict[str, Any] | None:
-        """Make the folder ready; return the summary if everything is there already."""
+        """Make the folder ready; return the summary if all results are there."""
         out, config = self.out, self.out / "config.toml"
         summary, rounds, means = (
             out / name for name in ("summary.json", results.ROUNDS, results.MEANS)
@@ -149,15 +149,15 @@ class _Place:
         return None
 
     def _difference(self, config: Path) -> str:
-        """Say in which settings a folder's file differs; empty if in none."""
+        """Return in which settings a folder's file differs, in words; or empty."""
         raw, now = read_toml(config, ours=True), self.settings
         if raw.get("experiment") == now.experiment and not now.tables:
-            # parameters that are new since have their defaults
+            # parameters that were added later have their defaults
             options = {key: raw[key] for key in raw if key != "experiment"}
             raw = tomllib.loads(self.experiment.settings(**options).toml())
         ours, theirs = flat(tomllib.loads(now.toml())), flat(raw)
         keys = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
-        if "experiment" in keys:  # the rest follows from it
+        if "experiment" in keys:  # the others follow from it
             keys = ["experiment"]
         return ", ".join(f"{k} = {theirs.get(k)!r}, not {ours.get(k)!r}" for k in keys)
 
@@ -174,11 +174,11 @@ class _Place:
         trust: tuple[str, ...],
         say: Callable[[str], None] | None,
     ) -> dict[str, list[Ending]]:
-        """Do all tasks; return how each policy's tasks ended."""
+        """Run all tasks; return how each policy's tasks ended."""
         begun, trials = monotonic(), dict.fromkeys(self.settings.policies, 0)
 
         def done(task: Task) -> None:
-            """Announce the policy if the last of its trials is finished."""
+            """Announce the policy once the last of its trials is finished."""
             trials[task.policy] += len(task.trials)
             over = [count == self.settings.trials for count in trials.values()]
             if say is not None and trials[task.policy] == self.settings.trials:
@@ -247,7 +247,7 @@ class _Place:
         outcome = Outcome(experiment, settings, curves, design=design)
         drawn = outcome.draw(boxes, out)
         summary["figures"] = [path.name for path in drawn]
-        # last: its presence says that all the rest is there
+        # last, as its presence says that all the rest is there
         results.write_summary(summary, out)
         if len(runs) == len(status):
             shutil.rmtree(out / "runs", ignore_errors=True)
@@ -299,6 +299,6 @@ def _play(
 
 
 def _is_whole(run: Run, task: Task) -> bool:
-    """Return whether a run holds all rounds and trials of a task."""
+    """Return whether a run has all rounds and trials of a task."""
     wanted = task.policy, task.settings.seed, task.trials, task.settings.horizon
     return (run.policy, run.seed, run.trials, run.rounds) == wanted

@@ -1,4 +1,4 @@
-"""Settings: all that is needed to run an experiment again, and their file."""
+"""Settings: all that is needed to repeat an experiment, and their file."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from cbandit._core.files import unsealed
 from cbandit.errors import CBanditError
 
 NUMBERS = ("horizon", "trials", "seed", "device", "dtype")
-VALUES = ("knobs", "contexts")  # keys of a problem whose lists are no sweeps
+VALUES = ("knobs", "contexts")  # keys of a problem whose lists are not sweeps
 SEAL = ("# digest: ", "\n")  # the last line of a results folder's config.toml
 PACKAGES = (
     *("cbandit", "torch", "gpytorch", "botorch", "linear_operator", "numpy", "scipy"),
     "triton",
 )
-LARGEST, DEEPEST = 1 << 20, 100  # bytes of a file, parts of one key
+LARGEST, DEEPEST = 1 << 20, 100  # most bytes of a file, most parts of one key
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All that is needed to run an experiment again; ``Experiment.settings`` makes it.
+    """All that is needed to repeat an experiment; ``Experiment.settings`` makes it.
 
     Args:
         experiment: the experiment's name.
-        parameters: by name.
-        policies: the names of those to play.
-        horizon: rounds.
-        trials: how many.
-        seed: of every draw.
+        parameters: the parameters by name.
+        policies: the names of the policies to play.
+        horizon: how many rounds.
+        trials: how many trials.
+        seed: the seed of all draws.
         device: where to compute.
         dtype: ``"float64"`` or ``"float32"``.
-        tables: of a study, ``problem`` and ``policies`` as its file has them, without
-            sweeps; empty for an experiment of the catalogue.
-        design: of a study, how many rounds at first play a design that is the same for
-            all policies; ``None``: 2 d + 2 of them in d dimensions.
+        tables: a study's ``problem`` and ``policies`` as in its file, without sweeps;
+            empty for an experiment of the catalogue.
+        design: how many first rounds of a study play a design that is the same for all
+            policies; ``None``: 2 d + 2 in d dimensions.
     """
 
     experiment: str
@@ -75,7 +75,7 @@ class Settings:
 
     @property
     def goal(self) -> str:
-        """The aim with its limits, for titles; empty where they have no names."""
+        """The aim with its limits, for titles; empty if these have no names."""
         named = [k.partition(".") for k in self.world]
         limits = [
             f"{cost} {value if isinstance(value, str) else f'<= {value:g}'}"
@@ -109,7 +109,7 @@ class Settings:
 
 
 def _section(name: str, table: Mapping[str, Any]) -> list[str]:
-    """Return the lines of a table; a list is put in a list, so that it is no sweep."""
+    """Return the lines of a table; lists are wrapped in a list, so are not sweeps."""
     lines = ["", f"[{name}]"]
     inner = []
     for key, value in table.items():
@@ -124,13 +124,13 @@ def _section(name: str, table: Mapping[str, Any]) -> list[str]:
 
 
 def toml_key(name: str) -> str:
-    """Return a key as TOML has it, with quotes where it needs them."""
+    """Return a key in TOML, with quotes if necessary."""
     plain = name.isascii() and name.replace("-", "_").replace("_", "a").isalnum()
     return name if plain else toml_value(name)
 
 
 def toml_value(value: object) -> str:
-    """Return a value as TOML has it."""
+    """Return a value in TOML."""
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(toml_value, value)) + "]"
     if isinstance(value, Mapping):
@@ -143,7 +143,7 @@ def toml_value(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text in one line, what cannot be printed as TOML's strings have it."""
+    """Return a text in one line, with unprintable characters escaped as in TOML."""
     if text.isprintable():
         return text
     codes = ((letter, ord(letter)) for letter in text)
@@ -179,8 +179,8 @@ def read_toml(path: str | os.PathLike[str], ours: bool = False) -> dict[str, Any
     """Read the tables and keys of a settings file.
 
     Args:
-        path: the file. If it ends with a digest, that must match.
-        ours: whether it must end with one, as in a folder of results.
+        path: the file. If it ends with a digest, this must match.
+        ours: whether the file must end with a digest, as in a results folder.
     """
     try:
         raw = checks.path("path", path).read_bytes()
@@ -219,7 +219,7 @@ def read_toml(path: str | os.PathLike[str], ours: bool = False) -> dict[str, Any
 
 
 def flat(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a table and of the tables in it, by dotted keys."""
+    """Return the values of a table and its subtables, by dotted keys."""
     out: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):
@@ -230,7 +230,7 @@ def flat(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the library and of all that its numbers depend on."""
+    """Return the versions of the library and of all that its results depend on."""
     out = {"python": ".".join(map(str, sys.version_info[:3]))}
     for name in PACKAGES:
         try:

@@ -1,8 +1,8 @@
-"""Studies: policies on a problem of the user's own, as a TOML file states them.
+"""Studies: policies on a user's own problem, as a TOML file describes them.
 
 ``[problem]`` is a table of measurements, a BoTorch test function or ``module:object``;
 each ``[policies.NAME]`` has a type and its arguments. A list is a sweep: one policy, or
-one folder of results, for each of its entries; a list as a value is a list in a list.
+one folder of results, for each entry. Write a list that is a value inside another list.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from cbandit.problems.protocol import Problem
 from cbandit.simulation.loop import simulate
 from cbandit.simulation.parts import Policy
 
-MOST = 10_000  # tables that lists may stand for
-TRIED = 3  # rounds that every policy plays before anything is begun
+MOST = 10_000  # most tables that lists may expand to
+TRIED = 3  # rounds that every policy plays as a trial before the study begins
 
 
 # ----------------------------------------------------------------------------- sweeps
@@ -37,9 +37,9 @@ class Variant(NamedTuple):
     """One entry of a sweep.
 
     Args:
-        chosen: the entry that was taken from each list, by dotted key.
-        value: the value with these in place of the lists; :func:`expanded` gives
-            tables.
+        chosen: the entry taken from each list, by dotted key.
+        value: the value with these entries in place of the lists; a table if made by
+            :func:`expanded`.
     """
 
     chosen: dict[str, Any]
@@ -52,7 +52,7 @@ def expanded(
     """Return a table for each combination of the entries of a table's lists.
 
     Args:
-        table: of a file; tables in it may hold lists too.
+        table: a table of a file; tables in it may hold lists too.
         where: the file and the table, for errors.
         whole: keys whose lists are values, not sweeps.
     """
@@ -89,7 +89,7 @@ def expanded(
 def _policies(
     where: str, tables: object, shared: Mapping[str, Any]
 ) -> tuple[dict[str, dict[str, Any]], tuple[tuple[str, ...], ...]]:
-    """Return every policy's table by name, and the names that make up each sweep."""
+    """Return every policy's table by name, and the names in each sweep."""
     if not isinstance(tables, Mapping) or not tables:
         raise CBanditError(
             f"{where}: [policies.NAME] is missing: there is none to play"
@@ -127,12 +127,12 @@ def study(
 
     Args:
         where: the file, for errors.
-        name: of the study.
+        name: the study's name.
         tables: ``problem``, ``policies`` and perhaps ``belief``. A list is a sweep in
             the latter two, and a value in the problem.
-        home: which modules may be imported, once it is built.
+        home: which modules may be imported when it is built.
         places: folders in which a table of measurements is looked up; ``None``: it is
-            not, and the experiment can be drawn but not run.
+            not, and the experiment's figures can be drawn but it cannot run.
     """
     problem = StatedProblem.read(f"{where}: [problem]", tables["problem"], home)
     if places is not None:
@@ -155,7 +155,7 @@ def study(
 
 
 def tried(experiment: Experiment, settings: Settings) -> tuple[str, ...]:
-    """Build the problem and every policy, play a few rounds, and raise if that fails.
+    """Build the problem and every policy, and play a few rounds; raise if that fails.
 
     Return the remarks on the problem's data.
     """
@@ -163,7 +163,7 @@ def tried(experiment: Experiment, settings: Settings) -> tuple[str, ...]:
     undesigned = replace(settings, design=0)
     for name in settings.policies:
         Task(experiment, settings, name, range(1)).make(problem)
-        # its rule, not the design: the rounds of the latter would be all
+        # play the rule, not the design, which would take up all these rounds
         policy = Task(experiment, undesigned, name, range(1)).make(problem)
         with located(f"{experiment.about}: [policies.{name}]"):
             simulate(policy, problem, min(TRIED, settings.horizon), progress=False)
@@ -172,11 +172,11 @@ def tried(experiment: Experiment, settings: Settings) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class StatedPolicy:
-    """A policy as a file states it.
+    """A policy as a file describes it.
 
     Args:
         where: the file and the table, for errors.
-        table: what the file says, without sweeps.
+        table: the file's table, without sweeps.
         home: which modules may be imported.
     """
 
@@ -200,8 +200,8 @@ class StatedPolicy:
         }
         limits = offers["thresholds"]
         if isinstance(limits, Mapping) and not {"costs", "m"} & beliefs.keys():
-            del offers["thresholds"]  # there are no costs that have these names
-        if not getattr(kind, "no_design", ""):  # safe policies begin where it is safe
+            del offers["thresholds"]  # no cost has these names
+        if not getattr(kind, "no_design", ""):  # safe policies begin at the safe action
             offers["design"] = task.settings.design_in(int(problem.actions.dim))
         if kind is cb.baselines.BoTorchPolicy and "make_acquisition" not in table:
             if "acquisition" not in table:
@@ -240,7 +240,7 @@ class StatedPolicy:
                 out["costs"] = each
                 if names is not None:
                     out["costs"] = dict(zip(names, each, strict=True))
-        if "m" in takes.needed and "m" not in self.table:  # of a cb.Policy
+        if "m" in takes.needed and "m" not in self.table:  # a cb.Policy of the user's
             out["m"] = names or m
         return out
 

@@ -1,8 +1,9 @@
 """BoTorch's acquisition functions as policies of a study.
 
 A file names the function and gives the arguments that are a user's choice (``beta``,
-the numbers of samples). The others follow from model, data and limits, and are found by
-BoTorch's names for them: ``best_f``, ``X_baseline``, ``constraints``, and so on.
+the numbers of samples). The others follow from model, data and limits, by BoTorch's
+names for
+them: ``best_f``, ``X_baseline``, ``constraints``, and so on.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from cbandit.baselines.botorch_policy import BoTorchPolicy
 
-POINTS = 512  # that stand for the whole set where an integral over it is asked for
+POINTS = 512  # points that replace the whole set in an integral over it
 
 
 def acquisition(where: str, value: object, home: Home) -> Acquisition:
@@ -32,7 +33,7 @@ def acquisition(where: str, value: object, home: Home) -> Acquisition:
 
     Args:
         where: the file, table and key, for errors.
-        value: a name, or a table with it as ``type`` and arguments beside it.
+        value: a name, or a table with the name as ``type`` and the arguments.
         home: which modules may be imported.
     """
     table = value if isinstance(value, Mapping) else {"type": value}
@@ -69,13 +70,13 @@ def _kind(words: str, home: Home) -> Any:
 
 @dataclass(frozen=True)
 class Acquisition:
-    """Builds an acquisition function every round. It can be pickled.
+    """A picklable builder of an acquisition function, called every round.
 
-    It holds the class, not its name: a forged checkpoint could name any other class.
+    It holds the class, not its name, as a forged checkpoint could name any other class.
 
     Args:
-        kind: the class.
-        arguments: the arguments that the file gives.
+        kind: the class of the acquisition function.
+        arguments: the arguments given in the file.
     """
 
     kind: type[AcquisitionFunction]
@@ -99,7 +100,7 @@ class Acquisition:
         }
         try:
             with warnings.catch_warnings():
-                # that nothing feasible was seen yet is no news to a policy
+                # policies know when nothing feasible was seen yet
                 warnings.simplefilter("ignore", BotorchWarning)
                 return kind(model=model, **asked, **self.arguments)
         except BotorchError as error:
@@ -136,7 +137,7 @@ class _State:
         return reward[feasible].amax() if bool(feasible.any()) else reward.amin()
 
     def constraints(self) -> Any:
-        """Return bounds by output for analytic functions, for others callables."""
+        """Return bounds by output for analytic functions, callables for others."""
         if self.limits is None:
             return {} if self.analytic else None
         limits = enumerate(self.limits.tolist(), start=1)
@@ -145,7 +146,7 @@ class _State:
         return [_excess(j, limit) for j, limit in limits]
 
     def objective(self) -> Any:
-        """Return an objective that is the first of several outputs, the reward."""
+        """Return an objective for the reward, the first of several outputs."""
         from botorch.acquisition.objective import GenericMCObjective
 
         return GenericMCObjective(_reward) if self.m else None
@@ -191,4 +192,4 @@ FOUND: dict[str, Callable[[_State], Any]] = {
     "candidate_set": _State.spread,
     "mc_points": _State.spread,
 }
-"""How an argument of BoTorch's is found, by its name."""
+"""How to compute an argument of BoTorch's, by its name."""

@@ -32,15 +32,15 @@ def belief(
 ) -> Any:
     """Return the belief that a table of a study file describes.
 
-    With a ``type`` it is that object. Else it is :meth:`~cbandit.GP.default`, in which
-    these replace what is learned: ``kernel`` (``"rbf"``, ``"matern-5/2"``, or
-    ``"module:function"`` of one's own, called with the actions), ``lengthscale`` (in
-    the unit cube, a number or one a coordinate), ``noise`` (variance). Kernels of
-    categories stay as they are.
+    With a ``type`` it is the object named. Without, it is :meth:`~cbandit.GP.default`,
+    with these in place of what is learned: ``kernel`` (``"rbf"``, ``"matern-5/2"``, or
+    your own ``"module:function"``, called with the actions), ``lengthscale`` (in the
+    unit cube, a number or one for each coordinate), ``noise`` (variance). Kernels of
+    categories do not change.
 
     Args:
         where: the file and the table, for errors.
-        table: of the file.
+        table: the file's table.
         actions: the set that the belief is over.
         home: which modules may be imported.
         outcome: ``"binary"`` for yes and no, to which ``noise`` and ``standardize`` do
@@ -90,13 +90,13 @@ def _gp(
     if refit_every is not None:
         out.refit_every = checked_refits(refit_every)
     elif lengthscale is not None and noise is not None:
-        out.refit_every = None  # the mean alone is not worth a fit
+        out.refit_every = None  # a learned mean alone does not justify refits
         out.learn_mean = False
     return out
 
 
 def _swapped(kernel: gpk.Kernel, make: Callable[..., gpk.Kernel]) -> gpk.Kernel:
-    """Return a default kernel with another kernel for its numeric coordinates."""
+    """Return a default kernel with its numeric coordinates' kernel replaced."""
     if isinstance(kernel, gpk.ProductKernel):
         return gpk.ProductKernel(*(_swapped(part, make) for part in kernel.kernels))
     if not isinstance(kernel, gpk.RBFKernel | gpk.MaternKernel):

@@ -1,6 +1,6 @@
 """Problems of a study: a table of measurements, a BoTorch test function, or an object.
 
-The main process and its workers look each up and build it in the same way.
+The main process and its workers find and build each in the same way.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from cbandit.experiments.named import Arguments, Home, located, of_botorch
 from cbandit.experiments.tables import read_table
 
 KINDS = ("table", "botorch", "object")
-SHOWN = 12  # rows that are named
-GRIDDED = ("points", "noise", "cost_noise", "optimum")  # of from_botorch
+SHOWN = 12  # most rows that a remark names
+GRIDDED = ("points", "noise", "cost_noise", "optimum")  # arguments of from_botorch
 
 
 @dataclass(frozen=True)
 class StatedProblem:
-    """A problem as a file states it.
+    """A problem as a file describes it.
 
     Args:
         where: the file and the table, for errors.
         kind: one of :data:`KINDS`.
-        table: what the file says, and of a table of measurements its digest too.
+        table: the file's table; for a table of measurements with its digest.
         home: which modules may be imported.
-        path: where a table of measurements lies.
+        path: where a table of measurements is.
     """
 
     where: str
@@ -47,12 +47,12 @@ class StatedProblem:
 
     @classmethod
     def read(cls, where: str, section: object, home: Home) -> StatedProblem:
-        """Check the problem that a file states, and return it; no data are read.
+        """Return the problem that a file describes, checked; read no data.
 
         Args:
             where: the file and the table, for errors.
-            section: a table; or a text, which is its ``object``.
-            home: which modules may be imported, once it is built.
+            section: a table; or a text, which stands for its ``object``.
+            home: which modules may be imported when it is built.
         """
         table = {"object": section} if isinstance(section, str) else section
         if not isinstance(table, Mapping):
@@ -69,10 +69,10 @@ class StatedProblem:
         return cls(where, kind, dict(table), home)
 
     def located(self, places: Sequence[Path]) -> StatedProblem:
-        """Return the problem with the place and the digest of its table.
+        """Return the problem with its table's path and digest.
 
         Args:
-            places: folders in which the table is looked up, one after the other.
+            places: the folders to search for the table, in order.
         """
         if self.kind != "table":
             return self
@@ -105,7 +105,7 @@ class StatedProblem:
         offers = {"trials": trials, "seed": seed}
         named = Arguments(thing).named
         offers = {key: value for key, value in offers.items() if key in named}
-        # an error of the user's own code is shown with its traceback
+        # errors in the user's own code are shown with their traceback
         return thing(**self.home.arguments(self.where, words, thing, table, offers))
 
     def _measured(self, table: dict[str, Any], trials: range, seed: int) -> Any:
@@ -132,12 +132,12 @@ class StatedProblem:
                     f"{self.where} {key} must be the name of a column; got "
                     f"{table[key]!r}"
                 )
-        if table.get("repeats") == "resample":  # each trial has rows of its own
+        if table.get("repeats") == "resample":  # each trial has its own rows
             table = {**table, "trials": trials, "seed": seed}
         with located(self.where), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             problem = read(frame, **table)
-        # the command line says it once, see remarks
+        # the command line prints it once, see remarks
         texts = [str(warning.message) for warning in caught]
         said = (t for t in texts if " have missing cells " not in t)
         problem.remarks = (*converted, *said)
@@ -156,10 +156,10 @@ class StatedProblem:
 
 
 def remarks(problem: object) -> tuple[str, ...]:
-    """Return remarks on the data of a table, each in words.
+    """Return remarks on a table's data, in words.
 
-    These are its warnings about columns and limits, the rows that were left out, and
-    how many rows repeat a configuration.
+    They are its warnings about columns and limits, the rows that were left out, and how
+    many rows repeat a configuration.
     """
     out = list(getattr(problem, "remarks", ()))
     dropped = getattr(problem, "dropped", ())

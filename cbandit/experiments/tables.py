@@ -1,4 +1,4 @@
-"""Read a CSV file as people write them: separators, decimal commas, units in cells."""
+"""Read CSV files as people write them: separators, decimal commas, units in cells."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     import pandas
 
 SEPARATORS = ",;\t|"
-LOOKED = 50  # lines from which the separator is told
-MISSING = {"", "-", "--", "?"}  # in a column of numbers
+LOOKED = 50  # lines from which the separator is guessed
+MISSING = {"", "-", "--", "?"}  # empty cells in a column of numbers
 NUMBER = re.compile(
     r"([-+]?[\d.,]*\d(?:[eE][-+]?\d+)?)\s*([^\W\d_]+(?:/[^\W\d_]+)?|%)?"
 )
-CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")  # in no table, and in most other files
+CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")  # in no table, but in most other files
 THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
-# units that one column may mix, each in the first one of its line
+# units that a column may mix; cells are converted to the first unit of a line
 FAMILIES: tuple[dict[str, float], ...] = (
     {"s": 1, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60, "h": 3600},
     {"B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12},
@@ -36,8 +36,8 @@ class ReadTable(NamedTuple):
     """A table as it was read.
 
     Args:
-        frame: its rows, labelled as an editor numbers them, the head being line 1.
-        remarks: what was recognised or converted, each in words.
+        frame: its rows, labelled by line number, with the head as line 1.
+        remarks: what was recognised or converted, in words.
     """
 
     frame: pandas.DataFrame

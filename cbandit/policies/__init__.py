@@ -1,16 +1,16 @@
 """The papers' algorithms, one a file, each readable beside its pseudo-code.
 
-The algorithms are ckb, epoch, lclucb, opb, opnlb, oplb, rpol (with censored and
-sliding, its forms for late feedback and for a world that drifts), scgp and
-unconstrained. ``base.py`` has the rounds of every policy, ``choices.py`` who waits for
-what, ``checks.py`` the checks of what users hand in, ``words.py`` names and senses of
-costs, ``history.py`` what happened, ``failures.py`` what cannot be measured. ``gp.py``
-has what those share whose beliefs are Gaussian processes, ``late.py`` and
-``outliers.py`` when and how far a reading counts, ``safe/`` what the stage-wise ones
-share.
+The algorithms are ckb, epoch, lclucb, opb, opnlb, oplb, rpol, scgp and unconstrained;
+censored and sliding are RPOL's forms for late feedback and for a world that drifts.
+``base.py`` runs the rounds of every policy, ``choices.py`` keeps the choices that wait
+for feedback, ``checks.py`` checks what users hand in, ``words.py`` has the names of
+costs and the signs of functions, ``history.py`` what happened, ``failures.py`` the
+actions that cannot be measured. Policies on Gaussian processes share ``gp.py``;
+``late.py`` and ``outliers.py`` say when and how far a reading counts; the stage-wise
+policies share ``safe/``.
 
-A new one is a file here, or in :mod:`cbandit.baselines` if papers only compare with it.
-It joins by its name
+A new algorithm is a file here, or in :mod:`cbandit.baselines` if papers only compare
+with it. Add its name
 
 * in that folder's ``__init__.py``, one of this folder also in ``cbandit/__init__.py``
   (three times: for type checkers, its home, ``__all__``);

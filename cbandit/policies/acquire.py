@@ -20,29 +20,28 @@ CLOSE = 1e-10  # share of the greatest value by which another must exceed it
 
 @dataclass(frozen=True)
 class Estimates:
-    """The belief about a part of the actions, in one round.
+    """The belief about some of the actions, in one round.
 
     ``T`` counts the trials and is 1 without a trials axis; ``F`` counts the functions
-    that have a belief, the reward first. On a Box all of it is differentiable in the
+    that have a belief, the reward first. On a Box all tensors are differentiable in the
     points.
 
     Args:
         mean: posterior means ``(T, F, n)`` in the user's units, probabilities and rates
-            where outcomes are binary or counted; the reward is to be large (it is
-            turned with ``minimise=True``), costs small, and thresholds are not
-            subtracted.
+            where outcomes are binary or counted. The reward is maximised (it is
+            negated with ``minimise=True``), costs are to be small, and thresholds are
+            not subtracted.
         std: posterior standard deviations, ``(T, F, n)``, in the user's units.
         f: the reward as scores see it, ``(T, n)``: explored, clipped, in the unit that
             the policy works in.
         g: the costs likewise, ``(T, m, n)``, thresholds subtracted.
-        unit: the unit of ``f`` and ``g`` in the user's, ``(T, F)``; 1 unless outcomes
-            are standardised.
+        unit: the size in the user's units of one unit of ``f`` and ``g``, ``(T, F)``; 1
+            unless outcomes are standardised.
         incumbent: the greatest mean reward of the actions tried whose mean costs keep
             the limits, ``(T,)``, in the user's units; minus infinity where there is
             none. Outstanding choices are among them with ``pending="hallucinate"``.
-        latent: with binary or counted functions the units, means and deviations from
-            which the above come, latent where a function is one of these; else
-            ``None``.
+        latent: with binary or counted functions, the units and the latent means and
+            deviations from which the above were computed; else ``None``.
     """
 
     mean: Tensor
@@ -56,7 +55,7 @@ class Estimates:
     def chance(self, limits: Tensor) -> Tensor:
         """Return the probability ``(T, n)`` that all costs keep ``limits (T, m)``.
 
-        Costs count as independent, given the belief.
+        The costs count as independent, given the belief.
         """
         mean, std = self.mean, self.std
         if self.latent is not None:
@@ -66,7 +65,7 @@ class Estimates:
 
 
 class Relative(Running):
-    """A running search in which scores tie by their own size, as they have no unit."""
+    """A search in which scores tie relative to their size, as they have no unit."""
 
     def reach(self, top: Tensor) -> Tensor:
         """Return the least score that counts as equal to the greatest, ``(T,)``."""
@@ -75,7 +74,7 @@ class Relative(Running):
 
 @dataclass(frozen=True)
 class Acquired:
-    """A round's acquisition, as a score of rows that hold the belief too.
+    """A round's acquisition: a score of rows that hold estimates and beliefs.
 
     Rows ``(T, 1 + m + 2 F, n)`` are the estimates ``f`` and ``g``, the means and the
     deviations.
@@ -95,13 +94,13 @@ class Acquired:
     incumbent: Tensor
 
     def rows(self, estimate: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """Return estimates with the belief that they come from below them."""
+        """Return rows: the estimates, then the means, then the deviations."""
         std = std.expand_as(mean)
         wide = (part.to(self.incumbent.dtype) for part in (estimate, mean, std))
         return torch.cat(list(wide), 1)
 
     def __call__(self, f: Tensor, below: Tensor) -> Tensor:
-        """Return the acquisition's value ``(T, n)`` of rows, the first one apart."""
+        """Return the acquisition ``(T, n)``, given row ``f`` and the rows below it."""
         functions = (below.shape[1] - self.costs) // 2
         g, mean, std = below.split([self.costs, functions, functions], 1)
         latent = None
@@ -125,7 +124,7 @@ class Acquired:
         return values.to(f)
 
     def search(self, blocks: Iterable[Block], look: Look) -> Running:
-        """Return a search over all blocks of a set, whose estimates are rows."""
+        """Return a search over all blocks of a set; its estimates are :meth:`rows`."""
         running = Relative(self, look.mask)
         for block in blocks:
             spread = block.std if block.draw is None else block.draw
@@ -137,6 +136,6 @@ class Acquired:
         return running
 
     def trimmed(self, best: Best) -> Best:
-        """Return the best action with its estimates alone."""
+        """Return the best action with its estimates, without the rows of the belief."""
         best.estimate = best.estimate[:, : 1 + self.costs]
         return best

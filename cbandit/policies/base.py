@@ -2,8 +2,8 @@
 
 ``ask`` starts a round; ``tell`` puts feedback into a ledger; the next ``ask`` (or a
 look at the beliefs) absorbs it in the order of rounds. So the order of tells does not
-matter, and a ``tell`` that fails changes nothing. All that rounds change is one value,
-replaced by one assignment: an ``ask`` that fails or is interrupted changes nothing.
+matter, and a ``tell`` that fails changes nothing. Everything that rounds change is one
+value, replaced by one assignment, so an ``ask`` that fails changes nothing either.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ Answer = TypeVar("Answer")
 class Lock:
     """A policy's lock, and the process that used it first.
 
-    It is not copied: a copy of a policy, or one that is loaded, gets a new one.
+    Copies and loaded policies get a new lock.
     """
 
     __slots__ = ("process", "thread")
@@ -132,7 +132,7 @@ def locked(
     @functools.wraps(method)
     def called(self: Policy, /, *args: Given.args, **kwargs: Given.kwargs) -> Answer:
         lock, process = self._lock, os.getpid()
-        # a fork copies the lock as it stands, and both would make the same draws
+        # after a fork, two processes would make the same draws
         if lock.process != process:
             if lock.process is not None:
                 raise CBanditError(
@@ -165,10 +165,10 @@ class Now(NamedTuple):
     """The part of a policy that rounds change, replaced as a whole.
 
     Args:
-        t: the round last asked for.
-        state: what the rule keeps.
+        t: the latest round asked for.
+        state: what the policy's rule keeps.
         position: where the streams of draws are.
-        heard: the serial number of the last item told that ``state`` has absorbed.
+        heard: the serial number of the last item of feedback in ``state``.
         settled: whether the work due by this round is done.
     """
 
@@ -199,9 +199,9 @@ class Policy(metaclass=ABCMeta):
     """Base class of policies: it keeps count of rounds, choices and feedback.
 
     A policy is two functions of its state: ``decide`` (the rule) and ``absorb`` (what
-    feedback changes). They return a new state and never change the old one. Its
-    constructor calls ``self.begin(state)`` with the first one. Inside, tensors lead
-    with the trials, ``T = self.size`` of them, which is 1 where there is no trials
+    feedback changes). They return a new state and never change the old one. The
+    constructor sets the first state with ``self.begin(state)``. Tensors have the
+    trials as their first axis, ``T = self.size`` of them, 1 where there is no trials
     axis. ``self.limits(t)`` are the thresholds ``(T, m)``, and
     ``asked.streams.uniform(n)`` draws ``n`` numbers for each trial: ``(n,)`` without a
     trials axis, else ``(T, n)``.
@@ -398,7 +398,7 @@ class Policy(metaclass=ABCMeta):
         return state
 
     def _leans_on(self) -> Sequence[tuple[int | None, Tensor]] | None:
-        """Return the number and point, in each trial, of an action that must not fail.
+        """Return the number and point of an action that must not fail, trial by trial.
 
         ``None``: there is no such action.
         """
@@ -411,11 +411,11 @@ class Policy(metaclass=ABCMeta):
     def _accepted(
         self, name: str, values: Tensor, functions: Sequence[int], mask: Tensor | None
     ) -> Tensor:
-        """Return told values of some functions; raise an error if they cannot be."""
+        """Return told values of functions; raise an error if one is not allowed."""
         return values
 
     def _asked_again(self, asked: Asked, position: Position) -> dict[str, Any]:
-        """Return parts of the latest choice's explanation that were not stored."""
+        """Return the parts of the latest choice's explanation that were not stored."""
         return {}
 
     def _engines(self) -> list[str]:
@@ -468,7 +468,7 @@ class Policy(metaclass=ABCMeta):
         return self._restricted(*self._offered(None))[0]
 
     def _offered(self, mask: Tensor | None) -> tuple[Any, Tensor | None]:
-        """Return the choices and a mask of them, without those that are retired.
+        """Return the set to choose from and its mask, without retired values.
 
         ``mask`` is ``(1 or T, N)``, what ``among`` allows; ``None``: all.
         """
@@ -483,7 +483,7 @@ class Policy(metaclass=ABCMeta):
         return menu, mask
 
     def _unretired(self, on: Actions) -> Tensor | None:
-        """Return a mask ``(1 or T, N)`` of a set without what is retired, if any is."""
+        """Return a mask ``(1 or T, N)`` without retired values; ``None``: none is."""
         if self._offer is None or self.actions.names is None:
             return None
         points, columns = on.block(0, on.size), self.actions.names.columns
@@ -589,10 +589,11 @@ class Policy(metaclass=ABCMeta):
 
         Args:
             n: how many choices to make, as if asked one by one; then the answer is a
-                list. It is shorter where a budget ends. ``context`` is one for all, or
-                ``n`` of them: arrays with one axis more in front, alone or by name, or
-                a list of dicts. With trials these may share them, ``(n, k)``, unless
-                ``n`` is their number: then each trial has a row, in all choices.
+                list. It is shorter where a budget ends. ``context`` is one context for
+                all choices, or ``n`` of them: arrays with one more axis in front, alone
+                or by name, or a list of dicts. With trials, ``(n, k)`` holds contexts
+                that the trials share, unless ``n`` is the number of trials: then each
+                trial has its row, the same for all choices.
             among: a mask ``(N,)`` or ``(*trials, N)``, or action numbers ``(k,)`` or
                 ``(*trials, k)``: only these may be chosen this round.
             actions: a set for this round alone, solved afresh; the choice's index
@@ -744,9 +745,9 @@ class Policy(metaclass=ABCMeta):
         return probability("confidence", least, confidence)
 
     def _answer(self, state: Any, asked: Asked) -> object:
-        """Return the decision of a round that is a design's or has a budget, a pair.
+        """Return the decision of the design or of the rule, and the state after it.
 
-        The second is the state after it.
+        With budgets, the decision may be that a trial plays nothing.
         """
         if self._by_design(asked):
             return self._designed(asked), self._undecided(state)
@@ -849,43 +850,44 @@ class Policy(metaclass=ABCMeta):
         failed: bool = False,
         exposure: ArrayLike | None = None,
     ) -> None:
-        """Say what came of a choice: reward and cost together, or apart and later.
+        """Record feedback of a choice: reward and cost together, or apart and later.
 
         Args:
             choice: what ``ask`` returned, or its ``id``.
             reward: ``(*trials,)``. Where its belief has ``outcome="binary"``: True or
                 False, 1 or 0, or a pair ``(successes, tries)``; with ``"count"`` a
-                whole number or a pair ``(number, exposure)``. A cost likewise, told by
-                name or as an entry of a list. Histories show the share or the rate.
+                whole number or a pair ``(number, exposure)``. The same goes for a cost,
+                told by name or as an entry of a list. Histories show the share or rate.
             cost: ``(*trials, m)``, or ``(*trials,)`` where ``m`` is 1: all ``m`` at
                 once. Or some of them by name, ``{"latency": 3.1}``, the others later.
-                If one will never come, tell the rest, and then :meth:`cancel`. Costs
-                are ignored where ``ask`` was given all of them.
+                If one of them will never come, tell the others, then call
+                :meth:`cancel`. Costs are ignored where ``ask`` was given all of them.
             noise: this observation's variance, ``(*trials,)``, replacing the belief's;
                 some policies take none.
-            where: ``(*trials,)`` bool, the trials that this feedback is of; all unless
-                given.
-            failed: that the action could not be measured. GP policies learn where
+            where: ``(*trials,)`` bool, the trials that this feedback belongs to; all
+                unless given.
+            failed: whether the action could not be measured. GP policies learn where
                 actions fail, see ``failures=``. Other policies, and those with
-                ``failures=False``, do not ask for it again; nor, on a Box, for points
-                within 1e-3 of it (of the unit cube, in the same row of choices), and on
-                a Star for its segment. Beliefs about reward and costs learn nothing; a
-                multiplier moves as in a round without feedback. If it says nothing of
-                the action, :meth:`cancel` instead. Beside a :class:`~cbandit.Budget`
-                what the choice may have cost stays spent, unless ``cost`` says what it
-                did cost: this is charged, and not learned from.
-            exposure: over what the counts of this feedback were taken, such as hours or
-                thousands of requests, ``(*trials,)``; 1 unless given.
+                ``failures=False``, do not ask for the action again. On a Box they also
+                avoid points within 1e-3 of it (in the unit cube, in the same row of
+                choices), and on a Star its segment. Beliefs about reward and costs
+                learn nothing; a multiplier moves as in a round without feedback. If the
+                failure says nothing about the action, call :meth:`cancel` instead. With
+                a :class:`~cbandit.Budget` what the choice may have cost stays spent,
+                unless ``cost`` says what it did cost: that is charged, and the beliefs
+                do not learn from it.
+            exposure: what this feedback was counted over, such as hours or thousands of
+                requests, ``(*trials,)``; 1 unless given.
         """
         mask = None if where is None else told_in(where, self.batch_shape)
         known = self.sees_costs and reward is None and cost is not None
         if (known or mask is not None) and self._ledger.finished(choice, self._now.t):
             if known or not bool(torch.as_tensor(mask).any()):
-                return  # nothing that has not come already
+                return  # everything told here has come already
         entry = self._entry(choice)
         mask = entry.playing(mask)
         if mask is not None and not bool(mask.any()):
-            return  # nobody plays there
+            return  # the trials told here play nothing
         if failed is False or not checks.flag("failed", failed):
             self._ledger.put(self._told(entry, reward, cost, noise, mask, exposure))
             return
@@ -918,16 +920,16 @@ class Policy(metaclass=ABCMeta):
         mask: Tensor | None,
         exposure: ArrayLike | None,
     ) -> Entry:
-        """Return an entry with the feedback told for its choice.
+        """Return an entry with the feedback told for its choice added.
 
         Args:
-            entry: of the choice, before.
-            reward: see :meth:`tell`, as are the others.
+            entry: the choice's entry before.
+            reward: see :meth:`tell`.
             cost: all costs, or some by name.
             noise: this observation's variance.
             mask: the trials in which this has come, ``(T,)`` on the host; ``None``:
                 all.
-            exposure: of counts.
+            exposure: what the counts were taken over.
         """
         if noise is not None:
             if self.no_noise:
@@ -984,7 +986,7 @@ class Policy(metaclass=ABCMeta):
                 raise CBanditError(
                     f"{self.name} takes noise= with all costs at once; got {list(cost)}"
                 )
-            else:  # all costs count together: these wait for the others
+            else:  # all costs count together: those told now wait for the others
                 wide, told_now = told.wide(self.m)
                 held = wide if held is None else torch.where(told_now, wide, held)
                 whole = came[:, 1:].all(-1) & ~entry.came[:, 1:].all(-1)
@@ -1003,7 +1005,7 @@ class Policy(metaclass=ABCMeta):
         )
 
     def _charged(self, entry: Entry, cost: Any, mask: Tensor | None) -> Entry:
-        """Return an entry with costs that count towards budgets alone."""
+        """Return an entry with costs added that only the budgets are charged for."""
         if cost is None:
             return entry
         columns = self.senses.columns(cost)
@@ -1036,9 +1038,9 @@ class Policy(metaclass=ABCMeta):
         mask: Tensor | None,
         exposure: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return told values of functions, ``(T, f)``, and what they are shares of.
+        """Return told values ``(T, f)`` of functions, and their tries or exposures.
 
-        Those are tries or exposure, ``(T, f)``; ``None`` where no function is binary or
+        The tries or exposures are ``(T, f)``; ``None`` where no function is binary or
         counted.
         """
         outcomes = [self._outcomes.get(f) for f in functions]
@@ -1063,7 +1065,7 @@ class Policy(metaclass=ABCMeta):
         return values, devices.put(tries, self.device)
 
     def _check_exposure(self, exposure: ArrayLike, counts: Sequence[int]) -> None:
-        """Raise unless there are counts that an exposure can belong to."""
+        """Raise unless some of the functions told are counted."""
         if not counts:
             raise CBanditError(
                 "exposure goes with a reward or cost whose belief has outcome='count'; "
@@ -1094,13 +1096,13 @@ class Policy(metaclass=ABCMeta):
         choice: Choice | str,
         cost: ArrayLike | Mapping[str, ArrayLike] | None = None,
     ) -> None:
-        """Say that the rest of a choice's feedback will never come.
+        """Record that the rest of a choice's feedback will never come.
 
         Args:
             choice: what ``ask`` returned, or its ``id``.
-            cost: what it cost all the same, as of :meth:`tell`: this is charged to the
-                :class:`~cbandit.Budget` and not learned from. Left out, what it may
-                have cost stays spent.
+            cost: what it cost nevertheless, as in :meth:`tell`. It is charged to the
+                :class:`~cbandit.Budget`, and the beliefs do not learn from it. Left
+                out, what the choice may have cost stays spent.
         """
         entry = self._entry(choice)
         if cost is not None and not self.senses.budgets:
@@ -1233,9 +1235,9 @@ class Policy(metaclass=ABCMeta):
         rows: int,
         single: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Return ``rows`` values told at once, and what they are shares of.
+        """Return ``rows`` values told at once, and their tries or exposures.
 
-        They are ``(1 or T, n, f)`` each.
+        Both are ``(1 or T, n, f)``.
         """
         outcomes = [self._outcomes.get(f) for f in functions]
 
@@ -1282,9 +1284,9 @@ class Policy(metaclass=ABCMeta):
         """Return what happened: a pandas frame with a row for each round and trial.
 
         Columns: ``id``, ``round``, the action by name (else ``action`` and ``x1``..),
-        ``state`` (open, told, failed or cancelled), times of ``asked`` and last
-        ``told``, ``reward``, costs, multipliers and ``score``, where the policy
-        maximises one.
+        ``state`` (open, told, failed or cancelled), the times ``asked`` and (last)
+        ``told``, ``reward``, costs, multipliers, and ``score`` if the policy maximises
+        one.
 
         Data given to ``observe`` is not in it, as no round was asked for it.
         """
@@ -1293,10 +1295,10 @@ class Policy(metaclass=ABCMeta):
 
     @locked
     def explain(self, choice: Choice | str) -> Explanation:
-        """Explain why a choice was made; it takes an id too, and prints as text.
+        """Explain why a choice was made; takes a choice or its id, prints as text.
 
-        The explanation is whole for the latest choice of a GP policy, until the next
-        ``ask`` or look at the beliefs absorbs something. For other choices it has what
+        The explanation is complete for the latest choice of a GP policy, until the next
+        ``ask`` or look at the beliefs absorbs feedback. For other choices it has what
         was stored: estimates, multiplier and score. With standardised beliefs these
         three are in spreads of the data seen, and the text says so; all else is in the
         user's units.
@@ -1373,7 +1375,7 @@ class Policy(metaclass=ABCMeta):
     def lighten(self, actions: bool = True) -> None:
         """Absorb all that was told; drop arrays that are better rebuilt than saved.
 
-        If the file will not hold the ``actions``, no array over them is saved.
+        If ``actions`` is false, no array over the set is saved.
         """
         self._settled()
 
@@ -1388,20 +1390,20 @@ class Policy(metaclass=ABCMeta):
         """Write the policy to ``path``, atomically; :func:`cbandit.load` reads it.
 
         Args:
-            path: of the file. It is an error, and the file stays, if others have saved
-                it since this policy was loaded from it or saved to it, or if it holds
-                more rounds than this policy, or a run.
+            path: the file. It is an error, and the file stays, if others have saved it
+                since this policy was loaded from it or saved to it, if it holds more
+                rounds than this policy, or if it holds a run.
             overwrite: replace such a file all the same.
-            actions: whether the file holds the set. Without it the file is small:
-                neither points nor arrays over them are in it, but a digest of the set,
-                which :func:`cbandit.load` is then given. The arrays are computed anew
-                on both sides, as beyond 256 MB: the next round takes that much longer.
-            append: add to the file what was called since the last save there: asks,
-                tells and looks, in milliseconds whatever the size of it all. They go to
-                a file beside it, ``path.journal``, and are called again on load. The
-                first time, after 200 calls, and where something called cannot be
-                written (a function or a pandas column, say) the file is written whole.
-                The two files belong together: copy or move both.
+            actions: whether the file holds the set. Without it the file is small: it
+                holds a digest of the set but no points, and no arrays over them. Give
+                the set to :func:`cbandit.load` then. Both sides compute the arrays
+                anew, as they do beyond 256 MB: the next round takes that much longer.
+            append: add only the calls since the last save there: asks, tells and looks.
+                This takes milliseconds, however large the policy is. The calls go to a
+                file beside it, ``path.journal``, and are made again on load. The whole
+                file is written the first time, after 200 calls, and where an argument
+                cannot be written (a function or a pandas column, say). The two files
+                belong together: copy or move both.
         """
         actions = checks.flag("actions", actions)
         if checks.flag("append", append) and self._appended(path, actions):
@@ -1412,7 +1414,7 @@ class Policy(metaclass=ABCMeta):
             apart = graph.Apart(self.actions, self._label())
         self._journal, self._clock, self.followed = None, None, append
         self.lighten(actions)
-        digests, self.digests = self.digests, {}  # where files lie stays out of them
+        digests, self.digests = self.digests, {}  # the file does not say where it lies
         rounds = self._now.t
         try:
             distributed.current().first(
@@ -1425,13 +1427,13 @@ class Policy(metaclass=ABCMeta):
         self._journal = Journal(os.path.realpath(path), actions) if append else None
 
     def _appended(self, path: str | os.PathLike[str], actions: bool) -> bool:
-        """Append what was called to the file's journal, if that says it all."""
+        """Append the calls to the file's journal; return whether that was enough."""
         journal = self._journal
         if journal is None or not journal.whole:
             return False
         if (journal.path, journal.actions) != (os.path.realpath(path), actions):
             return False
-        # whoever is interrupted below leaves none: the next save is a whole one
+        # an interrupt below leaves no journal: the next save writes the whole file
         self._journal = None
         done: bool = distributed.current().first(
             lambda: checkpoint.append(path, journal.bodies, self.digests)
@@ -1448,31 +1450,31 @@ class Policy(metaclass=ABCMeta):
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
     ) -> Answer:
-        """Make a call and note it; calls that it makes itself are not noted."""
+        """Make a call and note it, but not the calls that it makes itself."""
         call = Call.of(method.__name__, arguments, keywords, time())
-        # a call that fails or is interrupted, even while it is noted, leaves none: it
-        # may have changed something, and the next save has to be a whole one
+        # a call that fails or is interrupted leaves no journal: it may have changed
+        # something, so the next save writes the whole file
         self._journal, self._clock = None, call.time
         try:
             answer = method(self, *arguments, **keywords)
             journal.note(call.chose(answer))
         finally:
             self._clock = None
-        if call.name != "explain":  # it looks at what a checkpoint does not hold
+        if call.name != "explain":  # it reads what no checkpoint holds
             self._journal = journal
         return answer
 
     @locked
     def call_again(self, calls: Sequence[Call]) -> None:
-        """Make the calls again that were noted after the checkpoint was written."""
+        """Repeat the calls that were noted after the checkpoint was written."""
         with self._ledger.as_before(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they were given when first called
+            warnings.simplefilter("ignore")  # the first calls gave them already
             for call in calls:
                 method, arguments = self._notable(call.name), call.arguments
                 if call.choice is not None:
                     entry = self._ledger.find(call.choice, self._now.t)
                     if entry is None:
-                        continue  # its choice waits for nothing: it changed nothing
+                        continue  # its choice awaits nothing, so it changed nothing
                     arguments = entry.given, *arguments
                 self._clock = call.time
                 try:
@@ -1490,7 +1492,7 @@ class Policy(metaclass=ABCMeta):
                     )
 
     def _notable(self, name: str) -> Callable[..., Any]:
-        """Return the method, or a property's, whose calls are noted by this name."""
+        """Return the method or the property's getter noted under this name."""
         for cls in type(self).__mro__:
             method = vars(cls).get(name)
             method = method.fget if isinstance(method, property) else method
@@ -1499,7 +1501,7 @@ class Policy(metaclass=ABCMeta):
         raise CheckpointError(f"{type(self).__name__} has no {name} to be called")
 
     def _label(self) -> tuple[str, ...]:
-        """Return the digest of the set, with device and dtype of its points."""
+        """Return the set's digest, and the device and dtype of its points."""
         if self._labelled is None or self._labelled[0] is not self.actions:
             mark = graph.mark_of(self.actions)
             self._labelled = self.actions, (mark, str(self.device), str(self.dtype))
@@ -1555,17 +1557,17 @@ def load(
     """Load a policy that ``policy.save(path)`` wrote; it continues bit for bit.
 
     No code from the file is run. The file holds numbers, and names of classes and
-    functions: those of cbandit, and kernels, priors and constraints of gpytorch and
-    botorch, are known. All others are refused unless you pass them, your own kernels,
-    policies, schedules, thresholds, draws and penalties too.
+    functions. Names from cbandit, and kernels, priors and constraints of gpytorch and
+    botorch, are accepted. All others are refused unless you pass them as ``trust``:
+    your own kernels, policies, schedules, thresholds, draws and penalties.
 
     Args:
-        path: of the file.
-        trust: a tuple of classes and functions that the file may name too; of objects,
-            for their classes; of modules, for all that is written in them. Trust only
-            code that you would let the file call, whatever it gives it.
-        actions: the set, where ``policy.save(path, actions=False)`` left it out. It
-            must be the very set: a digest is compared.
+        path: the file.
+        trust: a tuple of what the file may name too: classes and functions; objects,
+            which stand for their classes; modules, which stand for all that is written
+            in them. Trust only code that is safe to call with any arguments.
+        actions: the set, if ``policy.save(path, actions=False)`` left it out. It must
+            be the same set: a digest is compared.
 
     Example:
         >>> policy.save("state.ckpt")                               # doctest: +SKIP

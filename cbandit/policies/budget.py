@@ -5,8 +5,8 @@ total, less what was spent, less what outstanding choices may cost: the one-side
 bound of each, noise included. A choice is made only if its own bound fits too. So the
 total is exceeded at most by what outstanding choices cost beyond their bounds.
 
-Of a binary or counted cost the successes or events are spent. Its bound has the same
-form: the mean of one outcome plus 1.64 of its deviations, for a binary one at most 1.
+A binary cost spends its successes, a counted one its events. The bound has the same
+form: the mean of one outcome plus 1.64 of its deviations, at most 1 for a binary cost.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ SURE = 1.6448536269514722  # deviations above the mean of a one-sided 95 % bound
 class Budget:
     """A total that a cost may reach over so many rounds; a threshold of a GP policy.
 
-    The limit of each round is what is left, divided by the rounds left. No choice is
-    made whose one-sided 95 % bound, beside those of outstanding choices, does not fit
-    into the rest.
+    The limit of each round is what is left, divided by the rounds left. A choice is
+    made only if its one-sided 95 % bound, added to those of outstanding choices, is at
+    most what is left.
 
     A cost whose belief has ``outcome="binary"`` or ``"count"`` spends its successes or
     events, one try (or an exposure of 1) a round: ``cb.Budget(20, rounds=1000)`` are 20
@@ -42,7 +42,7 @@ class Budget:
 
     Args:
         total: above 0, a number or ``(*trials,)``.
-        rounds: over how many rounds.
+        rounds: the number of rounds.
 
     Example:
         >>> import cbandit as cb, torch
@@ -82,8 +82,8 @@ class Standing:
 
     Args:
         total: what may be spent in all.
-        spent: what was told of costs, and what was promised to choices that were
-            cancelled or have failed.
+        spent: the costs told, and the bounds of choices that were cancelled or have
+            failed.
         promised: the 95 % bounds of the choices that are outstanding.
         left: ``total - spent - promised``.
         pace: the limit of the next round, what is left divided by the rounds left.
@@ -106,16 +106,16 @@ _SHOWN = ("spent", "promised", "left", "pace")
 
 
 def _said(value: Tensor) -> str:
-    """Return a number, or one a trial, in words."""
+    """Return a number, or one number a trial, in words."""
     return ", ".join(f"{each:.4g}" for each in value.reshape(-1).tolist())
 
 
 class Promise(NamedTuple):
-    """The bounds of a choice whose costs have not come.
+    """The bounds of an outstanding choice on its costs.
 
     Args:
-        limits: of its round, ``(T, b)``.
-        bound: what it may cost, ``(T, b)``, 0 once the cost has come.
+        limits: the limits of its round, ``(T, b)``.
+        bound: what the choice may cost, ``(T, b)``, 0 once the cost has come.
         open: where the cost has not come, ``(T, b)`` bool.
     """
 
@@ -131,19 +131,19 @@ class Promise(NamedTuple):
         return spent, self._replace(bound=bound, open=self.open & ~came)
 
     def closed(self, where: Tensor) -> tuple[Tensor, Promise]:
-        """Return what the trials ``where (T,)`` spend, and the promise of the others.
+        """Return what ``where (T,)`` trials spend, and the promise of the other trials.
 
-        No cost comes there any more, so all that was promised counts as spent.
+        No more costs come in these trials, so all that was promised counts as spent.
         """
         return self.charged(self.bound, where.unsqueeze(-1).expand_as(self.open))
 
 
 class Account(NamedTuple):
-    """The amounts spent of ``b`` budgets, and promised.
+    """What was spent of ``b`` budgets, and what is promised.
 
     Args:
         spent: ``(T, b)``.
-        promises: of outstanding choices, by their rounds.
+        promises: those of outstanding choices, by round.
     """
 
     spent: Tensor
@@ -162,7 +162,7 @@ class Account(NamedTuple):
     def after(self, news: News, columns: Sequence[int], m: int) -> Account:
         """Return the account after news; ``columns`` of its ``m`` costs have budgets.
 
-        The promise of a choice that is cancelled, or has failed, stays spent.
+        What was promised to a choice that is cancelled or has failed stays spent.
         """
         t = news.choice.t
         promise = self.promises.get(t)
@@ -188,13 +188,13 @@ class Account(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Budgets:
-    """The budgets of a policy: which costs have one, totals and rounds.
+    """The budgets of a policy: the costs that have one, totals and rounds.
 
     Args:
-        columns: the costs, counted from 0, ``b`` of them.
-        labels: what they are called.
+        columns: the numbers of these ``b`` costs, from 0.
+        labels: their names.
         totals: ``(T, b)``.
-        rounds: of each.
+        rounds: the number of rounds of each.
     """
 
     columns: tuple[int, ...]
@@ -210,7 +210,7 @@ class Budgets:
         batch_shape: tuple[int, ...],
         device: torch.device,
     ) -> Budgets:
-        """Return the budgets of ``costs`` by their columns; ``labels`` are of all."""
+        """Return ``budgets``, given by column; ``labels`` are those of all costs."""
         totals = [
             checks.per_trial(f"the total of {labels[j]!r}", budget.total, batch_shape)
             for j, budget in budgets.items()
@@ -237,9 +237,9 @@ class Budgets:
         return self.left(account).clamp_min(0) / each
 
     def limits(self, limits: Tensor, account: Account, t: int) -> Tensor:
-        """Return thresholds ``(T, m)`` with those of round ``t`` where budgets are.
+        """Return thresholds ``(T, m)`` with the budgets' limits of round ``t``.
 
-        Of a round whose costs have all come it is the pace of now.
+        Once all costs of that round have come, its limit is the current pace.
         """
         promise = account.promises.get(t)
         paces = self.pace(account, t) if promise is None else promise.limits
@@ -257,14 +257,14 @@ class Budgets:
     ) -> Tensor:
         """Return the one-sided 95 % bounds of what actions may cost, ``(T, b, n)``.
 
-        They are in the user's units, and at least 0. A cost that has no unit yet counts
-        as the pace.
+        The bounds are in the user's units, and at least 0. While a cost has no unit,
+        its bound is the pace.
 
         Args:
-            mean: of all functions in units, ``(T, 1 + m, n)``.
-            std: likewise.
+            mean: means of all functions, in units, ``(T, 1 + m, n)``.
+            std: deviations, likewise.
             noise: the variance of observations, ``(T, 1 + m)``.
-            units: those of the beliefs.
+            units: the units of the beliefs.
             pace: ``(T, b)``.
         """
         at = [1 + j for j in self.columns]
@@ -307,10 +307,10 @@ class Budgets:
         return standings
 
     def spent_up(self, account: Account, least: Tensor) -> BudgetError:
-        """Return the error where no trial can afford an action.
+        """Return the error for trials that can afford no action.
 
         Args:
-            account: of now.
+            account: the current account.
             least: the smallest bound of an action, ``(T, b)``.
         """
         left = self.left(account)
@@ -335,11 +335,11 @@ class Budgets:
 def paced(
     thresholds: Any, names: Sequence[str] | None, m: int
 ) -> tuple[Any, dict[int, Budget]]:
-    """Return thresholds with paces in the places of budgets, and these by cost.
+    """Return thresholds with each budget replaced by its pace, and budgets by cost.
 
     Args:
         thresholds: as a user gives them.
-        names: of the costs, if they have any.
+        names: the costs' names, if they have any.
         m: how many costs there are.
     """
     if isinstance(thresholds, Budget):

@@ -3,20 +3,21 @@
 This is how any GP policy takes ``feedback=cb.Delayed(window)``. Round ``s`` counts in
 round ``t`` if its feedback came within ``min(window, t - 1 - s)`` rounds. Each round:
 
-1. targets are ``r_s`` and ``c_s`` where they count, a stand-in elsewhere (0 in the
-   paper), and all rounds are in the kernel matrix: ``sigma_t`` shrinks at the choice;
+1. targets are ``r_s`` and ``c_s`` where they count, and a stand-in elsewhere (0 in the
+paper). All rounds are in the kernel matrix: ``sigma_t`` shrinks when a choice is made;
 2. ``f_t = mean + v_t sigma_t`` and ``g_t = mean - v_t sigma_t`` with
    ``v_t = B_r sum_s sigma_t(x_s) + beta_t`` over the last ``window`` choices,
    ``B_r = B + R sqrt(2 ln(4 (m + 1) T / delta))``,
    ``beta_t = B + (R + B_r) sqrt(2 (gamma_t + 1 + ln(4 (m + 1) / delta)))``;
 3. the policy's score and move: RPOL's ``Q`` gains the costs that come at ``t``, however
    late (:mod:`cbandit.policies.rpol`);
-4. what comes after more than ``window`` rounds leaves its stand-in, and is counted.
+4. feedback later than ``window`` rounds is counted, and its stand-in stays.
 
 The any-lam form has ``(R + B_r) / sqrt(lam)`` in the place of ``R + B_r``, and no 1.
-The paper has ``B + R sqrt(2 ln T)``, whose proof lacks a union over rounds and
-functions (Appendix C.1 claims a share of ``2 / T``; two Gaussian noises exceed it in a
-third of the runs). Here half of ``delta`` is for the noises, the other half for bands.
+The paper has ``B + R sqrt(2 ln T)``, whose proof lacks a union bound over rounds and
+functions (Appendix C.1 claims a failure rate of ``2 / T``; two Gaussian noises exceed
+the bound in a third of the runs). Here half of ``delta`` is for the noises, the other
+half for the confidence bands.
 
 H. Guo, Q. Zhu and X. Liu, Rectified pessimistic-optimistic learning for stochastic
 continuum-armed bandit with constraints, 2023.
@@ -38,9 +39,9 @@ from cbandit.policies.late import Knowledge
 
 
 class Awaited:
-    """Timing under which a choice counts when it is made.
+    """Timing under which a choice enters the beliefs when it is made.
 
-    Feedback that comes within a window of rounds is filled in."""
+    Feedback that comes within a window of rounds replaces its stand-in."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class Awaited:
     ) -> None:
         self._window, self._weight = feedback.window, feedback.weight
         self._batch, self._device, self._horizon = batch_shape, device, horizon
-        # with weight 0 outstanding choices add nothing, and nothing is computed
+        # without weight, outstanding choices add nothing and nothing is computed
         weight = feedback.weight
         self._weightless = weight is not None and not bool(weight.any())
 
@@ -80,7 +81,7 @@ class Awaited:
         return knowledge[0].stop_waiting(t - self._window), knowledge[1]
 
     def chances(self, functions: int) -> int:
-        """Return by what to divide ``delta``: two bands a function have half of it."""
+        """Return the divisor of ``delta``: two bands a function share half of it."""
         return 4 * functions
 
     def width(

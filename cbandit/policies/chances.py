@@ -14,7 +14,7 @@ from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import Units, normal
 from cbandit.recommend import log_chances
 
-ALIKE = 1e-9  # log probabilities that differ by less are as good
+ALIKE = 1e-9  # log probabilities that differ by less count as equal
 
 
 def log_chance(
@@ -26,16 +26,16 @@ def log_chance(
 ) -> Tensor:
     """Return the log probability ``(T, n)`` that all limits are kept.
 
-    A cost without an outcome, or with one alone, keeps its limit with probability one
-    half where outcomes are standardised: nothing is known of its scale. Where it was
-    ``played``, that one outcome says whether it does.
+    With standardised outcomes, a cost with fewer than two outcomes keeps its limit with
+    probability one half, as its scale is unknown. If it was ``played``, its one outcome
+    says whether it keeps the limit.
 
     Args:
         units: the units of the functions; ``None``: the user's.
         mean: ``(T, 1 + m, n)``, in units.
         std: the standard deviations, likewise.
         limits: the thresholds ``(T, m)`` or ``(T, m, n)``, in the user's units.
-        played: whether these points are the ones whose outcomes are known.
+        played: whether these points are those whose outcomes are known.
     """
     room, spread, vague = _room(units, mean, std, limits)
     chances = log_chances(room, spread)
@@ -47,9 +47,9 @@ def log_chance(
 def trusted(
     beliefs: Beliefs, asked: Asked, least: Tensor, limits: Tensor, ranks: Ranks
 ) -> tuple[Asked, Tensor]:
-    """Leave a round the actions that keep all limits with a probability.
+    """Mask out of a round the actions that do not keep all limits with a probability.
 
-    Where none does, only the likeliest are left.
+    Where no action keeps them, only the likeliest ones are left.
 
     Args:
         beliefs: about the reward and the costs.
@@ -59,11 +59,11 @@ def trusted(
         ranks: the processes that share the set.
 
     Returns:
-        The round with its mask, and the trials ``(T,)`` where none does.
+        The round with its mask, and the trials ``(T,)`` where no action does.
     """
     units, shape = beliefs.units(), (len(limits), asked.actions.size)
     mask = torch.zeros(shape, dtype=torch.bool, device=limits.device)
-    # each cost must keep its limit with this probability, and with that it is enough
+    # one cost below needed is too unlikely; costs that are all at enough suffice
     needed, enough = (
         torch.special.ndtri(share).unsqueeze(-1)
         for share in (least, least ** (1 / limits.shape[1]))
@@ -110,7 +110,7 @@ def _likeliest(beliefs: Beliefs, asked: Asked, limits: Tensor, ranks: Ranks) -> 
 def _deviates(units: Units | None, mean: Tensor, std: Tensor, limits: Tensor) -> Tensor:
     """Return how many deviations each cost is below its limit, ``(T, m, n)``."""
     room, spread, vague = _room(units, mean, std, limits)
-    # a cost without any deviation is below or above for sure
+    # a cost without deviation keeps or exceeds its limit for certain
     deviates = (room / spread).nan_to_num(torch.inf, torch.inf, -torch.inf)
     return deviates if vague is None else deviates.masked_fill(vague, 0.0)
 
@@ -118,9 +118,9 @@ def _deviates(units: Units | None, mean: Tensor, std: Tensor, limits: Tensor) ->
 def _room(
     units: Units | None, mean: Tensor, std: Tensor, limits: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return limits less means, deviations, and the costs of an unknown scale.
+    """Return limits less means, deviations, and which costs have no known scale.
 
-    They are ``(T, m, n)`` each, in the user's units; latent where a cost has a link.
+    All are ``(T, m, n)``, in the user's units; latent where a cost has a link.
     """
     mean, std, limits = normal(units, mean, std, limits)
     limits = limits if limits.dim() == 3 else limits.unsqueeze(-1)

@@ -51,7 +51,7 @@ def listed(costs: Any, kind: type[Any]) -> list[Any]:
         return [costs]
     if isinstance(costs, Mapping):
         return list(costs.values())
-    # no other iterables: iterating over a gpytorch kernel never ends
+    # lists and tuples only: iterating over a gpytorch kernel never ends
     if not isinstance(costs, Sequence) or isinstance(costs, str):
         raise CBanditError(
             f"costs must be a cb.{kind.__name__}, or a list or a dict of them, "
@@ -65,7 +65,7 @@ def listed(costs: Any, kind: type[Any]) -> list[Any]:
 def functions_of(reward: Any, costs: Any) -> tuple[list[GP], int | tuple[str, ...]]:
     """Return one belief a function, reward first, and the number of costs.
 
-    Named costs give their names instead of a number.
+    If the costs have names, these come in place of the number.
     """
     names = names_of(costs)
     counted = isinstance(costs, int) and not isinstance(costs, bool)
@@ -148,7 +148,7 @@ def round_mask(
             "among must be a mask, action numbers, or values by name, "
             f"{{{among!r}: [...]}}; got str"
         )
-    # checked where it lies, mostly on the host, so that no device is waited for
+    # checked on the device it is on, mostly the host, so that none is waited for
     rows = checks.tensor("among", among, None)
     if rows.dim() not in (1, 2) or (rows.dim() == 2 and len(rows) not in (1, trials)):
         raise CBanditError(
@@ -201,7 +201,7 @@ def _where(among: Mapping[str, Any], base: Actions) -> Tensor:
 
 def _dicts(actions: object) -> bool:
     """Return whether actions are given by name: a dict, or lists of dicts."""
-    for _ in range(2):  # a row for each trial, at most; a list may hold itself
+    for _ in range(2):  # one list for the trials at most; a list may hold itself
         if isinstance(actions, list | tuple) and actions:
             actions = actions[0]
     return isinstance(actions, Mapping)
@@ -253,7 +253,7 @@ def told_values(
         if abs(number) <= checks.LARGEST[dtype]:
             return torch.full((1, 1), number, dtype=torch.float64)
     checks.no_flag(name, value)
-    # checked where it lies, so that no device is waited for
+    # checked on its own device, so that no device is waited for
     if isinstance(value, Tensor) and value.dtype == torch.float64:
         told = checks.plain(name, value)
     else:
@@ -270,7 +270,7 @@ def told_values(
         raise CBanditError(
             f"{name} must have shape {wanted} = {expected}; got {shape}{advice}"
         )
-    # a copy: it is read later, and the caller may fill the same array again
+    # a copy, as it is read later and the caller may refill the array
     if mask is None:
         return checks.measured(name, out, dtype, advice or _FAILED).clone()
     # values outside of the mask may be anything, NaN included
@@ -303,12 +303,12 @@ def decided(
 
     Args:
         rule: what errors call the rule.
-        answer: what it returned.
-        asked: what it was asked.
+        answer: what the rule returned.
+        asked: the round that the rule was given.
         size: how many trials there are.
         m: how many costs there are.
         device: where the policy's tensors live.
-        dtype: of its actions.
+        dtype: the dtype of its actions.
     """
     if not isinstance(answer, Decision):
         raise CBanditError(f"{rule} must return a cb.Decision; got {answer!r}")
@@ -381,11 +381,11 @@ def probability(name: str, values: Tensor, given: object) -> Tensor:
 
 
 def score_of(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
-    """Return a score; if it is a user's function, its results are checked.
+    """Return a score; a user's function is wrapped so that its results are checked.
 
     Args:
-        name: what errors call the rule that returned it.
-        score: what it returned.
+        name: what errors call the rule that returned the score.
+        score: what the rule returned.
         weights: the shape that weights of costs must have, ``(T, m)``.
         hint: what errors add.
     """
@@ -427,7 +427,7 @@ def score_of(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
 
 
 def multiplier_of(name: str, moved: object, like: Tensor) -> Tensor:
-    """Return the multiplier that a rule returned; raise an error if it is not one."""
+    """Return the multiplier that a rule returned; raise an error if it is invalid."""
     if isinstance(moved, Tensor) and moved.shape == like.shape:
         if moved.is_floating_point():
             return moved
@@ -446,7 +446,7 @@ def changed(name: str) -> CBanditError:
 
 
 def floating_shape(value: object) -> tuple[int, ...] | str:
-    """Return the shape of a tensor, or in words the kind of anything else."""
+    """Return a floating tensor's shape, or the kind of anything else in words."""
     if not isinstance(value, Tensor):
         return checks.kind(value)
     floating = value.is_floating_point()

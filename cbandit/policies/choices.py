@@ -1,10 +1,10 @@
 """Choices: what a rule is asked, what it decides, and the feedback told later.
 
 The ledger has an entry for each choice whose feedback has not all come. An entry is
-replaced and never changed: one assignment puts what was told into it and closes it.
-Every item told has a serial number; a policy that has taken in the items up to one
-number remembers that number, so that an interrupt between its state and the ledger
-neither loses an item nor takes it in twice.
+replaced and never changed: one assignment adds what was told, or closes it. Every item
+told has a serial number, and the policy's state says up to which number it has
+absorbed them. So an interrupt between the policy's state and the ledger neither loses
+an item nor absorbs it twice.
 """
 
 from __future__ import annotations
@@ -38,22 +38,23 @@ STAYS = (
 
 
 class Asked(NamedTuple):
-    """One round, as it is put to a policy's rule.
+    """One round, as a policy's rule sees it.
 
     Args:
         t: the round, counted from 1.
         actions: the set to choose from, mostly the policy's own.
         mask: ``(1 or T, N)`` bool, what ``among`` allows; ``None``: everything.
         observed_costs: this round's costs, as ``ask`` was given them.
-        streams: where draws come from; those of an ``ask`` that fails are drawn again.
+        streams: where draws come from; an ``ask`` that fails puts them back.
         ledger: the choices that wait for feedback.
         barred: on a box, the balls around failed points; ``None``: nothing has failed.
-        shown: the context, on sets that have one. Then ``actions`` and ``mask`` are as
-            :meth:`~cbandit.actions.Shown.round` says, and a decision is one of them.
-        confidence: the least probability ``(T,)`` that all limits are kept, if that was
-            asked for.
-        over: on a box, by how much points ``(T, n, d)`` exceed what is left of budgets,
-            ``(T, b, n)``; ``None``: no matter.
+        shown: the context, on sets that have one. ``actions`` and ``mask`` are then
+            what :meth:`~cbandit.actions.Shown.round` returns, and a decision is one of
+            them.
+        confidence: the least probability ``(T,)`` that all limits are kept, if ``ask``
+            was given one.
+        over: on a box, a function that returns by how much points ``(T, n, d)`` exceed
+            what is left of budgets, ``(T, b, n)``; ``None``: there is no such limit.
     """
 
     t: int
@@ -73,7 +74,7 @@ class Asked(NamedTuple):
         return self.ledger.waiting(self.t - 1)
 
     def point(self, best: Best) -> Tensor:
-        """Return a search's best action as beliefs take it, ``(T, 1, d)``."""
+        """Return a search's best action with its context, if any, ``(T, 1, d)``."""
         if best.x is None:
             x: Tensor = self.actions.at(best.index)
             return x.unsqueeze(1)
@@ -112,13 +113,12 @@ class Decision:
         distribution: what the action was drawn from, ``(T, k)``.
         x: the action itself, ``(T, d)``; ``None``: it follows from its number.
         keys: see :class:`~cbandit.search.Best`, where they are known.
-        score: of the action, ``(T,)``, for the history.
+        score: the action's score, ``(T,)``, for the history.
         estimate: of reward and costs in that score, ``(T, 1 + m)``, for the history.
-        sure: whether it is known to fit the set; otherwise ``ask`` checks it.
+        sure: whether the action is known to fit the set; otherwise ``ask`` checks it.
         idle: trials ``(T,)`` that play nothing; ``None``: none.
-        pace: the limits of this round by the ``b`` budgets, ``(T, b)``, for the
-            history.
-        promised: what the choice may cost, likewise.
+        pace: this round's limits of the ``b`` budgets, ``(T, b)``, for the history.
+        promised: the bounds of what the choice may cost, ``(T, b)``, for the history.
     """
 
     index: Tensor | None
@@ -134,7 +134,7 @@ class Decision:
     promised: Tensor | None = None
 
     def doubted(self, where: Tensor) -> Decision:
-        """Return the decision, reported as infeasible in the trials ``where (T,)``."""
+        """Return the decision, marked as infeasible in the trials ``where (T,)``."""
         if self.infeasible is not None:
             where = where | self.infeasible
         return replace(self, infeasible=where)
@@ -161,18 +161,18 @@ class Place(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Feedback of one ``tell``, of the reward or of costs, as it came.
+    """Feedback of one ``tell``, of the reward or of costs.
 
     Args:
         values: ``(T, 1)`` for the reward, ``(T, m)`` for costs.
         where: ``(T,)`` bool, on the host, or ``None``: all trials.
         noise: this observation's variance, ``(T,)``, or ``None``.
         at: the round in which it was told.
-        serial: its number among all that was told.
+        serial: its number among all items told.
         columns: which costs these are; ``None``: all of them, or the reward.
         time: when it was told, in seconds since 1970.
-        tries: of how many tries, or how much exposure, values are the share or the
-            rate, of the values' shape; ``None``: of 1.
+        tries: the tries or the exposure that values are a share or a rate of, in the
+            shape of the values; ``None``: 1 each.
     """
 
     values: Tensor
@@ -208,13 +208,13 @@ class News(NamedTuple):
 
     Args:
         choice: the choice, as ``ask`` gave it out.
-        rewards: what was told of its reward.
-        costs: what was told of its costs.
+        rewards: the items told of its reward.
+        costs: the items told of its costs.
         cancelled: whether the rest will never come.
-        charged: costs of a choice that was cancelled or has failed, which count towards
-            budgets alone.
-        came: what has been told by now, ``(T, 1 + m)`` bool on the host; nothing in
-            trials in which the action has failed.
+        charged: costs of a choice that was cancelled or has failed, which only budgets
+            are charged for.
+        came: which functions have been told by now, ``(T, 1 + m)`` bool on the host;
+            none in trials in which the action has failed.
         failed: the trials in which the action has failed since, ``(T,)`` bool on the
             host; ``None``: in none.
     """
@@ -257,9 +257,9 @@ class Data:
     Args:
         numbers: the actions' numbers ``(1 or T, n)``; ``None``: points of a box.
         places: the actions, ``(T, n, d)``.
-        parts: functions, 0 the reward, and their values ``(1 or T, n, f)``.
-        tries: of each part, of how many tries or how much exposure they are, of the
-            same shape; ``None``: of 1.
+        parts: pairs of function numbers, 0 the reward, and values ``(1 or T, n, f)``.
+        tries: for each part the tries or exposure of its values, in their shape;
+            ``None``: 1 each.
     """
 
     numbers: Tensor | None
@@ -268,7 +268,7 @@ class Data:
     tries: list[Tensor | None]
 
     def rows(self) -> list[tuple[Sequence[Hashable], Tensor, list[Part]]]:
-        """Return one row an observation, in the form that beliefs absorb."""
+        """Return a row for each observation, in the form that beliefs absorb."""
         out: list[tuple[Sequence[Hashable], Tensor, list[Part]]] = []
         every = [True] * len(self.places)
         for i in range(self.places.shape[1]):
@@ -288,19 +288,19 @@ class Data:
         return out
 
 
-# -- who waits for what ----------------------------------------------------------------
+# -- choices that wait for feedback ----------------------------------------------------
 
 
 class Made(NamedTuple):
-    """The numbers on which the decision of a round rests.
+    """What is known of a decision when it is made, for the history.
 
     Args:
-        time: when it was asked, in seconds since 1970.
-        multiplier: that it used, ``(T, m)``, where there is one.
+        time: when the round was asked, in seconds since 1970.
+        multiplier: the one used, ``(T, m)``, if there is one.
         estimate: of reward and costs at the choice, ``(T, 1 + m)``, where it is known.
-        score: of the choice, ``(T,)``, where it is known.
+        score: the choice's score, ``(T,)``, where it is known.
         pace: the limits by budgets, ``(T, b)``, where there are any.
-        promised: what the choice may cost, likewise.
+        promised: the bounds of what the choice may cost, ``(T, b)``, likewise.
     """
 
     time: float
@@ -312,14 +312,14 @@ class Made(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Trials ``where (T,)`` in which an action has failed, and the item's number."""
+    """Trials ``where (T,)`` in which an action failed, and a serial number."""
 
     where: Tensor
     serial: int
 
 
 def failed_in(failures: Sequence[Failure]) -> Tensor | None:
-    """Return the trials ``(T,)`` of any of the failures; ``None``: there is none."""
+    """Return the trials ``(T,)`` in which any failure was; ``None``: no failures."""
     if not failures:
         return None
     return torch.stack([failure.where for failure in failures]).any(0)
@@ -330,17 +330,17 @@ class Entry(NamedTuple):
 
     Args:
         choice: the policy's own copy.
-        given: the choice that the user was given, who may change it in place.
-        made: the numbers on which the decision rests.
-        came: where each function has come, ``(T, 1 + m)`` bool on the host.
+        given: the choice object that the user was given, and may have changed.
+        made: what was known when the decision was made.
+        came: which functions have been told, ``(T, 1 + m)`` bool on the host.
         awaits: how many functions it waits for, the reward first.
-        rewards: what was told, absorbed or not.
-        costs: likewise for the costs.
+        rewards: the items told of the reward, absorbed or not.
+        costs: the items told of the costs, absorbed or not.
         closed: whether nothing more can be told.
         cancelled: the serial number of its cancellation, 0: it was not cancelled.
-        held: costs ``(T, m)`` that wait for the others, where all count together.
+        held: costs ``(T, m)`` told so far, kept until all costs have come.
         failures: the trials in which the action has failed, absorbed or not.
-        charged: costs that count towards budgets alone, absorbed or not.
+        charged: costs that only budgets are charged for, absorbed or not.
     """
 
     choice: Choice
@@ -362,7 +362,7 @@ class Entry(NamedTuple):
         return failed_in(self.failures)
 
     def playing(self, mask: Tensor | None) -> Tensor | None:
-        """Return the trials of a mask ``(T,)``, ``None`` for all, that play."""
+        """Return which trials of a mask ``(T,)`` play; ``None`` stands for all."""
         idle = self.choice.idle
         if idle is None:
             return mask
@@ -380,15 +380,15 @@ class Entry(NamedTuple):
         labels: Sequence[str],
         at_once: bool,
     ) -> tuple[Tensor, bool]:
-        """Return which feedback has come after this ``tell``, and whether all has.
+        """Return what has come by now, ``(T, 1 + m)``, and whether all has.
 
-        It raises an error if some of it had come before.
+        It raises an error if some of the feedback had come before.
 
         Args:
-            functions: that come now, 0 the reward.
-            mask: the trials in which they come, ``(T,)``; ``None``: all.
-            labels: of the reward and the costs.
-            at_once: whether all costs come, or some by name.
+            functions: those told now, 0 the reward.
+            mask: the trials in which they are told, ``(T,)``; ``None``: all.
+            labels: the names of the reward and the costs.
+            at_once: whether all costs were told as one array, not by name.
         """
         if mask is None and len(functions) == self.came.shape[1] and not self.rewards:
             whole = not self.failures and self.choice.idle is None
@@ -414,8 +414,8 @@ class Entry(NamedTuple):
     def having_failed(self, mask: Tensor | None, serial: int) -> Entry:
         """Return the entry after its action has failed in the trials ``mask (T,)``.
 
-        These trials wait for nothing more. It raises an error if nothing was to come
-        there.
+        These trials wait for nothing more. It raises an error if they were not waiting
+        for anything.
         """
         now = torch.ones_like(self.came[:, 0]) if mask is None else mask
         if bool((now & ~self.waits()).any()):
@@ -434,11 +434,11 @@ class Entry(NamedTuple):
 
 
 class Outstanding(list[Choice]):
-    """A list of choices that wait for feedback; it prints what each waits for.
+    """A list of outstanding choices; it prints what each one waits for.
 
     Args:
-        entries: of the choices.
-        labels: of the functions that they wait for, the reward's first.
+        entries: the entries of the choices.
+        labels: the names of the functions, the reward's first.
     """
 
     def __init__(self, entries: Sequence[Entry], labels: Sequence[str]) -> None:
@@ -460,7 +460,7 @@ class Outstanding(list[Choice]):
 class Ledger:
     """The choices whose feedback has not all come, by round.
 
-    Rounds above the policy's own are of an ``ask`` that was cut short.
+    Rounds after the policy's latest come from an ``ask`` that was interrupted.
 
     Args:
         size: how many trials there are.
@@ -472,11 +472,11 @@ class Ledger:
         self._nothing = torch.zeros(size, 1 + m, dtype=torch.bool)
         self.awaits = 1 + m if costs else 1
         self._entries: dict[int, Entry] = {}  # in the order of rounds
-        self._touched: dict[int, None] = {}  # rounds that may hold news
+        self._touched: dict[int, None] = {}  # rounds that may have new feedback
         self._rounds: dict[str, int] = {}  # of the choices, by id
-        #: the serial number given out last
+        #: the latest serial number
         self.last = 0
-        # of ids given out now, and before it was copied
+        # prefixes of the ids given out: before the policy was copied, and now
         self._prefixes: tuple[str, ...] = (secrets.token_hex(6),)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -488,7 +488,7 @@ class Ledger:
 
     @contextmanager
     def as_before(self) -> Iterator[None]:
-        """Give out the ids that the policy gave out before it was copied."""
+        """Reuse the ids that the policy gave out before it was copied."""
         prefixes = self._prefixes
         self._prefixes = prefixes[:-1]
         try:
@@ -497,20 +497,20 @@ class Ledger:
             self._prefixes = prefixes
 
     def id(self, t: int | str) -> str:
-        """Return the id of a round's choice; no other policy or copy gives it out."""
+        """Return the id of a round's choice, unique among all policies and copies."""
         return f"{self._prefixes[-1]}-{t}"
 
     def open(self, choice: Choice, given: Choice, made: Made) -> None:
-        """Enter a new choice, just before the policy commits to it."""
+        """Add an entry for a new choice, just before the policy commits to it."""
         self._rounds[choice.id] = choice.t
         came = self._nothing
-        if choice.idle is not None:  # these wait for nothing
+        if choice.idle is not None:  # idle trials wait for nothing
             came = came | choice.idle.reshape(-1, 1).cpu()
         entry = Entry(choice, given, made, came, self.awaits)
         self._entries[choice.t] = entry
 
     def rename(self, change: Callable[[Choice], Choice]) -> None:
-        """Replace the policy's own copies of all choices, as ``change`` does."""
+        """Replace the policy's own copy of every choice by ``change`` of it."""
         self._entries = {
             t: entry._replace(choice=change(entry.choice))
             for t, entry in self._entries.items()
@@ -533,10 +533,10 @@ class Ledger:
         return out
 
     def find(self, choice: Choice | str, t: int) -> Entry | None:
-        """Return the entry that waits for feedback of a choice, or of its id.
+        """Return the waiting entry of a choice or an id; ``None``: there is none.
 
         Args:
-            choice: what a user handed over.
+            choice: what a user handed in.
             t: the policy's round.
         """
         if isinstance(choice, str):
@@ -551,7 +551,7 @@ class Ledger:
         return entry
 
     def finished(self, choice: Choice | str, t: int) -> bool:
-        """Return whether a choice of this policy was told in full or cancelled."""
+        """Return whether a choice of this policy is told in full or cancelled."""
         if not isinstance(choice, Choice) or choice.t > t or not self._gave(choice):
             return False
         entry = self._entries.get(choice.t)
@@ -560,12 +560,12 @@ class Ledger:
     def refusal(
         self, choice: object, t: int, states: Callable[[str], set[str]]
     ) -> ChoiceError:
-        """Return the error for feedback of a choice that waits for none here.
+        """Return the error for feedback of a choice that does not wait for it.
 
         Args:
-            choice: what a user handed over.
+            choice: what a user handed in.
             t: the policy's round.
-            states: what became of the choice with an id, in some trial or other.
+            states: returns the states that the choice with an id has in its trials.
         """
         if isinstance(choice, str):
             if over := states(choice):
@@ -598,7 +598,7 @@ class Ledger:
         return ChoiceError(f"choice of round {choice.t} is finished: it {_over(over)}")
 
     def _gave(self, choice: Choice) -> bool:
-        """Return whether a choice's id is one that this policy gave out."""
+        """Return whether this policy gave out a choice's id."""
         return choice.id.rpartition("-")[0] in self._prefixes
 
     def number(self) -> int:
@@ -608,12 +608,12 @@ class Ledger:
 
     def put(self, entry: Entry) -> None:
         """Replace an entry by one that holds more feedback."""
-        # the mark first: without a mark, news would be lost
+        # the mark first, as feedback without a mark would be overlooked
         self._touched[entry.choice.t] = None
         self._entries[entry.choice.t] = entry
 
     def news(self, heard: int) -> list[News]:
-        """Return what was told after item number ``heard``, in the order of rounds."""
+        """Return the feedback after item number ``heard``, in the order of rounds."""
         out = []
         for t in sorted(self._touched):
             entry = self._entries.get(t)
@@ -637,7 +637,7 @@ class Ledger:
         return out
 
     def reminder(self, name: str) -> str:
-        """Return a warning that many choices wait for their feedback."""
+        """Return a warning that many choices wait for feedback."""
         costs = ", cost=..." if self.awaits > 1 else ""
         return (
             f"{name}: {len(self)} choices wait for their feedback; hand each to "
@@ -646,12 +646,12 @@ class Ledger:
         )
 
     def tidy(self, heard: int, keep: Callable[[Entry], None]) -> None:
-        """Drop closed entries once all news is absorbed, and hand them to ``keep``.
+        """Pass closed entries to ``keep`` and drop them, once all news is absorbed.
 
         After an interrupt ``keep`` may get an entry twice.
         """
         if heard != self.last:
-            return  # more was told meanwhile: another time
+            return  # more was told meanwhile: next time
         for t in list(self._touched):
             entry = self._entries.get(t)
             if entry is not None and entry.closed:

@@ -13,7 +13,7 @@ X. Zhou and B. Ji, On kernelized multi-armed bandits with constraints, 2022. The
 asks for ``rho >= 4 B / delta`` (``delta`` Slater's constant; less the slack, where
 there is one) and ``V = G sqrt(T) / rho``.
 
-With ``dual="resolved"`` (ours) the price is solved for in place of step 3, see
+With ``dual="resolved"`` (ours) a price is solved for instead of step 3, see
 :mod:`cbandit.policies.resolved`.
 """
 
@@ -65,51 +65,52 @@ class CKB(GPPolicy):
         explore: :class:`~cbandit.UCB`, :class:`~cbandit.TS` or :class:`~cbandit.Rand`;
             ``cb.UCB(1.0)`` unless given.
         step: ``1 / V``, above 0: the multiplier's gain in a round whose estimate is one
-            unit above the limit. A good choice is a small part of the limit's price,
-            divided by the usual excess. A number, ``(*trials,)`` or one a cost,
-            ``(1 or *trials, m)``, as ``cap``, ``slack`` and ``slater``; with
+            unit above the limit. A good choice is a small fraction of the price at
+            which the limit is kept, divided by the usual excess. A number,
+            ``(*trials,)`` or ``(1 or *trials, m)``, one a cost; so are ``cap``,
+            ``slack`` and ``slater``. With
             ``dual="queue"`` also a callable of the round. Left out beside ``slater``,
             ``clip`` and ``horizon``, ``rho / (G sqrt(T))``. Left out without them, 0.5,
             if all beliefs are standardised.
         cap: ``rho``. Left out beside ``slater`` and ``clip``, ``4 B / (slater -
-            slack)``; without them 20, if all beliefs are standardised. A multiplier is
-            the reward paid for a unit of cost: of spreads where beliefs are
-            standardised, else of the units that are told. With a cap below the limit's
-            price the policy does not keep the limit.
-        slack: added to every estimate in the dual step; with ``0 < slack <= slater /
-            2`` the cumulative violation is bounded, and zero from that ``T`` on at
-            which ``slack T`` is more than its bound without slack. A callable as
-            ``step``.
+            slack)``; without them 20, if all beliefs are standardised. The multiplier
+            is the reward given up for a unit of cost, in spreads where beliefs are
+            standardised, else in the user's units. If the cap is too low a price for
+            the limit, the policy does not keep the limit.
+        slack: added to every estimate in the dual step. With ``0 < slack <= slater /
+            2`` the cumulative violation is bounded, and it is zero from the ``T`` on
+            at which ``slack T`` exceeds the bound without slack. May be a callable,
+            as ``step``.
         clip: ``(B, G)``, bounds of reward and costs.
         horizon: ``T``; asking beyond it is an error.
         slater: ``delta``: some action (or distribution) has every cost ``<= -delta``.
-        anytime: no horizon: epochs double in length, and the multiplier is back at 0 in
-            each. Data and widths go on: a callable ``beta`` is given the round of the
-            run. The epoch of round ``t`` has ``1 << (t.bit_length() - 1)`` rounds.
-        forget: with ``anytime``, drop the data at every epoch too. Feedback of earlier
-            rounds that is told later enters the new beliefs.
-        dual: ``"projected"``, and in a set of choices with contexts ``"resolved"``,
-            unless given. ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` scored as
-            ``f_t - step Q g_t`` (no cap: ``cap`` is for the step it implies).
+        anytime: no horizon: epochs double in length, and the multiplier restarts at 0
+            in each. Data and widths go on: a callable ``beta`` is given the round of
+            the run. The epoch of round ``t`` has ``1 << (t.bit_length() - 1)`` rounds.
+        forget: with ``anytime``, drop the data at every epoch too. Feedback that is
+            told later enters the new beliefs, whatever round it is of.
+        dual: ``"projected"``, the default except for choices with contexts, where it
+            is ``"resolved"``. ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` scored as
+            ``f_t - step Q g_t`` (no cap: ``cap`` only serves to derive the step).
             ``"resolved"``: the multiplier is the price at which, under today's
-            estimates, the expected cost is the limit, corrected by what was really
-            spent; with contexts, the price of the last ``price_window`` ones. The
-            choice is a draw from ``choice.distribution``, the actions that are equally
-            good at this price. ``policy.multiplier`` is the price of the latest
-            ``ask``. Finite choices only; ``step``, ``cap``, ``slater`` and ``anytime``
-            are errors beside it.
+            estimates, the expected cost equals the limit, corrected by what was really
+            spent; with contexts, the price over the last ``price_window`` contexts.
+            The choice is a draw from ``choice.distribution``, over actions that are
+            equally good at this price. ``policy.multiplier`` is the price of the
+            latest ``ask``. Finite choices only; ``step``, ``cap``, ``slater`` and
+            ``anytime`` are errors beside it.
         dual_beta: the width of the costs' estimate in the dual step, a number,
-            ``(*trials,)`` or ``(*trials, m)``; 0: the mean; -1: the mean and one
-            deviation, pessimistic; ``"score"``: the score's own estimate, as in the
-            paper. Left out, -1.5 without ``slater``, if all beliefs are standardised,
-            whatever ``step`` and ``cap`` are; else ``"score"``. With
-            ``dual="resolved"``, of the costs' estimate in price and score alike. Left
-            out there, it is ``"score"``, and the mean in a set with contexts where
-            ``explore`` is left out too: in the first 600 requests of five streams lower
-            bounds spent 2 to 40 % above the limit, means up to 3 %. Without contexts a
-            mean may rule out for ever what looked too dear once.
-        price_window: how many of the last contexts the resolved price is solved over,
-            fewer where choices are many: at most 32 768 of them are looked at.
+            ``(*trials,)`` or ``(*trials, m)``. 0: the mean. -1: the mean plus one
+            deviation, pessimistic. ``"score"``: the score's own estimate, as in the
+            paper. Left out, it is -1.5 if there is no ``slater`` and all beliefs are
+            standardised (whatever ``step`` and ``cap`` are); else ``"score"``. With
+            ``dual="resolved"`` it is the width in both price and score. Left out
+            there, it is ``"score"``; but 0 in a set with contexts if ``explore`` is
+            left out too: in the first 600 requests of five streams lower bounds spent
+            2 to 40 % above the limit, means up to 3 %. Without contexts a mean may
+            rule out for ever what looked too expensive once.
+        price_window: how many of the last contexts the resolved price is solved over;
+            fewer where there are many choices, as it looks at 32 768 of them at most.
         common: see below.
 
     Example:
@@ -172,13 +173,13 @@ class CKB(GPPolicy):
             **common,
         )
         self.name = f"CKB-{self.explore.name}"
-        # estimates alone move the multiplier, unless a derived class overrides move
+        # the multiplier moves by estimates alone, unless a derived class overrides move
         self.hears_costs = type(self).move is not CKB.move
         if dual == "resolved":
             stepped = {"step": step, "cap": cap, "slater": slater, "anytime": anytime}
             check_resolved(self.actions, self.explore, dual_beta, **stepped)
             if dual_beta is None:
-                # optimism about all choices of a window exceeds what a round corrects
+                # a window's worth of optimism is more than one round can correct
                 mean = explore is None and isinstance(self.actions, Contextual)
                 dual_beta = 0.0 if mean else "score"
             self._dual = Resolved.of(
@@ -209,7 +210,7 @@ class CKB(GPPolicy):
         return scores.PrimalDual(self._dual.weight(phi, t, self._epoch(t)))
 
     def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
-        """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
+        """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
         return self._dual.judged(beliefs, look, best, asked, self.limits, self._ahead)
 
     # -- a price that is solved for ----------------------------------------------------
@@ -230,7 +231,7 @@ class CKB(GPPolicy):
                 return decision, state._replace(own=spending._replace(stepped=True))
         look, beliefs = self._look(state, asked), state.beliefs
         values, numbers = self._window(state._replace(own=spending), asked, look)
-        # the sum is the faster test; it may overflow where no number is infinite
+        # a finite sum is the faster test; it may also overflow, so look closer then
         if not (values.sum().isfinite() or values.isfinite().all()):
             raise CBanditError(
                 "the estimates are not finite numbers at every action; look at "
@@ -245,7 +246,7 @@ class CKB(GPPolicy):
         else:
             price = resolve(f, g, target, unit, spending.near)
         fresh = self._fresh(beliefs, asked) if beliefs.by_default else None
-        if fresh is not None and shown is None:  # these begin in the middle of the set
+        if fresh is not None and shown is None:  # new trials begin in the middle
             middle = nearest_to_middle(self.actions, asked.actions, asked.mask)
             price = pinned(price, fresh.to(f.device), middle, state.multiplier)
         index, phi, pi = drawn(price.shares, asked.streams), price.price, price.shares
@@ -268,8 +269,8 @@ class CKB(GPPolicy):
     def _allowed(self, f: Tensor, asked: Asked, numbers: Tensor | None) -> Tensor:
         """Return rewards ``(T, n, K)``, minus infinity where a choice is not allowed.
 
-        What is retired is allowed in no context, what this round bars in all but its
-        own, the last.
+        Retired choices are allowed in no context. What this round bars is barred in its
+        own context, the last one.
         """
         offered = None if asked.shown is None else self._offered(None)[1]
         if offered is not None:
@@ -286,9 +287,10 @@ class CKB(GPPolicy):
     ) -> tuple[Tensor, Tensor | None]:
         """Return estimates in the last contexts, the current one last.
 
-        They are ``(T, 1 + m, n, K)``; without contexts ``n`` is 1. With joint draws the
-        contexts before are judged by the means. The second value is the choices'
-        numbers ``(T, K)`` in the round's set, where these are others.
+        The first value is ``(T, 1 + m, n, K)``; without contexts ``n`` is 1. With joint
+        draws the earlier contexts are judged by the means. The second value is the
+        choices' numbers ``(T, K)`` in the round's set, or ``None`` if they are the
+        same.
         """
         shown, beliefs = asked.shown, state.beliefs
         if shown is None or self.explore.samples:
@@ -330,7 +332,7 @@ class CKB(GPPolicy):
         return resolved.stepped(phi, state.estimate[:, 1:])
 
     def absorb(self, state: GPState, news: News) -> GPState:
-        """Return the state with the news in its beliefs, and in what was spent."""
+        """Return the state with the news in its beliefs and in the costs spent."""
         before, state = state.own, super().absorb(state, news)
         if isinstance(self._dual, Dual) or not news.costs:
             return state

@@ -41,7 +41,7 @@ class Schedule:
         value: the number or the callable.
         shaped: turns a number into ``(T, m)``.
         checked: raises an error for a number that is not allowed.
-        root: divide the number by the root of ``length``.
+        root: whether the number is divided by the root of ``length``.
         length: the horizon; ``None``: the length of the round's epoch.
     """
 
@@ -64,7 +64,7 @@ class Schedule:
             value = self._checked(self._name, self._value(t))
             return self._shaped(self._name, value)
         fixed: Tensor = self._value
-        # a doubling epoch is as long as the number of its first round
+        # a doubling epoch has as many rounds as the number of its first round
         return fixed / math.sqrt(self._length or start) if self._root else fixed
 
 
@@ -77,8 +77,8 @@ class Dual:
         step: ``1 / V``.
         slack: added to every estimate.
         cap: ``rho``, ``(T, m)``; a queue has none.
-        beta: the width of the estimate that moves ``phi``, ``(T, m)``; ``None``: the
-            score's own estimate moves it.
+        beta: the width of the costs' estimates that move ``phi``, ``(T, m)``; ``None``:
+            the score's own estimates move it.
     """
 
     kind: str
@@ -102,23 +102,23 @@ class Dual:
         units: Units | None,
         epoch: int | str | None,
     ) -> Dual:
-        """Return the rule with step, slack, cap and width as given, or by default.
+        """Return the rule, with defaults for step, slack, cap and width not given.
 
-        Without ``slater``, and with all beliefs standardised, the defaults are the
+        Without ``slater``, if all beliefs are standardised, the defaults are the
         constants of this file; else they follow from the bounds.
 
         Args:
             kind: ``"projected"`` or ``"queue"``.
-            step: ``1 / V``; ``None``: ``rho / (G sqrt(T))``, ``T`` the rounds until the
-                multiplier starts again.
+            step: ``1 / V``; ``None``: ``rho / (G sqrt(T))``, where ``T`` is the number
+                of rounds until the multiplier restarts.
             cap: ``rho``; ``None``: ``4 B / (slater - slack)``.
             slack: what is added to every estimate.
             slater: ``delta``.
-            beta: the width of the estimate that moves the multiplier; ``"score"``: that
-                of the score.
+            beta: the width of the estimates that move the multiplier; ``"score"``: the
+                score's.
             shaped: turns a number into ``(T, m)``.
             bounds: ``(B, G)`` of each trial, ``(T, 1 + m)``.
-            units: those of the beliefs; ``None``: the user's own.
+            units: the units of the beliefs; ``None``: the user's own.
             epoch: ``T``, or ``"doubling"``; ``None``: it is unknown.
         """
         checks.one_of("dual", kind, "projected", "queue")
@@ -137,7 +137,7 @@ class Dual:
                 cap = CAP if cap is None else cap
             if (
                 kind == "projected" or cap is None
-            ):  # else a queue's step follows from cap
+            ):  # otherwise a queue derives its step from cap
                 step = STEP if step is None else step
             beta = DUAL_BETA if beta is None else beta
         slacks, room = Schedule("slack", slack, shaped, checks.nonnegative), None
@@ -149,7 +149,7 @@ class Dual:
                 )
         rho = None if cap is None else shaped("cap", checks.positive("cap", cap))
         wanted, missing = [], []
-        # the queue itself has no cap, but its step rests on one
+        # a queue has no cap, but its step is derived from one
         if cap is None and (kind == "projected" or step is None):
             wanted.append("cap= (by the theorem 4 B / slater)")
             missing += ["clip=(B, G)"] * (bounds is None)
@@ -188,7 +188,7 @@ class Dual:
         Args:
             beliefs: about reward and costs.
             look: the look that found the best action.
-            best: the best action.
+            best: the best action of the round.
             asked: the round.
             limits: the thresholds ``(T, m)`` of a round.
             ahead: the outstanding choices that count in a round.
@@ -207,7 +207,7 @@ class Dual:
         return torch.cat([estimate[:, :1].to(g), g], -1)
 
     def coefficient(self, coefficient: Tensor) -> Tensor:
-        """Return the factors of the spreads in the score, as they are."""
+        """Return the factors of the spreads in the score, unchanged."""
         return coefficient
 
     def weight(self, phi: Tensor, t: int, start: int) -> Tensor:

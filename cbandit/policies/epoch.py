@@ -2,8 +2,8 @@
 
 Noiseless constraints (``psi`` a convex penalty), ``kappa_j = 1`` at first. Epoch ``l``:
 
-1. GP-UCB for ``S`` rounds on ``F = f - sum_j kappa_j (psi(g_j) - 1)``, that is on the
-   targets ``r_s - sum_j kappa_j (psi(g_j(x_s)) - 1)``;
+1. GP-UCB for ``S`` rounds on ``F = f - sum_j kappa_j (psi(g_j) - 1)``, from the
+targets ``r_s - sum_j kappa_j (psi(g_j(x_s)) - 1)``;
 2. ``kappa_j = kappa_j psi(mean of g_j(x_s) over the epoch)``.
 
 Noisy constraints (``psi="linear"``), ``kappa_j = 0`` at first: targets
@@ -13,9 +13,9 @@ Noisy constraints (``psi="linear"``), ``kappa_j = 0`` at first: targets
 ``reuse=True`` (ours) keeps all rounds, recomputes their targets under the new ``kappa``
 and standardises them; ``reuse=False`` starts each epoch from a fresh GP, as printed.
 
-RKHS widths share ``delta`` among the horizon's ``L`` epochs: ``c = L``, and ``2 L``
-with noisy constraints, half of it being for the costs' noise. Without a horizon (ours)
-epoch ``l`` has the share ``1 / (l (l + 1))``.
+RKHS widths divide ``delta`` among the horizon's ``L`` epochs: ``c = L``, or ``2 L``
+with noisy constraints, half of it for the costs' noise. Without a horizon (ours)
+epoch ``l`` gets the share ``1 / (l (l + 1))``.
 
 Z. Shi and A. Eryilmaz, A Bayesian approach for stochastic continuum-armed bandit with
 long-term constraints, 2022, Algorithms 2 and 3.
@@ -62,13 +62,13 @@ Psi = str | tuple[Any, ...] | Callable[[Tensor], Tensor]
 
 
 class Row(NamedTuple):
-    """A round whose reward and costs have come in the trials ``where (T,)``.
+    """A round whose reward and costs have all come in the trials ``where (T,)``.
 
     Args:
         place: the round, and where its choice is.
         reward: ``(T, 1)``.
         cost: ``(T, m)``, less the thresholds.
-        where: on the host.
+        where: the trials, ``(T,)`` bool on the host.
     """
 
     place: Place
@@ -83,10 +83,10 @@ class Epoch(NamedTuple):
     Args:
         number: the epoch, counted from 0.
         kept: the multipliers ``(T, m)``; their logarithms if they move by factors.
-        sums: of this epoch's costs, ``(T, m)``.
+        sums: sums of this epoch's costs, ``(T, m)``.
         counts: how many costs are in the sums.
         waiting: feedback of rounds that have not been told in full.
-        rows: rounds told in full, by epoch; below 0 is data from before.
+        rows: rounds told in full, by epoch number; a negative number is earlier data.
     """
 
     number: int
@@ -112,12 +112,12 @@ class Epoch(NamedTuple):
         return self.sums / self.counts.clamp_min(1)
 
     def told(self, place: Place, news: News, limits: Tensor) -> tuple[Epoch, Row]:
-        """Return the state with the news, and the round with the trials it completes.
+        """Return the state with the news, and the round in the trials now complete.
 
         Args:
             place: the round, and where its choice is.
-            news: of that round.
-            limits: its thresholds, ``(T, m)``.
+            news: the feedback of that round.
+            limits: that round's thresholds, ``(T, m)``.
         """
         before = self.waiting.get(place.t) or Paired.start(self.sums)
         now = before.told(news, limits)
@@ -142,7 +142,7 @@ class Epoch(NamedTuple):
         return epoch._replace(rows={**self.rows, number: (*before, row, *after)})
 
     def all_rows(self) -> list[Row]:
-        """Return all complete rounds, in the order of the beliefs' log."""
+        """Return all complete rounds, in the order in which the beliefs log them."""
         return [row for _, rows in sorted(self.rows.items()) for row in rows]
 
 
@@ -151,12 +151,12 @@ class Penalty:
     """A penalty of costs, and how its multiplier ``kappa`` moves.
 
     Args:
-        psi: the penalty; not used where it is linear.
-        linear: whether the penalty is the cost itself and ``kappa`` moves by steps;
-            otherwise ``kappa`` moves by factors, and its logarithm is kept, which
-            does not overflow.
-        rate: the step of a linear one, ``(T, m)`` or as the user gives it.
-        still: whether ``kappa`` stays as it is.
+        psi: the penalty; not used if ``linear``.
+        linear: whether the penalty is the cost itself and ``kappa`` moves by addition;
+            otherwise ``kappa`` is multiplied, and its logarithm is kept, which does
+            not overflow.
+        rate: the step of a linear penalty, ``(T, m)`` or as the user gives it.
+        still: whether ``kappa`` never moves.
     """
 
     psi: Callable[[Tensor], Tensor]
@@ -186,11 +186,11 @@ class Penalty:
         return checks.positive("kappa", 1.0 if kappa is None else kappa)
 
     def kept(self, kappa: Tensor) -> Tensor:
-        """Return multipliers ``(T, m)`` as the state keeps them, some by logarithm."""
+        """Return multipliers ``(T, m)`` in the state's form: logarithms or not."""
         return kappa if self.linear else kappa.log()
 
     def kappa(self, kept: Tensor) -> Tensor:
-        """Return the multipliers that the state keeps; they are never infinite."""
+        """Return the multipliers ``(T, m)`` from the state's form; always finite."""
         if self.linear:
             return kept.clone()
         return kept.exp().clamp_max(torch.finfo(kept.dtype).max)
@@ -209,7 +209,7 @@ class Penalty:
         return not self.linear and bool((kept > _edge(kept)).any())
 
     def charge(self, kept: Tensor, cost: Tensor) -> Tensor:
-        """Return ``sum_j kappa_j (psi(c_j) - 1)``, ``(T, 1)``; ``c_j`` if linear."""
+        """Return ``sum_j kappa_j (psi(c_j) - 1)`` or ``sum_j kappa_j c_j (T, 1)``."""
         charge = cost if self.linear else self.psi(cost) - 1
         return (self.kappa(kept) * charge).sum(-1, keepdim=True)
 
@@ -219,11 +219,11 @@ class EpochPenalty(GPPolicy):
 
     Args:
         actions: what can be chosen.
-        reward: the belief about the penalised reward; or a list, one an epoch, the last
-            for all that follow.
+        reward: the belief about the penalised reward; or a list with one belief an
+            epoch, of which the last one serves all later epochs.
         costs: how many costs, ``m``, or their names.
         explore: :class:`~cbandit.UCB`, or :class:`~cbandit.TS` with ``inner="ts"``; of
-            width 1 unless given. A rule's ``estimates.f`` is explored so.
+            width 1 unless given. A rule as ``inner`` gets such estimates as ``f``.
         epoch: ``S``, rounds an epoch.
         psi: above 0, ``exp(c z)``: ``"exp"`` or ``("exp", c)``; ``(c z + 1)^n``:
             ``("polynomial", n)`` or ``("polynomial", n, c)``; a callable, 1 up to 0,
@@ -232,15 +232,16 @@ class EpochPenalty(GPPolicy):
         rate: the multipliers' step with ``psi="linear"``, a number, ``(*trials,)`` or
             ``(1 or *trials, m)``; 0, with any ``psi``, keeps ``kappa`` fixed (a
             baseline: no fixed one gives both sublinear rates).
-        inner: ``"ucb"``, or ``"ts"``: GP-TS in place of GP-UCB. Or a rule of your own:
-            a function of :class:`~cbandit.Estimates`, whose one mean and deviation are
-            of the penalised reward, that returns a value for each action, ``(T, n)``;
-            the greatest is played. It is called as
+        inner: ``"ucb"``, or ``"ts"``: GP-TS in place of GP-UCB. Or your own rule: a
+            function that takes :class:`~cbandit.Estimates`, whose one mean and
+            deviation belong to the penalised reward, and returns a value for each
+            action, ``(T, n)``; the greatest is played. It is called as
             :meth:`~cbandit.GPPolicy.acquire` is. The theorems hold for rules with
             sublinear regret on one fixed function.
-        reuse: keep past rounds across epochs, targets recomputed and standardised.
-            RKHS widths are then in units of the standardised targets, whose scale and
-            dependence on past multipliers the theorems do not cover: no guarantee.
+        reuse: keep past rounds across epochs, with targets recomputed and standardised.
+            RKHS widths are then in units of the standardised targets. The theorems do
+            not cover their scale, nor that they depend on past multipliers: no
+            guarantee.
         kappa: the multipliers at first; 1, or 0 with ``psi="linear"``.
         common: see below.
 
@@ -257,10 +258,10 @@ class EpochPenalty(GPPolicy):
     takes_outcomes = False
     name = "EpochPenalty"
     grows = False
-    piecemeal = False  # targets mix the reward with all costs
+    piecemeal = False  # a target needs the reward and all costs
     takes_no = dict.fromkeys(("Delayed", "Sliding"), "epochs need every round")
     no_noise = "EpochPenalty takes no noise=: its targets mix the reward with costs"
-    _warned = False  # of multipliers that outgrow the dtype
+    _warned = False  # whether it has warned that multipliers outgrow the dtype
 
     def __init__(
         self,
@@ -285,7 +286,7 @@ class EpochPenalty(GPPolicy):
             "inner", inner, "ucb", "ts", other="a function of estimates", called=True
         )
         explore = _inner(inner, explore)
-        # a derived class may define acquire itself
+        # a derived class may define acquire
         self.acquires = (
             callable(inner) or type(self).acquire is not EpochPenalty.acquire
         )
@@ -293,7 +294,7 @@ class EpochPenalty(GPPolicy):
             raise CBanditError("clip goes with inner='ucb' or 'ts', not with a rule")
         self._penalty = Penalty.of(psi, rate)
         beliefs = _listed(reward)
-        # if only reuse rescales targets, scores are in the user's units
+        # only reuse rescales targets; otherwise scores are in the user's units
         self._in_spreads = all(belief.standardize for belief in beliefs)
         if self.reuse:
             beliefs = [_standardised(belief) for belief in beliefs]
@@ -302,7 +303,7 @@ class EpochPenalty(GPPolicy):
         for k, belief in enumerate(beliefs):
             belief.suit(f"reward[{k}]", self.actions.domain, self.batch_shape)
             beliefs[k] = self.senses.belief(0, belief)
-        # one belief an epoch; the last serves all that follow
+        # one belief an epoch; the last one serves all later epochs
         self._by_epoch = beliefs
         self._cost_noises = self._noises_of_costs()
         rates = self._number("rate", self._penalty.rate)
@@ -313,7 +314,7 @@ class EpochPenalty(GPPolicy):
         self.begin(self._now.state._replace(own=first_epoch))
 
     def _epoch_of(self, t: int) -> int:
-        """Return the number of round ``t``'s epoch, negative before the first."""
+        """Return the number of round ``t``'s epoch; negative during the design."""
         return (t - 1 - self.design) // self.epoch
 
     def score(self, t: int, multiplier: Tensor) -> scores.Reward:
@@ -349,7 +350,7 @@ class EpochPenalty(GPPolicy):
         return int(2 * share if self._penalty.linear else share)
 
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
-        """Return what this round's spread is multiplied by.
+        """Return the factor of this round's spread, ``(T, F)``.
 
         With noisy constraints targets are noisier than the reward, and RKHS widths grow
         with the multipliers: ``R`` becomes ``sqrt(R^2 + sum_j kappa_j^2 R_j^2)``.
@@ -367,7 +368,7 @@ class EpochPenalty(GPPolicy):
         return self.explore.coefficient(width, asked.streams)
 
     def _noises_of_costs(self) -> Tensor | None:
-        """Return the costs' noise constants ``(T, m)``, if the widths state them."""
+        """Return the noise constants ``(T, m)`` that the widths state for the costs."""
         widths = self.explore.widths
         if not isinstance(widths.cost_beta, RKHS):
             return None
@@ -392,7 +393,7 @@ class EpochPenalty(GPPolicy):
             )
         epoch = epoch.next(number, kept, self.reuse)
         state = state._replace(own=epoch)
-        # first what may fail: a rebuilt engine is equal only up to rounding
+        # first what may fail, as a rebuilt engine agrees only up to rounding
         self.limits(asked.t), self._coefficient(state, asked)
         beliefs, rows = state.beliefs, epoch.all_rows()
         if number < len(self._by_epoch):
@@ -407,7 +408,7 @@ class EpochPenalty(GPPolicy):
         return state._replace(beliefs=beliefs)
 
     def _target(self, epoch: Epoch, row: Row, dtype: torch.dtype) -> Tensor:
-        """Return the target of a round, its reward less the penalty, ``(T, 1)``."""
+        """Return a round's target: its reward less the penalty, ``(T, 1)``."""
         charge = self._penalty.charge(epoch.kept, row.cost)
         # squares of targets, and their sums, must stay finite too
         largest = min(torch.finfo(dtype).max ** 0.5, 1e75)
@@ -424,14 +425,14 @@ class EpochPenalty(GPPolicy):
         place, t = self._place(news.choice), news.choice.t
         epoch, row = state.own.told(place, news, self.limits(t))
         state, number = state._replace(own=epoch), self._epoch_of(t)
-        # without reuse, data of an epoch that has ended is dropped
+        # without reuse, data of a past epoch is dropped
         dropped = not self.reuse and number < epoch.number and epoch.number > 0
         if dropped or not bool(row.where.any()):
             return state
         return self._learnt(state, number, row)
 
     def _learnt(self, state: GPState, number: int, row: Row) -> GPState:
-        """Return the state with one more round of an epoch, or of none before it."""
+        """Return the state with one more round of epoch ``number``."""
         epoch = state.own.added(number, row)
         beliefs = self._absorbed(state.beliefs, epoch, row)
         return state._replace(beliefs=beliefs, own=epoch)
@@ -461,7 +462,7 @@ class EpochPenalty(GPPolicy):
     ) -> Recommendation:
         """Return what to deploy: the action of greatest reward less penalties.
 
-        It is nowhere called feasible, as there is no belief about the costs.
+        It is never called feasible, as there is no belief about the costs.
         """
         return replace(super().recommend(confidence, context), penalised=True)
 
@@ -479,7 +480,7 @@ def _inner(inner: object, explore: Explore | None) -> Explore:
 
 
 def _listed(reward: object) -> list[GP]:
-    """Return the belief of each epoch; the last one serves all that follow."""
+    """Return one belief an epoch; the last one serves all later epochs."""
     beliefs = [reward] if isinstance(reward, GP) else reward
     if (
         not isinstance(beliefs, list | tuple)
@@ -508,7 +509,7 @@ def _edge(kept: Tensor) -> float:
 
 
 def _form(psi: Psi) -> Callable[[Tensor], Tensor]:
-    """Return the penalty function that ``psi`` names; a callable gets checks."""
+    """Return the penalty function that ``psi`` names; wrap a callable in checks."""
     if isinstance(psi, str) and psi in ("exp", "linear"):
         return exponential
     name, *numbers = psi if isinstance(psi, tuple) and psi else (None,)

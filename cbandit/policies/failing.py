@@ -1,17 +1,18 @@
 """Learn from failures: a belief about the probability that an action fails.
 
-It is made at the first failure, from all that was measured and all that has failed. It
-is binary: ``P(fails) = Phi(f)``, with a Gaussian process of variance 1 and the set's
-default kernel for ``f``, whose mean says that 5 % of all actions fail; lengthscales are
-learned (where contexts are wide, ``f`` is linear). One failure at an action that was
-never measured leaves it at 0.24, two at 0.41, three at 0.52.
+The belief is made at the first failure, from all that was measured and all that failed
+by then. It is binary: ``P(fails) = Phi(f)``, where ``f`` is a Gaussian process of
+variance 1 with the set's default kernel, and its mean says that 5 % of all actions
+fail. Lengthscales are learned (where contexts are wide, ``f`` is linear). One failure
+at an action that was never measured raises its probability to 0.24, two to 0.41, three
+to 0.52.
 
-An action that fails loses the round, and next to a region that fails the belief is
-slow to pass one half: whoever asks up to there loses about every second round. So the
-bar lies half-way between one half and the least probability at any action tried so
-far, mostly a little above one quarter: one failure may be luck, two are not. Where half
-of all tries fail everywhere, the bar is one half. Where nothing is below the bar, what
-is below one half is left, and else the actions that fail least likely.
+An action that fails loses the round. Next to a region that fails the belief is slow to
+pass one half: a policy that asks up to there loses about every second round. So the bar
+lies half-way between one half and the least probability at any action tried so far,
+mostly a little above one quarter: one failure may be luck, two are not. Where half of
+all tries fail everywhere, the bar is one half. If nothing is below the bar, the actions
+below one half are left, and failing those, the ones least likely to fail.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from cbandit.policies.choices import News, Place
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.observations import Part
 
-USUAL = 0.05  # of all actions, the share that fails before anything is known
-TRIED = 256  # the latest tries, among which the action least likely to fail is sought
+USUAL = 0.05  # the share of all actions that fails, before any data
+TRIED = 256  # how many of the latest tries the least probability is taken over
 
 
 class Result(NamedTuple):
-    """The outcome of a round: failed, or measured.
+    """The outcome of a round: whether the action failed or was measured.
 
     Args:
-        place: its actions.
+        place: the round's actions.
         failed: the trials in which the action failed, ``(T,)`` bool on the host.
-        measured: those in which it was measured, likewise.
+        measured: the trials in which it was measured, likewise.
     """
 
     place: Place
@@ -52,15 +53,15 @@ class Failing(NamedTuple):
     """A belief about failures, and the results that it has not absorbed yet.
 
     Args:
-        beliefs: about the latent function; ``None``: they are still to be made.
-        fresh: the results that are not in them.
+        beliefs: about the latent function; ``None``: not made yet.
+        fresh: the results that are not in the beliefs.
     """
 
     beliefs: Any
     fresh: tuple[Result, ...] = ()
 
     def absorbed(self) -> Failing:
-        """Return the same with all results in the beliefs."""
+        """Return this with all results absorbed into the beliefs."""
         beliefs = self.beliefs
         for result in sorted(self.fresh, key=lambda each: each.place.t):
             either, place = result.failed | result.measured, result.place
@@ -70,7 +71,7 @@ class Failing(NamedTuple):
         return Failing(beliefs.refit(due_only=True))
 
     def left(self, on: Actions, mask: Tensor | None) -> Tensor:
-        """Return the actions of a set that likely work, ``(T, N)`` bool.
+        """Return the actions of a set that likely do not fail, ``(T, N)`` bool.
 
         ``mask (1 or T, N)`` says which may be chosen.
         """
@@ -91,10 +92,10 @@ class Failing(NamedTuple):
     def above(
         self, whole: Callable[[Tensor], Tensor] | None
     ) -> Callable[[Tensor], Tensor]:
-        """Return a function of points of a box that is above 0 where they likely fail.
+        """Return a function that is above 0 at points of a box that likely fail.
 
-        It takes ``(T, n, c)`` and returns ``(T, 1, n)``; ``whole`` adds the context,
-        where there is one.
+        It takes points ``(T, n, c)`` and returns ``(T, 1, n)``; ``whole`` adds the
+        context to points, where there is one.
         """
         solve, bar = self.beliefs.solver(), self._bar().unsqueeze(1)
 
@@ -105,7 +106,7 @@ class Failing(NamedTuple):
         return excess
 
     def _bar(self) -> Tensor:
-        """Return the height above which actions are left out, ``(T, 1)``."""
+        """Return the latent value above which actions are left out, ``(T, 1)``."""
         tried = _height(*self.beliefs.anywhere(self.beliefs.incumbents(TRIED)))
         least = torch.special.ndtr(tried.amin(-1, keepdim=True))
         bar: Tensor = torch.special.ndtri(0.5 * (least + 0.5)).clamp_max(0.0)
@@ -120,9 +121,9 @@ def _height(mean: Tensor, std: Tensor) -> Tensor:
 def noted(
     failing: Failing | None, news: News, place: Place, awaits: int
 ) -> Failing | None:
-    """Return what is known of failures with these news, still to be absorbed.
+    """Return what is known of failures, with these news still to be absorbed.
 
-    A choice was measured once all ``awaits`` functions, the reward first, have come.
+    A choice is measured once all ``awaits`` functions, the reward first, have come.
     """
     if failing is None and news.failed is None:
         return None  # nothing has failed so far
@@ -140,7 +141,7 @@ def noted(
 def belief_of(actions: Actions) -> GP | None:
     """Return the belief about failures over a set; ``None``: there can be none.
 
-    Arms known by their covariance alone have no default kernel.
+    Arms that are known by their covariance alone have no default kernel.
     """
     if actions.covariance is not None:
         return None
@@ -150,6 +151,6 @@ def belief_of(actions: Actions) -> GP | None:
 
 
 def begun(gp: GP, like: Beliefs, results: Sequence[Result]) -> Failing:
-    """Return beliefs over the set of other beliefs, from all results so far."""
+    """Return a belief about failures on the set of ``like``, from all results."""
     beliefs = Beliefs([gp], like.actions, like.batch_shape, like.dtype, like.device)
     return Failing(beliefs, tuple(results)).absorbed()

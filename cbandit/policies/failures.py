@@ -13,18 +13,20 @@ from cbandit.actions import Actions, Box, Shown, Unit
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 
-RADIUS = 1e-3  # of the ball around a point of a box, in the unit cube
-APART = 1.0001  # a search keeps this much further away, for rounding
+RADIUS = 1e-3  # of the ball around a failed point of a box, in the unit cube
+APART = 1.0001  # factor on the radius in searches, for rounding
 
 
 class Failed:
-    """The failed actions of each trial. Instances are not changed but replaced.
+    """The failed actions of each trial, immutable.
 
     Args:
         actions: the policy's own set.
         device: where masks of it live.
-        numbers: the failed actions' numbers (on a star, segments'), a tuple a trial.
-        points: failed actions without a number in the set, ``(k, d)`` a trial, float64.
+        numbers: for each trial a tuple of failed actions' numbers (on a star, the
+            segments').
+        points: for each trial the failed actions ``(k, d)`` that have no number in the
+            set, float64.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class Failed:
         return {**vars(self), "_left": None}
 
     def added(self, choice: Choice, where: Tensor | None) -> Failed:
-        """Return the failures and those of a choice, in trials ``where (T,)``."""
+        """Return the failures with a choice added in trials ``where (T,)``."""
         numbers, points = list(self.numbers), list(self.points)
         x = choice.x.reshape(len(numbers), -1)
         host = x.double().cpu()
@@ -62,17 +64,17 @@ class Failed:
         return Failed(self.actions, self.device, tuple(numbers), tuple(points))
 
     def over(self, actions: Actions) -> Failed:
-        """Return the same failures in a set that has grown."""
+        """Return these failures in a set that has grown."""
         numbers = []
         for row in self.numbers:
-            if row:  # a box has none
+            if row:  # on a box no failure has a number
                 x = self.actions.at(torch.tensor(row, device=self.device))
                 row = tuple(actions.index(x).tolist())
             numbers.append(row)
         return Failed(actions, self.device, tuple(numbers), self.points)
 
     def _numbered(self, choice: Choice, x: Tensor) -> list[int | None]:
-        """Return the actions' numbers in the policy's set; ``None``: it has none."""
+        """Return the actions' numbers in the policy's set; ``None``: no number."""
         if self.actions.continuous:
             return [None] * len(x)
         if choice.actions is not None or choice.index is None:
@@ -90,7 +92,7 @@ class Failed:
     def restricted(
         self, on: Any, mask: Tensor | None, shown: Shown | None = None
     ) -> tuple[Tensor | None, Barred | None]:
-        """Return a mask of the actions left, or on a box the balls to avoid.
+        """Return a mask of the actions left; on a box, the balls to avoid.
 
         Args:
             on: the set of this round.
@@ -117,7 +119,7 @@ class Failed:
         return self._left
 
     def _elsewhere(self, on: Actions) -> Tensor:
-        """Return the same mask for a set of this round alone, by coordinates."""
+        """Return that mask for a set of this round alone, whose points are compared."""
         left = torch.ones(len(self.numbers), on.size, dtype=torch.bool)
         every = on.block(0, on.size).double().cpu()
         every = every if every.dim() == 3 else every.unsqueeze(0)
@@ -149,7 +151,10 @@ class Failed:
         return tuple(out)
 
     def holds(self, needed: Sequence[tuple[int | None, Tensor]]) -> bool:
-        """Return whether an action has failed, given its number and point by trial."""
+        """Return whether in any trial the action ``needed`` has failed.
+
+        ``needed`` has a number and a point for each trial.
+        """
         for (number, x), numbers, points in zip(
             needed, self.numbers, self.points, strict=True
         ):
@@ -195,10 +200,10 @@ class Barred:
 
 
 def lasting(actions: Any, failed: Tensor, measured: Tensor) -> Tensor:
-    """Return the failures at actions that failed more often than they succeeded.
+    """Return the failures at actions that failed more often than they were measured.
 
-    An action that is measured again and again can be measured: its failure may have
-    been a killed process, say.
+    If an action is measured again and again, its failure may have been due to a killed
+    process, say.
 
     Args:
         actions: the set.
@@ -219,9 +224,9 @@ def lasting(actions: Any, failed: Tensor, measured: Tensor) -> Tensor:
 
 
 def _near(gap: Tensor, free: Tensor, radius: float) -> Tensor:
-    """Return which differences ``(..., d)`` in the unit cube lie within a ball.
+    """Return which differences ``(..., d)`` in the unit cube are within ``radius``.
 
-    Coordinates that take values from choices must agree.
+    Coordinates that take values from a list must be equal.
     """
     near = gap[..., free].square().sum(-1) <= radius**2
     return near & (gap[..., ~free].abs() < 1e-9).all(-1)
@@ -230,14 +235,14 @@ def _near(gap: Tensor, free: Tensor, radius: float) -> Tensor:
 def remaining(
     blocks: Iterable[tuple[int, Tensor, Tensor]], left: Tensor | None
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield estimates in which actions outside ``left (1 or T, N)`` are worst."""
+    """Yield estimates in which actions outside ``left (1 or T, N)`` have the worst."""
     for start, mean, std in blocks:
         part = None if left is None else left[:, start : start + mean.shape[-1]]
         yield start, only(part, mean), std
 
 
 def only(left: Tensor | None, mean: Tensor) -> Tensor:
-    """Return means ``(T, F, n)`` that are the worst outside ``left (1 or T, n)``."""
+    """Return means ``(T, F, n)`` with the worst value outside ``left (1 or T, n)``."""
     if left is None:
         return mean
     bad = torch.full_like(mean[:1, :, :1], torch.inf)

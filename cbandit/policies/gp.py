@@ -1,7 +1,7 @@
 """Policies whose beliefs are Gaussian processes: a score and a multiplier's move.
 
-Each round the multiplier moves, the best action is played, and beliefs take in news.
-Estimates are ``mean + coefficient * spread + offset``, kept within a bound.
+Each round the multiplier moves, the best action is played, and the beliefs absorb its
+feedback. Estimates are ``mean + coefficient * spread + offset``, clipped to a bound.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ from cbandit_kernels import Look
 if TYPE_CHECKING:
     from botorch.models.model_list_gp_regression import ModelListGP
 
-LIGHT = 256 * 1024**2  # bytes; larger arrays are left out of checkpoints
+LIGHT = 256 * 1024**2  # bytes; checkpoints leave out larger arrays
 SMALL = 0.5  # noise below which the small-lam form is a heuristic
-INCUMBENTS = 16  # latest points, around which a search of a box starts too
-LIKELY = 160  # the same for recommend's search
+INCUMBENTS = 16  # latest points around which a search of a box starts too
+LIKELY = 160  # the same for the search of recommend
 START = "; without start= there is no multiplier"
 NO_NOISE = (
     "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in when it is "
@@ -121,9 +121,9 @@ class Waiting(NamedTuple):
     """Costs that have no unit yet, because no two of their outcomes differ.
 
     Args:
-        where: ``(T, m)`` bool, the costs that wait.
-        excess: how far they were above their thresholds, in the user's units,
-            ``(T, m)`` each; 0 where nothing waits.
+        where: ``(T, m)`` bool, the costs without a unit.
+        excess: for each ``tell``, how far costs were above their thresholds, in the
+            user's units, ``(T, m)``; 0 for costs that have a unit.
     """
 
     where: Tensor
@@ -135,23 +135,24 @@ class GPState(NamedTuple):
 
     Args:
         beliefs: about the reward and the costs.
-        multiplier: what the last ``ask`` used, ``(T, m)``; at first what it will use.
-        held: the feedback kept beside the beliefs.
-        estimate: of reward and costs where the last round chose, ``(T, 1 + m)``.
-        arrived: how far costs told since were above their thresholds, ``(T, m)`` each,
-            in the user's units, 0 in trials where nothing came.
-        moved: the multiplier of the next ``ask``, where it is known already.
+        multiplier: the one that the last ``ask`` used, ``(T, m)``; at first, the one it
+            will use.
+        held: feedback kept beside the beliefs.
+        estimate: of reward and costs at the last round's choice, ``(T, 1 + m)``.
+        arrived: for each ``tell`` since, how far costs were above their thresholds,
+            ``(T, m)``, in the user's units, 0 in trials where nothing came.
+        moved: the multiplier of the next ``ask``, if it is known already.
         margin: what the last ``ask`` added to the costs, ``(T, m)``, in units;
             ``None``: nothing.
-        deviation: the costs' deviations where it chose, ``(T, m)``, for the next one.
+        deviation: the costs' deviations at that choice, ``(T, m)``, for the next
+            margin.
         own: further state of a derived policy.
-        waiting: costs told before that have no unit yet.
+        waiting: costs told earlier that have no unit yet.
         readings: the range to expect of the next reading; ``None``: no bounds.
-        account: what was spent of budgets, and what is promised; ``None``: there are
-            none.
-        rounds: how many were within all limits; ``None``: no share of them is asked
-            for.
-        failing: what is known of failures; ``None``: there was none to learn from.
+        account: what is spent of budgets, and what is promised; ``None``: no budgets.
+        rounds: how many rounds were within all limits; ``None``: ``share`` was not
+            given.
+        failing: what is known of failures; ``None``: nothing has failed.
     """
 
     beliefs: Any
@@ -170,7 +171,7 @@ class GPState(NamedTuple):
     failing: Failing | None = None
 
     def measured(self) -> tuple[tuple[Tensor, ...], Waiting | None]:
-        """Return the told costs in units, and those that have no unit yet."""
+        """Return the told costs in units, and those that still have no unit."""
         arrived, waiting = self.arrived, self.waiting
         units = self.beliefs.units() if arrived or waiting else None
         if units is None or units.size.shape[1] == 1:
@@ -191,13 +192,13 @@ class Played(NamedTuple):
     """A round of a study that several processes share.
 
     Args:
-        t: its number, from 1.
+        t: the round's number, from 1.
         estimate: what the multiplier moves by, in units, ``(1, 1 + m)``.
         excess: the costs told, less their thresholds, in the user's units,
-            ``(1, m)``; ``None``: nothing yet.
+            ``(1, m)``; ``None``: nothing was told yet.
         size: the costs' units in that round, see :meth:`GPPolicy.study_units`.
-        deviation: the costs' deviations at its choice, ``(1, m)``, if a margin from the
-            limit rests on them.
+        deviation: the costs' deviations at its choice, ``(1, m)``, if the margin from
+            the limit depends on them.
     """
 
     t: int
@@ -208,7 +209,7 @@ class Played(NamedTuple):
 
 
 class AtOnce:
-    """Timing under which feedback counts when it comes, and for good.
+    """Timing under which feedback counts from when it comes, and for ever.
 
     Args:
         size: how many trials there are.
@@ -220,7 +221,7 @@ class AtOnce:
     def absorb(
         self, knowledge: Knowledge, news: News, place: Place, t: int
     ) -> Knowledge:
-        """Absorb the news; feedback of some trials only waits for the other trials."""
+        """Absorb feedback of all trials; keep back feedback of only some trials."""
         for item in (*news.rewards, *news.costs):
             if item.where is not None:
                 return absorbed_apart(knowledge, news, place, self._size)
@@ -228,7 +229,7 @@ class AtOnce:
         return beliefs.absorb(place.keys, place.x, parts, place.t), knowledge[1]
 
     def due(self, knowledge: Knowledge, t: int) -> Knowledge:
-        """Absorb the feedback that waited for other trials."""
+        """Absorb the feedback that was kept back."""
         if not knowledge[1].loose:
             return knowledge
         return absorbed_loose(knowledge, self._size)
@@ -247,30 +248,32 @@ class AtOnce:
 class GPPolicy(Policy):
     """Base class of policies whose beliefs are Gaussian processes.
 
-    It has beliefs, exploration and search. Two methods make a policy of it:
-    :meth:`score` (or :meth:`acquire`, which sees means and deviations too) says what to
-    maximise, :meth:`move` how the multiplier moves between rounds. The rest works on
-    every set and engine, in batches of trials. Tensors lead with the trials, ``T`` of
-    them, 1 where there is no trials axis. They are float64, but for ``f`` and ``g`` of
-    a float32 set. Keep each argument of your own under its name (``self.step``): a run
-    is resumed only by a policy in which these are the same.
+    It has beliefs, exploration and search. Two methods make it a policy:
+    :meth:`score` (or :meth:`acquire`, which also sees means and deviations) says what
+    to maximise, and :meth:`move` how the multiplier moves between rounds. The rest
+    works on every set and engine, in batches of trials. Tensors have the trials as
+    their first axis, ``T`` of them, 1 where there is no trials axis. They are float64,
+    except ``f`` and ``g`` of a float32 set. Store each argument of your class under its
+    name (``self.step``): a run is resumed only by a policy in which these are equal.
 
     Args:
         actions: what can be chosen.
         reward: the belief about the reward.
-        costs: the belief about the cost, or one a cost, also by name; ``[gp] * m`` for
-            ``m`` alike. A number, or names: costs without a belief. ``None``: none.
+        costs: the belief about the cost, or one belief a cost, in a list or by name;
+            ``[gp] * m`` for ``m`` alike. A number, or names, for costs without a
+            belief. ``None``: no costs.
         explore: how estimates come from beliefs: :class:`~cbandit.UCB` (``cb.UCB(1.0)``
             unless given), :class:`~cbandit.TS` or :class:`~cbandit.Rand`. A class may
-            set ``usual``, and ``cautious`` for where all beliefs are
-            :meth:`cbandit.GP.default`'s; draws are :meth:`cbandit.TS.cautious` there.
-        start: the first multiplier, a number, ``(*trials,)`` or ``(1 or *trials, m)``;
-            ``None``: 0 in a class with a :meth:`move` of its own. In others there is no
+            set another default as ``usual``, and as ``cautious`` one for when all
+            beliefs are :meth:`cbandit.GP.default`'s; ``cb.TS()`` then becomes
+            :meth:`cbandit.TS.cautious`.
+        start: the first multiplier, a number, ``(*trials,)`` or ``(1 or *trials, m)``.
+            ``None``: 0 if the class defines :meth:`move`; otherwise there is no
             multiplier, and the score must do without.
-        restart: how many rounds an epoch has, or ``"doubling"``: the multiplier is back
-            at ``start`` in the first round of each. ``None``: one epoch.
-        forget: whether the beliefs drop their data then too. Feedback of earlier rounds
-            that is told later enters the new beliefs.
+        restart: how many rounds an epoch has, or ``"doubling"``: the multiplier is
+            ``start`` again in the first round of each. ``None``: one epoch.
+        forget: whether the beliefs drop their data then too. Feedback that is told
+            later enters the new beliefs, whatever round it is of.
         observed_costs: whether each round's costs are seen in full before choosing, by
             ``ask(observed_costs=...)``.
         common: see below.
@@ -299,13 +302,13 @@ class GPPolicy(Policy):
     """
 
     explores: tuple[type, ...] = (UCB, TS, Rand)
-    usual: Explore = UCB(1.0)  # what explore=None is
-    #: what it is where all beliefs are GP.default's, unless feedback is delayed; draws
-    #: that leave the costs open are then TS.cautious
+    usual: Explore = UCB(1.0)  # the default of explore
+    #: the default where all beliefs are GP.default's, unless feedback is delayed; draws
+    #: without a setting for costs become TS.cautious there
     cautious: Explore | None = None
-    hallucinates = False  # what pending=None is, where that goes
-    #: "Delayed", "Sliding", "hallucinate" or "caution" (a margin, or a negative
-    #: cost_beta), where they do not go, and why
+    hallucinates = False  # whether pending="hallucinate" is the default where it works
+    #: for "Delayed", "Sliding", "hallucinate" or "caution" (a margin, or a negative
+    #: cost_beta) that a class does not support: the reason
     takes_no: Mapping[str, str] = {}
     spends = True
     continuous = True  # whether it can choose from a Box
@@ -314,8 +317,8 @@ class GPPolicy(Policy):
     piecemeal = True  # costs of one choice may come one by one
     splits = True  # whether ranks may share the set; else each keeps all of it
     _budgets: Budgets | None = None
-    hears_costs = True  # whether move looks at the costs told
-    takes_outcomes = True  # whether beliefs may be of binary or counted outcomes
+    hears_costs = True  # whether move uses the costs told
+    takes_outcomes = True  # whether outcomes may be binary or counted
     common = GP_POLICY
 
     def __init__(
@@ -366,10 +369,10 @@ class GPPolicy(Policy):
         if forget and restart is None:
             raise CBanditError("forget=True goes with restart=")
         self._widths = self._bound_widths(beliefs)
-        #: of the estimates, ``(T, F)``; ``None``: they are not clipped
+        #: bounds of the estimates, ``(T, F)``; ``None``: they are not clipped
         self._bound = None if clip is None else self._bounds(clip, len(beliefs))
         self._functions, self._drift = len(beliefs), getattr(feedback, "drift", None)
-        #: how many deviations of the last choice's are added to costs, ``(T, m)``
+        #: how many deviations at the last choice are added to costs, ``(T, m)``
         self._margin: Tensor | None = None
         if explore.margin.dim() or bool(explore.margin):
             if not self.m or len(beliefs) != 1 + self.m:
@@ -388,8 +391,8 @@ class GPPolicy(Policy):
         self._budgets = self._budgeted(len(beliefs))
         apart = self.splits and self._budgets is None
         self._ranks = distributed.current() if apart else distributed.ALONE
-        #: on a Box: how many climbs the searches made, how many failed, and how many of
-        #: these scipy's L-BFGS-B took higher
+        #: on a Box: how many climbs the searches made, how many of them failed, and how
+        #: many of these scipy's L-BFGS-B took higher
         self.climbs = Climbs()
         if start is None and type(self).move is not GPPolicy.move:
             start = 0.0
@@ -406,7 +409,8 @@ class GPPolicy(Policy):
         rounds = None if share is None else self._rounds(share)
         if failures is not None and failures is not False:
             raise CBanditError(f"failures must be None or False; got {failures!r}")
-        #: the belief about failures, should there be any; ``None``: none are learned
+        #: the belief to use about failures once there are any; ``None``: none is
+        #: learned
         self._failure_belief: GP | None = None
         if failures is None and type(self).decide is GPPolicy.decide:
             self._failure_belief = belief_of(self.actions.domain)
@@ -419,7 +423,7 @@ class GPPolicy(Policy):
         cls.acquires = cls.acquire is not GPPolicy.acquire
 
     def _outcomes_of(self, beliefs: Sequence[GP]) -> dict[int, str]:
-        """Return which functions are binary or counted, with their kinds; check it."""
+        """Return functions with binary or counted outcomes, with the kind; check it."""
         kinds = {f: each.outcome for f, each in enumerate(beliefs) if each.outcome}
         if not kinds:
             return {}
@@ -459,7 +463,7 @@ class GPPolicy(Policy):
         feedback: object,
         box: bool,
     ) -> Explore:
-        """Return how to explore, what the user does not say filled in."""
+        """Return how to explore, with defaults for what the user leaves open."""
         by_default = all(belief.unit is not None for belief in beliefs)
         if self.cautious is None or isinstance(feedback, Delayed) or not by_default:
             return self.usual if explore is None else explore
@@ -474,7 +478,7 @@ class GPPolicy(Policy):
         feedback: Delayed | Sliding | None,
         pending: str | None,
     ) -> str:
-        """Return ``pending``, or its default, and check that the arguments fit."""
+        """Return ``pending`` or its default; raise an error if arguments do not fit."""
         if not isinstance(explore, self.explores):
             kinds = " or ".join(f"cb.{each.__name__}(...)" for each in self.explores)
             raise CBanditError(f"explore must be {kinds}; got {checks.kind(explore)}")
@@ -528,7 +532,7 @@ class GPPolicy(Policy):
         return pending
 
     def _rounds(self, share: ArrayLike) -> Rounds:
-        """Return the count of rounds, of which a share is to be within limits."""
+        """Return the count of rounds, before the first, for a share within limits."""
         if not self.takes_confidence:
             raise CBanditError(
                 f"{type(self).__name__} takes no share= ({share!r}): cb.CKB, cb.RPOL, "
@@ -575,7 +579,7 @@ class GPPolicy(Policy):
         return AtOnce(self.size)
 
     def _bound_widths(self, beliefs: Sequence[GP]) -> BoundWidths:
-        """Return the widths of the trials; warn if one is a heuristic beside noise."""
+        """Return the widths for all trials; warn if one is a heuristic at its noise."""
         widths = self.explore.widths
         if isinstance(self.feedback, Sliding):
             widths = widths.for_any_noise()
@@ -623,12 +627,13 @@ class GPPolicy(Policy):
             samples=samples,
             apart=isinstance(self.feedback, Delayed) and beliefs[0].standardize,
             ranks=self._ranks,
-            # units of probabilities and rates follow their limits; others have none
+            # probabilities and rates take their unit from their limits; others have
+            # none
             limits=Policy.limits(self, 1)
             if any(gp.outcome for gp in beliefs)
             else None,
         )
-        # of a few choices in one context draws are exact
+        # a few choices in one context have exact draws
         if samples and not (domain.continuous and self.actions.finite):
             fresh.check_samples()
         return fresh
@@ -638,10 +643,10 @@ class GPPolicy(Policy):
     def score(self, t: int, multiplier: Tensor) -> scores.Formed | Score:
         """Return what to maximise in round ``t``, given the multiplier ``(T, m)``.
 
-        It is one of :mod:`cbandit.scores`, with weights ``(T, m)``, which engines
-        compute as they go; or a function of estimates ``f (T, n)`` and ``g (T, m, n)``,
-        thresholds subtracted, that returns ``(T, n)``: it sees a part of the actions at
-        a time.
+        It is either one of :mod:`cbandit.scores` with weights ``(T, m)``, which engines
+        compute as they go, or a function of estimates ``f (T, n)`` and ``g (T, m, n)``,
+        thresholds subtracted, that returns ``(T, n)``. Such a function is called for
+        some of the actions at a time.
         """
         raise NotImplementedError(
             f"{type(self).__name__} must define score() or acquire()"
@@ -651,7 +656,7 @@ class GPPolicy(Policy):
         """Return what to maximise, ``(T, n)``, given the belief itself.
 
         A policy defines this in place of :meth:`score` if its rule needs means,
-        deviations or the best value so far. It is called for a part of the actions at a
+        deviations or the best value so far. It is called for some of the actions at a
         time, so it must treat each action by itself; on a Box it must be differentiable
         in the points. Two values count as equal if they differ by less than 1e-10 of
         the greatest.
@@ -691,16 +696,16 @@ class GPPolicy(Policy):
 
         Args:
             t: the round that has ended.
-            multiplier: what it used, ``(T, m)``.
+            multiplier: the one that the round used, ``(T, m)``.
             estimate: of reward and costs at its choice, ``(T, 1 + m)``, explored and
                 clipped, thresholds subtracted.
             arrived: for each ``tell`` of costs since the round before, by how much they
                 exceed the thresholds, ``(T, m)``, not rectified, 0 where nothing was
-                told. There may be none or several between two rounds, so add what a
-                round itself contributes once, beside their sum.
+                told. There may be none or several between two rounds, so sum them,
+                and add once what the round itself contributes.
 
         Estimates and excesses are in spreads where beliefs are standardised; an excess
-        that has no unit yet comes once it has.
+        told before its cost has a unit arrives once it has one.
         """
         return multiplier
 
@@ -718,13 +723,13 @@ class GPPolicy(Policy):
         return decision if doubtful is None else decision.doubted(doubtful), state
 
     def _sure(self, rounds: Rounds, asked: Asked) -> Asked:
-        """Return a round with the confidence that the share of rounds asks for."""
+        """Return a round that asks for the confidence that ``share`` requires."""
         if asked.confidence is not None:
             return asked
         return asked._replace(confidence=rounds.least)
 
     def _asking(self, rounds: Rounds, beliefs: Beliefs, asked: Asked) -> Rounds:
-        """Return the rounds so far with the confidence to ask for in this one."""
+        """Return the count of rounds, with the confidence to ask for in this one."""
         waiting, first = [], -math.inf
         for entry in asked.waiting:
             x, limits = self._place(entry.choice).x, self.limits(entry.choice.t)
@@ -734,10 +739,10 @@ class GPPolicy(Policy):
         return rounds.asking(beliefs, waiting, first)
 
     def _trusted(self, beliefs: Beliefs, asked: Asked) -> tuple[Asked, Tensor | None]:
-        """Leave a round what keeps its limits with the confidence asked for, if any.
+        """Mask out what does not keep its limits with the confidence asked for, if any.
 
-        The second result is the trials where nothing does. On a box the search sees to
-        it.
+        The second result is the trials where no action does. On a box the search
+        handles the confidence itself.
         """
         if asked.confidence is None or asked.actions.continuous:
             return asked, None
@@ -745,12 +750,12 @@ class GPPolicy(Policy):
         return trusted(beliefs, asked, asked.confidence, limits, self._ranks)
 
     def _picked(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
-        """Return what an opened round plays, and the state after it."""
+        """Return a round's decision, and the state after it; multipliers have moved."""
         beside = self._beside(asked) if self.sees_costs else None
         look = self._look(state, asked)
         best, infeasible = self._search(state.beliefs, look, asked, beside)
         judged = self._judged(state.beliefs, look, best, asked)
-        estimate = judged.to(torch.float64, copy=True)  # a view would keep them all
+        estimate = judged.to(torch.float64, copy=True)  # a view keeps all of it
         same = judged is best.estimate
         entered = estimate if same else best.estimate.to(torch.float64, copy=True)
         decision = Decision(
@@ -782,8 +787,8 @@ class GPPolicy(Policy):
     ) -> tuple[Decision, GPState]:
         """Return a choice that fits what is left of the budgets.
 
-        Trials in which nothing fits play nothing. What is best of all mostly fits; only
-        where it does not, the set is looked at for what does.
+        Trials in which nothing fits play nothing. The best of all actions mostly fits;
+        only where it does not, those that fit are found.
         """
         account, start = state.account or budgets.opened(), asked.streams.position()
         left, pace = budgets.left(account), budgets.pace(account, asked.t)
@@ -814,7 +819,7 @@ class GPPolicy(Policy):
         decision, after, bound = picked(asked)
         idle = (bound > left).any(-1)
         if bool(idle.any()):
-            asked.streams.go(start)  # the same draws
+            asked.streams.go(start)  # repeat the same draws
             if asked.actions.continuous:
                 narrowed = asked._replace(over=over)
             else:
@@ -832,7 +837,7 @@ class GPPolicy(Policy):
         decision.pace, decision.promised = pace, bound
         if bool(idle.any()):
             decision.idle = idle
-            if after.estimate is not None:  # nothing is played that moves a multiplier
+            if after.estimate is not None:  # an idle trial moves no multiplier
                 after = after._replace(estimate=after.estimate * plays)
         return decision, after._replace(account=account)
 
@@ -845,7 +850,7 @@ class GPPolicy(Policy):
     ) -> Tensor:
         """Return the mask ``(T, N)`` of allowed actions that fit what is left.
 
-        In trials where none does it is the action of least bounds.
+        In trials where no action fits, it has the one with the least bounds.
         """
         other = None if asked.actions is self.actions.domain else asked.actions
         left = budgets.left(state.account or budgets.opened()).unsqueeze(-1)
@@ -864,7 +869,7 @@ class GPPolicy(Policy):
         asked: Asked,
         beside: Tensor | Estimate | None,
     ) -> tuple[Best, Tensor | None]:
-        """Return the action that is best under ``look``, see :meth:`Search.best`."""
+        """Return the best action under ``look``, see :meth:`Search.best`."""
         failing = None
         if asked.actions.continuous:
             failing = self._failing(asked.actions, asked.shown)
@@ -886,7 +891,7 @@ class GPPolicy(Policy):
     def _failing(self, on: Any, shown: Shown | None) -> Estimate | None:
         """Return a function that is above 0 where points of a box likely fail.
 
-        ``None``: nothing has failed, or the set has numbers.
+        ``None``: nothing has failed, or the set's actions are numbered.
         """
         failing = self._now.state.failing
         if failing is None or not on.continuous:
@@ -911,11 +916,11 @@ class GPPolicy(Policy):
         return left if mask is None else left & mask, barred
 
     def _add_failure(self, choice: Choice, where: Tensor | None) -> None:
-        if self._failure_belief is None:  # else it comes with the news
+        if self._failure_belief is None:  # otherwise failures come with the news
             super()._add_failure(choice, where)
 
     def _learned(self, state: GPState) -> GPState:
-        """Return the state with all results in its belief about failures, if any."""
+        """Return the state with all results absorbed into the belief about failures."""
         failing, belief = state.failing, self._failure_belief
         if failing is None or belief is None or not failing.fresh:
             return state
@@ -926,7 +931,7 @@ class GPPolicy(Policy):
         return state._replace(failing=failing)
 
     def _results(self, beliefs: Beliefs) -> list[Result]:
-        """Return what came of all rounds, and of data from before."""
+        """Return the outcomes of all rounds, and of earlier data."""
         results, domain = [], self.actions.domain
         for keys, x, wanted in beliefs.before():
             measured = torch.tensor(list(wanted))
@@ -944,8 +949,8 @@ class GPPolicy(Policy):
     def _fresh(self, beliefs: Beliefs, asked: Asked) -> Tensor | None:
         """Return the trials ``(T,)`` that begin in the middle; ``None``: none does.
 
-        These trials have no data and no outstanding choice. Under a default belief all
-        actions are alike then, and the first one is often a corner.
+        These trials have no data and no outstanding choice. All actions are then alike
+        under a default belief, and the first action is often a corner.
         """
         fresh: Tensor = ~beliefs.has_data().any(-1)
         for entry in asked.waiting:
@@ -953,7 +958,7 @@ class GPPolicy(Policy):
         return fresh if bool(fresh.any()) else None
 
     def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
-        """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
+        """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
         return best.estimate
 
     def _opened(self, state: GPState, asked: Asked) -> GPState:
@@ -1005,7 +1010,7 @@ class GPPolicy(Policy):
         return multiplier_of(name, multiplier, before)
 
     def _epoch(self, t: int) -> int:
-        """Return the first round of the epoch that round ``t`` is in."""
+        """Return the first round of round ``t``'s epoch."""
         if self.restart is None:
             return 1
         if isinstance(self.restart, str):  # epoch i is rounds 2^i .. 2^(i+1) - 1
@@ -1013,9 +1018,9 @@ class GPPolicy(Policy):
         return t - (t - 1) % self.restart
 
     def _beside(self, asked: Asked) -> Tensor | Estimate:
-        """Return the observed costs of this round less the thresholds.
+        """Return this round's observed costs less the thresholds.
 
-        They are ``(T, m, N)``, on a box a function of points ``(T, n, d)``.
+        They are ``(T, m, N)``, or on a box a function of points ``(T, n, d)``.
         """
         name, limits = "observed_costs", self.limits(asked.t)
         observed, batch, m = asked.observed_costs, self.batch_shape, self.m
@@ -1031,7 +1036,7 @@ class GPPolicy(Policy):
                 return values.reshape(len(x), m, x.shape[1]) - limits.unsqueeze(-1)
 
             return at
-        # checked where it lies, mostly on the host, so that no device is waited for
+        # checked on the device it is on, mostly the host, so that none is waited for
         costs = checks.finite(name, checks.tensor(name, observed))
         g, size = devices.put(costs, limits.device), self.actions.size
         if asked.actions is not self.actions.domain:
@@ -1046,12 +1051,12 @@ class GPPolicy(Policy):
                 f"{name} must have shape (*trials, m, N) = {(*batch, m, size)}; got "
                 f"{shape}"
             )
-        if size < asked.actions.size:  # a grid of choices and contexts
+        if size < asked.actions.size:  # actions are a grid of choices and contexts
             g = g.repeat_interleave(asked.actions.size // size, -1)
         return g - limits.unsqueeze(-1)
 
     def _look(self, state: GPState, asked: Asked) -> Look:
-        """Return the look of this round: which score of which estimates it wants."""
+        """Return the look of this round: its score, and how estimates are made."""
         t, phi = asked.t, state.multiplier
         score: Any
         if self.acquires:
@@ -1079,11 +1084,11 @@ class GPPolicy(Policy):
         return look
 
     def _acquired(self, state: GPState, asked: Asked) -> Acquired:
-        """Return the round's acquisition of a policy that defines :meth:`acquire`."""
+        """Return this round's acquisition by the policy's :meth:`acquire`."""
         t, beliefs, units = asked.t, state.beliefs, state.beliefs.units()
         x, _, real = beliefs.tried(0)
         ahead = self._ahead(asked)
-        if ahead:  # as if told, and at their means: no gain is expected there twice
+        if ahead:  # count them as told at their means, so as not to gain there twice
             waits = devices.put([choice.waits[0] for choice in ahead], real.device)
             places = torch.stack([choice.x.double() for choice in ahead], 1)
             x, real = torch.cat([x, places], 1), torch.cat([real, waits.mT], 1)
@@ -1103,7 +1108,7 @@ class GPPolicy(Policy):
     def _offset(self, t: int, units: Units | None) -> Tensor | None:
         """Return the offset of the estimates in round ``t``, ``(T, F)``, in units.
 
-        It is minus the thresholds, plus the widening for a drift.
+        The offset is minus the thresholds, plus the allowance for a drift.
         """
         if units is None and self._steady:
             return self._always
@@ -1125,11 +1130,11 @@ class GPPolicy(Policy):
         return self.explore.coefficient(width, asked.streams)
 
     def _chances(self, state: GPState) -> int:
-        """Return ``c`` of the RKHS widths: how many bounds must hold at once."""
+        """Return ``c`` of the RKHS widths: how many bounds must hold together."""
         return self._timing.chances(state.beliefs.functions)
 
     def _ahead(self, asked: Asked) -> list[Ahead]:
-        """Return the outstanding choices that count in this round."""
+        """Return the outstanding choices that this round takes into account."""
         ahead: list[Ahead] = []
         if self.pending == "ignore":
             return ahead
@@ -1187,7 +1192,7 @@ class GPPolicy(Policy):
             after = noted(state.failing, news, place, self._ledger.awaits)
             state = state._replace(failing=after)
         if self.sees_costs:
-            news = news._replace(costs=())  # they are known already
+            news = news._replace(costs=())  # observed before the choice
         if not (news.rewards or news.costs):
             return state
         arrived, readings = state.arrived, None
@@ -1241,23 +1246,24 @@ class GPPolicy(Policy):
         params: Any = None,
         exposure: Any = None,
     ) -> None:
-        """Learn from ``n`` rows of earlier data; multipliers and history stay.
+        """Learn from ``n`` rows of earlier data; multipliers and history do not change.
 
         Args:
             index: the actions' numbers, ``(n,)`` or ``(*trials, n)``.
             x: or the actions themselves, ``(n, d)`` or ``(*trials, n, d)``.
-            params: or these by name, ``n`` dicts, or with trials lists of them.
+            params: or the actions by name, ``n`` dicts, or with trials lists of dicts.
             reward: ``(n,)`` or ``(*trials, n)``.
-            cost: ``(n, m)`` or ``(*trials, n, m)``; ``(n,)``, ``(*trials, n)`` if m =
-                1. Where a belief has ``outcome=``, see :meth:`tell`, pairs are of two
-                such arrays.
-            exposure: of counts, a number, ``(n,)`` or ``(*trials, n)``.
+            cost: ``(n, m)`` or ``(*trials, n, m)``; if m = 1 also ``(n,)`` or
+                ``(*trials, n)``. Where a belief has ``outcome=``, a pair (see
+                :meth:`tell`) is of two such arrays.
+            exposure: what counts were taken over, a number, ``(n,)`` or
+                ``(*trials, n)``.
         """
         data = self._data(index, x, reward, cost, params, exposure)
         self._change(self._observed(self._settled().state, data))
 
     def _observed(self, state: GPState, data: Data) -> GPState:
-        """Return the state with data from before in its beliefs."""
+        """Return the state with earlier data in its beliefs."""
         if state.readings is not None:
             rough = isinstance(self.feedback, Delayed)
             low, high = state.beliefs.bounds(data.places, None, rough)
@@ -1269,7 +1275,7 @@ class GPPolicy(Policy):
                 Result(Place([*keys], x, 0), ~measured, measured) for keys, x, _ in rows
             )
             failing = failing._replace(fresh=tuple(results)).absorbed()
-        # units have changed, and the next multiplier may rest on them
+        # units have changed, and the next multiplier may depend on them
         beliefs = state.beliefs.observe(rows)
         return state._replace(beliefs=beliefs, failing=failing, moved=None)
 
@@ -1279,12 +1285,12 @@ class GPPolicy(Policy):
     def add(self, name: str, value: Any) -> None:
         """Add a value to a category of the set; it may be chosen from now on.
 
-        It gets the last position. Nothing is known of it but what the prior says, given
-        all that was told of other values. A value that was retired comes back, with
-        what was told of it. A value of a context may be shown from now on.
+        The value gets the last position. All that is known of it is the prior, given
+        what was told of other values. A value that was retired comes back with what was
+        told of it. A value of a context may be shown from now on.
 
         Args:
-            name: of the parameter or the context.
+            name: the name of the parameter or the context.
             value: a string, a number, a boolean or ``None``.
 
         Example:
@@ -1329,13 +1335,13 @@ class GPPolicy(Policy):
 
     @locked
     def retire(self, name: str, value: Any) -> None:
-        """Never choose a value of a category again, unless it is added again.
+        """Stop choosing a value of a category, until it is added again.
 
-        What was told of it still counts, and its choices that wait for feedback can be
+        What was told of the value still counts, and outstanding choices of it can be
         told.
 
         Args:
-            name: of the parameter.
+            name: the name of the parameter.
             value: one of its values.
         """
         category = self._category("retire", name)
@@ -1350,7 +1356,7 @@ class GPPolicy(Policy):
         self._retire(retired)
 
     def _retire(self, retired: Retired) -> None:
-        """Replace the values that are not chosen any more."""
+        """Set which values are never chosen."""
         menu, device = self.actions.menu, self.device
         self._offer = offered(menu, retired, self.batch_shape, device)
         self._retired = retired
@@ -1383,15 +1389,15 @@ class GPPolicy(Policy):
         """The multiplier in the user's units, ``(*trials, m)``.
 
         It is the reward that a unit of cost is worth: the multiplier times the reward's
-        unit over the cost's. Divide a queue's price by ``V``, as in the score. It is
-        NaN where a standardised belief has no unit yet.
+        unit, divided by the cost's. For a queue, divide it by ``V`` as the score does.
+        It is NaN where a standardised belief has no unit yet.
         """
         return self._priced(self.multiplier.reshape(self.size, -1))
 
     def _priced(self, multiplier: Tensor) -> Tensor:
         """Return multipliers ``(T, m)`` as reward for a unit of cost, ``(*trials, m)``.
 
-        They are NaN where a unit is missing and the multiplier is not 0.
+        They are NaN where a belief has no unit and the multiplier is not 0.
         """
         units, m = self._now.state.beliefs.units(), multiplier.shape[-1]
         if units is not None and m:
@@ -1411,8 +1417,8 @@ class GPPolicy(Policy):
         """The state of each :class:`~cbandit.Budget`, by the name of its cost.
 
         ``policy.budget["usd"].left`` is ``(*trials,)``, as are ``total``, ``spent``,
-        ``promised`` (to choices that are outstanding) and ``pace``, the limit of the
-        next round; ``rounds`` are those left. It is empty without budgets.
+        ``promised`` (to outstanding choices) and ``pace``, the limit of the next round;
+        ``rounds`` is the number left. It is empty without budgets.
         """
         if self._budgets is None:
             return {}
@@ -1427,7 +1433,7 @@ class GPPolicy(Policy):
     @property
     @locked
     def engine(self) -> str:
-        """The engines that keep the posterior, and why these, in words."""
+        """The engines that keep the posterior, and the reason for each, in words."""
         return str(self._beliefs.describe())
 
     def _engines(self) -> list[str]:
@@ -1439,10 +1445,10 @@ class GPPolicy(Policy):
     ) -> Posterior:
         """Return means and standard deviations over the set, in the user's units.
 
-        Before data it is the prior; that of a standardised belief, 0 +- 1, has no unit
-        yet. At points ``x``, ``(n, d)`` or ``(*trials, n, d)``, or at ``params``,
-        points by name (a dict is one point), it comes from a dense solve; a Box needs
-        one of these. With ``context`` it is of all choices in that context, see
+        Before data it is the prior; the prior of a standardised belief, 0 +- 1, has no
+        unit yet. Give points ``x``, ``(n, d)`` or ``(*trials, n, d)``, or points by
+        name as ``params`` (a dict is one point) for a dense solve at these points; a
+        Box needs one of them. Give ``context`` for all choices in that context, see
         :meth:`ask`.
         """
         beliefs = self._settled().state.beliefs
@@ -1473,9 +1479,9 @@ class GPPolicy(Policy):
 
         On a set with contexts it is the best choice in ``context``, see :meth:`ask`.
 
-        If the policy has no beliefs about its costs, or no data of one, it is the
-        action of greatest expected reward, and nowhere called feasible. It is an error
-        to call it before any trial was told a reward, as the prior holds all actions
+        If the policy has no beliefs about its costs, or no data of a cost, it is the
+        action of greatest expected reward, and never called feasible. It is an error to
+        call this before any trial was told a reward, as the prior holds all actions
         alike; later, trials without a reward have NaN.
         """
         confidence, now = checks.share("confidence", confidence), self._settled()
@@ -1517,12 +1523,12 @@ class GPPolicy(Policy):
             blocks = remaining(told_blocks(beliefs, limits), self._left_over())
             best = recommend(blocks, normals, confidence, self._ranks)
             x = actions.at(best.index)
-        if self._outcomes:  # room of latent functions is none that users know
+        if self._outcomes:  # users do not know the latent functions' units
             points = x if x.dim() > 1 else x.unsqueeze(0)
             mean, _ = told(units, *beliefs.anywhere(points.unsqueeze(1)))
             best = replace(best, margin=limits - mean[:, 1:, 0])
         best = best.known(known).withheld(~data[:, 0])
-        if units is not None:  # of one outcome there is no spread, and so no chance
+        if units is not None:  # one outcome has no spread, and so no chance
             once = (units.seen[:, 1:] <= 1).any(-1)
             chance = torch.where(once, torch.nan, best.probability)
             best = replace(best, probability=chance)
@@ -1532,7 +1538,7 @@ class GPPolicy(Policy):
     def _asked_again(self, asked: Asked, position: Position) -> dict[str, Any]:
         """Return the beliefs at the latest choice, and its alternatives.
 
-        The round is asked again, with the same draws; nothing was absorbed since.
+        The round is asked again with the same draws; nothing was absorbed in between.
         """
         another = type(self).decide is not GPPolicy.decide
         if another or isinstance(self._timing, Awaited):
@@ -1565,13 +1571,13 @@ class GPPolicy(Policy):
     def _rival(
         self, state: GPState, position: Position, asked: Asked, costs: bool
     ) -> Rival | None:
-        """Return the best action of a round under the same draws as before.
+        """Return the best action of a round, with the draws of the first time.
 
         Args:
-            state: the policy's.
-            position: of the streams before the round.
+            state: the policy's state.
+            position: where the streams were before the round.
             asked: the round.
-            costs: whether the costs count; if not, the reward alone does.
+            costs: whether the costs count, or the reward alone.
         """
         asked.streams.go(position)
         if costs:
@@ -1621,11 +1627,12 @@ class GPPolicy(Policy):
     def model(self) -> ModelListGP:
         """The beliefs as a BoTorch ``ModelListGP``, reward first: a snapshot.
 
-        Its data are means over repeats, with the noise of means; its predictions of
-        observations (fantasies, ``observation_noise=True``) have that of a single one.
-        Of a binary or counted function it is the model of the latent one: a probability
-        is ``Phi`` of it, a rate ``exp``; its data are the normal readings that stand
-        for outcomes, and its fantasies are of the latent function with noise 1.
+        Its data are means over repeats, with the noise of means. Its predictions of
+        observations (fantasies, ``observation_noise=True``) have the noise of a single
+        one. For a binary or counted function it models the latent function: a
+        probability is ``Phi`` of it, a rate ``exp``. The data are then the normal
+        readings that stand for outcomes, and fantasies are of the latent function with
+        noise 1.
         """
         from cbandit.posterior.botorch import model_list
 
@@ -1641,8 +1648,8 @@ class GPPolicy(Policy):
 
     # -- a study that several processes share ------------------------------------------
     #
-    # Rounds are told apart by their numbers. The multiplier is folded over the rounds
-    # played, in their order, whoever played them and whenever feedback came. Without a
+    # Rounds are identified by their numbers. The multiplier is folded over all rounds
+    # in order, whichever process played them and whenever feedback came. There is no
     # trials axis.
 
     @locked
@@ -1658,13 +1665,13 @@ class GPPolicy(Policy):
     def study_turn(self, t: int, rounds: Sequence[Played]) -> None:
         """Prepare round ``t + 1``: fold the multiplier over the rounds played.
 
-        The costs told of a round are divided by the unit of the next round that has
-        one. In the first round of an epoch the multiplier is back at its start, whoever
-        played the rounds in between.
+        The costs told of a round are divided by the unit of the first round from then
+        on that has one. In the first round of an epoch the multiplier restarts,
+        whichever process played the rounds in between.
 
         Args:
-            t: how many rounds came before, whoever played them.
-            rounds: those that a policy of this kind has played, in order.
+            t: how many rounds came before, in all processes.
+            rounds: those of them that a policy of this kind played, in order.
         """
         size, divisors = self.study_units(), []
         for played in reversed(rounds):
@@ -1677,7 +1684,7 @@ class GPPolicy(Policy):
         ):
             arrived = []
             if played.excess is not None:
-                arrived.append((played.excess / divisor).nan_to_num(0.0))  # 0: it waits
+                arrived.append((played.excess / divisor).nan_to_num(0.0))  # no unit: 0
             if self._epoch(after) > played.t:
                 phi = self._start
             else:
@@ -1693,9 +1700,9 @@ class GPPolicy(Policy):
         """Record the choices of other processes.
 
         Args:
-            waiting: the actions that others wait for, ``(n, d)``.
+            waiting: the actions that other processes wait for, ``(n, d)``.
             failed: the actions that could not be measured, ``(k, d)``.
-            measured: those that were, ``(l, d)``.
+            measured: the actions that were measured, ``(l, d)``.
         """
         for number, x in enumerate(waiting):
             choice = self._choice_before(number, x)
@@ -1715,9 +1722,9 @@ class GPPolicy(Policy):
 
     @locked
     def study_foresee(self, t: int) -> Played:
-        """Return the round ``t`` that another process is about to play.
+        """Return round ``t`` as another process is about to play it.
 
-        This policy is asked in its place, and counts the choice as outstanding.
+        This policy asks itself instead, and counts the choice as outstanding.
         """
         self.ask()
         state = self._now.state
@@ -1739,22 +1746,22 @@ class GPPolicy(Policy):
 
 @dataclass(frozen=True)
 class Search:
-    """The search of one round, over the policy's set, another set, or a box.
+    """The search of one round over the policy's set, another set, or a box.
 
     Args:
-        actions: the set that beliefs are over.
-        samples: whether estimates come from joint draws, else from deviations.
+        actions: the set of the beliefs.
+        samples: whether estimates come from joint draws, not from deviations.
         ranks: the processes that share the set.
-        climbs: on a box, how many climbs the searches made, and how many failed.
+        climbs: on a box, counts of climbs and of those that failed.
         beliefs: about the policy's own set.
-        look: which score of which estimates is wanted.
+        look: the score to maximise, and how estimates are made.
         asked: the round.
-        ahead: outstanding choices, whose variance counts as if they had been told.
+        ahead: outstanding choices, which reduce the variance as if they had been told.
         beside: costs that are known, ``(T, m, N)``, or on a box as a function of
-            ``x (T, n, d)``; ``None``: none are.
+            ``x (T, n, d)``; ``None``: no cost is known.
         fresh: the trials ``(T,)`` that begin in the middle; ``None``: none does.
-        limits: the thresholds of a round in the user's units, ``(T, m)``.
-        failing: on a box, what is above 0 where points likely fail, ``(T, 1, n)``;
+        limits: returns a round's thresholds ``(T, m)`` in the user's units.
+        failing: on a box, a function above 0 where points likely fail, ``(T, 1, n)``;
             ``None``: nothing has failed.
     """
 
@@ -1803,7 +1810,7 @@ class Search:
         start = self.asked.streams.position()
 
         def search(score: scores.Formed | Score) -> Best:
-            self.asked.streams.go(start)  # one draw, however often it is searched
+            self.asked.streams.go(start)  # every search uses the same draw
             kind, costs = getattr(score, "kind", score), scores.of_costs(score)
             close = self.beliefs.tolerance(costs)
             return self._numbered(replace(look, score=kind, tolerance=close))
@@ -1814,12 +1821,12 @@ class Search:
     def _least(self) -> Score:
         """The score that ranks actions where nothing is feasible.
 
-        For a draw it is the total violation, for bounds the largest one.
+        It is the total violation if estimates are draws, the largest one if bounds.
         """
         return scores.least_total if self.samples else scores.LeastViolating()
 
     def _begun(self, fresh: Tensor) -> Tensor:
-        """Return a mask ``(T, N)`` that leaves only the middle action to new trials."""
+        """Return a mask ``(T, N)`` in which new trials have only the middle action."""
         on, mask = self.asked.actions, self.asked.mask
         number = nearest_to_middle(self.actions, on, mask).unsqueeze(-1)
         shape, device = (len(number), on.size), number.device
@@ -1915,24 +1922,24 @@ class Search:
         return log_chance(self.beliefs.units(), *moments, limits)
 
     def _doubtful(self, best: Best, confidence: Tensor) -> Tensor:
-        """Return the trials whose best point is not sure enough to keep the limits."""
+        """Return the trials whose best point keeps the limits too improbably."""
         if best.x is None:
             raise CBanditError("the search of a box came to no point")
         return self._chance(best.x.unsqueeze(1)).squeeze(-1) < confidence.log()
 
     def _beyond(self) -> Estimate | None:
-        """Return what must not be above 0 on a box beside estimates, ``(T, b, n)``.
+        """Return a function of points that is above 0 where they are ruled out.
 
-        It is by how much points fall short of the confidence asked for, whether they
-        likely fail, and by how much they exceed what is left of budgets. ``None``: none
-        of it matters.
+        Its rows ``(T, b, n)`` are how far points fall short of the confidence asked
+        for, whether they likely fail, and by how much they exceed what is left of
+        budgets. ``None``: none of these applies.
         """
         parts, confidence = [self.failing, self.asked.over], self.asked.confidence
         if confidence is not None:
             least = confidence.log().unsqueeze(-1)
 
             def short(x: Tensor) -> Tensor:
-                # logarithms of tiny chances are huge, and all of them are too low
+                # asinh, as logarithms of tiny chances are huge
                 return (least - self._chance(x)).asinh().unsqueeze(1)
 
             parts.insert(0, short)
@@ -1948,7 +1955,7 @@ class Search:
         around = beliefs.incumbents(INCUMBENTS)
         if asked.shown is not None:
             around = asked.shown.space.split(around)[0]
-        if box is not self.actions:  # some of its rows may be retired
+        if box is not self.actions:  # some of the box's rows may be retired
             around = box.nearest(around)
         over = self._beyond()
         if over is not None:
@@ -1997,12 +2004,12 @@ class Search:
             best, infeasible = best_feasible_point(
                 box, goal, streams, around, self.climbs, barred, tolerance=close
             )
-            # searches differ in their limits; what is estimated at the best follows
+            # limits differ between searches: keep the reward, estimate the rest later
             return replace(best, estimate=best.estimate[:, :1]), infeasible
 
         infeasible = None
         if look.score == scores.Feasible.kind:
-            later = copy.deepcopy(asked.streams)  # the draws of other trials stay
+            later = copy.deepcopy(asked.streams)  # other trials keep their draws
             best, infeasible = search(scores.Reward(), True, asked.streams)
             if bool(infeasible.any()):
                 low, _ = search(self._least, False, later)
@@ -2053,7 +2060,7 @@ def stretches(
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over all actions.
 
-    The actions are those of the set ``other``, or of the policy's own set if that is
+    The actions are those of ``other``, or of the policy's own set if that is
     ``None``. With ``streams`` the spread is a joint draw, else the deviation.
     """
     if other is not None:
@@ -2066,7 +2073,7 @@ def stretches(
 def told_blocks(
     beliefs: Beliefs, limits: Tensor
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield ``(start, mean, std)`` over the set, ``(T, F, n)``, in the user's units.
+    """Yield ``(start, mean, std)``, ``(T, F, n)`` each, in the user's units.
 
     Costs with a link stay latent, as do their limits (:func:`normal_limits`).
     """
@@ -2077,15 +2084,15 @@ def told_blocks(
 def _spread(
     units: Units | None, mean: Tensor, std: Tensor, limits: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return means and deviations in the user's units, of costs with a link latent.
+    """Return means and deviations in the user's units; latent for costs with a link.
 
-    The deviation of a cost that never varied is 0: its belief has no unit yet.
+    The deviation of a cost that never varied is 0, as its belief has no unit yet.
     """
     mean, std, _ = normal(units, mean, std, limits)
     if units is None:
         return mean, std
     sure = ~units.known.unsqueeze(-1)
-    sure[:, 0] = False  # the reward's says where it was tried
+    sure[:, 0] = False  # the reward's deviation shows where it was tried
     return mean, std.masked_fill(sure, 0.0)
 
 
@@ -2099,7 +2106,7 @@ def _likely(
     shown: Shown | None,
     failing: Estimate | None,
 ) -> Tensor:
-    """Return the point of greatest mean reward among those likely feasible."""
+    """Return the box's point of greatest mean reward that is likely feasible."""
     look, units = beliefs.solver(), beliefs.units()
     bounds = normal_limits(units, limits)
 
@@ -2108,10 +2115,10 @@ def _likely(
         mean, std, _ = normal(units, *look(x), limits)
         tau = bounds.unsqueeze(-1)
         room = torch.where(tau.isinf(), 0.0, tau - mean[:, 1:]) / std[:, 1:]
-        # a chance below confidence is one cost over its limit
+        # a chance below confidence counts like one more cost above its limit
         share = torch.where(tau.isinf(), 0.0, torch.special.log_ndtr(room))
         short = math.log(confidence) - share.sum(-2, keepdim=True)
-        # logarithms of tiny chances are huge, and all of them are too low
+        # asinh, as logarithms of tiny chances are huge
         rows = [mean[:, :1], short.asinh()]
         if failing is not None:
             rows.append(failing(choices))
@@ -2120,7 +2127,7 @@ def _likely(
     incumbents = beliefs.incumbents(LIKELY)
     if shown is not None:
         incumbents = shown.space.split(incumbents)[0]
-    if box is not beliefs.actions:  # some of its rows may be retired
+    if box is not beliefs.actions:  # some of the box's rows may be retired
         incumbents = box.nearest(incumbents)
     best, _ = best_feasible_point(box, estimate, streams, incumbents, barred=barred)
     if best.x is None:

@@ -1,7 +1,7 @@
 """The history of a policy: what happened in every round, in compact form.
 
-An entry that leaves the ledger is put here. Every so often the entries that wait become
-columns of numbers, and columns of one length are joined, so that there are few of them.
+An entry that leaves the ledger is put here. Entries are collected and now and then made
+into columns of numbers; columns of equal length are joined, so that they stay few.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ OWN = ("id", "round", "trial", "state", "asked", "told", "action", "reward", "sc
 
 
 class History:
-    """The rounds that are over.
+    """The rounds whose feedback is complete.
 
     Args:
-        size: how many trials.
-        m: how many costs.
+        size: how many trials there are.
+        m: how many costs there are.
         dim: how many coordinates an action has.
         budgets: how many costs have a budget.
     """
@@ -56,13 +56,13 @@ class History:
             self._columns, self._waiting = columns, []
 
     def table(self, entries: Sequence[Entry]) -> dict[str, Tensor]:
-        """Return all rows and those of ``entries``, in the order of rounds."""
+        """Return all rounds and those of ``entries``, in the order of rounds."""
         parts = [*self._columns, self._rows([*self._waiting, *entries])]
         whole = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         order = whole["round"].argsort()
         first = torch.ones(len(order), dtype=torch.bool)
         ordered = whole["round"][order]
-        first[1:] = ordered[1:] != ordered[:-1]  # an interrupt repeats rows
+        first[1:] = ordered[1:] != ordered[:-1]  # an interrupt may repeat rows
         return {name: column[order[first]] for name, column in whole.items()}
 
     def row(self, name: str, entries: Sequence[Entry]) -> dict[str, Tensor] | None:
@@ -81,7 +81,7 @@ class History:
         return None
 
     def states(self, name: str, entries: Sequence[Entry]) -> set[str]:
-        """Return the states that a choice, by its id, has in its trials."""
+        """Return the states that a choice, given by its id, has in its trials."""
         row = self.row(name, entries)
         return set() if row is None else {STATES[i] for i in row["state"].tolist()}
 
@@ -95,10 +95,10 @@ class History:
         """Return all rounds, a row for each round and trial.
 
         Args:
-            entries: of the rounds that are not over.
-            senses: the user's words for the functions.
-            names: of the coordinates, where the policy's set has any.
-            trials: their numbers; ``None``: there is no trials axis.
+            entries: those of rounds whose feedback is not complete.
+            senses: the user's names and signs of the functions.
+            names: names of the coordinates, if the policy's set has any.
+            trials: the trials' numbers; ``None``: there is no trials axis.
         """
         try:
             import pandas as pd
@@ -146,7 +146,7 @@ class History:
         return pd.DataFrame(columns)
 
     def _rows(self, entries: Sequence[Entry]) -> dict[str, Tensor]:
-        """Return entries as columns, one row an entry, NaN where a value is unknown."""
+        """Return entries as columns, a row for each entry; NaN is a missing value."""
         n, size, m, b = len(entries), self._size, self._m, self._budgets
         choices, made = [e.choice for e in entries], [e.made for e in entries]
         nan, prefixes = torch.nan, [self._prefix(c.id) for c in choices]
@@ -247,13 +247,13 @@ def _length(columns: dict[str, Tensor]) -> int:
 def best_tried(x: Tensor, outcomes: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
     """Return the best action told, ``(d,)``, and its mean outcomes ``(1 + m,)``.
 
-    It has the largest mean reward within the limits; where no action kept them it is
-    the one that exceeded them least. They are NaN if no action was told in full.
+    It has the largest mean reward within the limits; if no action kept them, it is the
+    one that exceeded them least. Both are NaN if no action was told in full.
 
     Args:
         x: the actions of all rounds, ``(n, d)``.
         outcomes: reward and costs, ``(n, 1 + m)``, NaN where nothing was told.
-        limits: ``(m,)``.
+        limits: the thresholds, ``(m,)``.
     """
     points, group = torch.unique(x, dim=0, return_inverse=True)
     told = ~outcomes.isnan()

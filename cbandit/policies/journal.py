@@ -1,10 +1,10 @@
-"""The calls of a policy since its checkpoint, so that a save need only add the latest.
+"""The calls of a policy since its checkpoint, so that a save only adds the latest ones.
 
-Between two whole checkpoints a policy notes each call that may change it or that lets
-its engines compute: asks, tells, readers too, in their order, with their arguments and
-the time. To load it, the calls are made again. They give the same bits: a policy draws
-from its own streams, and reads the time that was noted. What was chosen is noted and
-compared, so that a machine that computes otherwise says so.
+Between two whole checkpoints a policy notes each call that may change it or that makes
+its engines compute (asks, tells, and reads too) in order, with arguments and time. A
+load repeats the calls. They give the same bits, as a policy draws from its own streams
+and reads the time that was noted. The actions chosen are noted and compared, so that a
+machine that computes differently raises an error.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from cbandit._core.names import Names
 from cbandit.choice import Choice
 from cbandit.errors import CheckpointError
 
-LONG = 200  # calls, after which a whole checkpoint is read sooner than they are made
+LONG = 200  # calls, beyond which reading a whole checkpoint is faster
 
 
 class Call(NamedTuple):
-    """A call of a policy's method, or a look at a property.
+    """A call of a policy's method, or a read of a property.
 
     Args:
-        name: the method's.
-        arguments: by place, without a choice.
-        keywords: by name, likewise.
+        name: the method's name.
+        arguments: the positional ones, without a choice.
+        keywords: the keyword arguments.
         time: when it was made, in seconds since 1970.
         choice: the id of the choice that was its first argument, if one was.
         chosen: the actions that it chose, ``(*trials, d)`` each.
@@ -49,7 +49,7 @@ class Call(NamedTuple):
         keywords: dict[str, Any],
         time: float,
     ) -> Call:
-        """Return a call as it is noted."""
+        """Return the record of a call."""
         if arguments and isinstance(arguments[0], Choice):
             return cls(name, arguments[1:], keywords, time, arguments[0].id)
         choice = keywords.get("choice")
@@ -59,7 +59,7 @@ class Call(NamedTuple):
         return cls(name, arguments, keywords, time)
 
     def chose(self, answer: object) -> Call:
-        """Return the call with what it chose, if it asked."""
+        """Return the call with the actions that it chose, if it was an ``ask``."""
         answers = answer if isinstance(answer, list) else [answer]
         chosen = tuple(each.x for each in answers if isinstance(each, Choice))
         return self._replace(chosen=chosen if self.name == "ask" else ())
@@ -81,13 +81,13 @@ class Journal:
 
     def __init__(self, path: str, actions: bool = True) -> None:
         self.path, self.actions, self._count = path, actions, 0
-        #: whether every call since the checkpoint is here, or in the file
+        #: whether it holds, with the file, every call since the checkpoint
         self.whole = True
-        #: one a call
+        #: the encoded calls
         self.bodies: list[bytes] = []
 
     def note(self, call: Call) -> None:
-        """Add a call; if that is not possible, no more are noted."""
+        """Add a call; if it cannot be encoded, stop noting."""
         self._count += 1
         if not self.whole or self._count > LONG:
             self.stop()
@@ -102,13 +102,13 @@ class Journal:
         self.bodies.append(body)
 
     def stop(self) -> None:
-        """Note no more: the next save has to write all."""
+        """Stop noting: the next save has to write the whole checkpoint."""
         self.whole = False
         self.bodies.clear()
 
 
 def calls_in(bodies: Sequence[bytes], trust: Mapping[str, Any]) -> list[Call]:
-    """Return the calls that were noted."""
+    """Return the calls encoded in a journal."""
     calls = []
     for body in bodies:
         try:

@@ -1,8 +1,8 @@
-"""The keywords of policies: their types, and the help of those that all share.
+"""The keywords that policies share: their types and their help.
 
-A policy names its own keywords and hands these on, ``**common: Unpack[GPKeywords]``,
-so that editors and type checkers know them. A class that lists one of them itself
-takes the smaller group.
+A policy names its own keywords and takes the shared ones as ``**common:
+Unpack[GPKeywords]``, so that editors and type checkers know them. A class that lists a
+shared one itself uses a smaller group.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class PolicyKeywords(Keywords, total=False):
 
 
 class BeliefKeywords(Keywords, total=False):
-    """Those of policies on Gaussian processes, without ``horizon`` and ``clip``."""
+    """The keywords of GP policies, without ``horizon`` and ``clip``."""
 
     engine: str
     feedback: Delayed | Sliding | None
@@ -108,6 +108,6 @@ class BeliefKeywords(Keywords, total=False):
 
 
 class GPKeywords(BeliefKeywords, PolicyKeywords, total=False):
-    """Those of policies on Gaussian processes."""
+    """The keywords of GP policies."""
 
     clip: ArrayLike | None

@@ -2,10 +2,11 @@
 
 When feedback counts is a policy's timing, one of three: at once (in
 :mod:`cbandit.policies.gp`), from the choice on (:mod:`cbandit.policies.censored`), or
-for a window of rounds (:mod:`cbandit.policies.sliding`). Each turns news into beliefs
-by functions of values: ``absorb`` when feedback comes, ``due`` before the next round;
-``width`` and ``chances`` say how wide bounds are. Feedback of some trials only waits
-here for the rest of the news, and is then packed into as few observations as will do.
+for a window of rounds (:mod:`cbandit.policies.sliding`). A timing has ``absorb``,
+called when feedback comes, ``due``, called before the next round, and ``width`` and
+``chances``, which say how wide bounds are. Feedback of some trials only is kept here
+until the other trials have theirs, and is then packed into as few observations as
+possible.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ class Arrivals(NamedTuple):
     """Feedback that a policy keeps beside its beliefs.
 
     Args:
-        late: ``(T,)``, how many values came too late to count.
-        loose: feedback of some trials only, which waits for the rest of the news.
-        recent: the points ``(T, d)`` of the last rounds, where they still count.
+        late: how many values came too late to count, ``(T,)``.
+        loose: feedback of some trials only, kept until the other trials have theirs.
+        recent: the points ``(T, d)`` of the last rounds, where they still matter.
     """
 
     late: Tensor
@@ -42,7 +43,7 @@ Knowledge = tuple[Any, Arrivals]
 def absorbed_apart(
     knowledge: Knowledge, news: News, place: Place, size: int
 ) -> Knowledge:
-    """Absorb news that all trials heard; news of some trials only waits."""
+    """Absorb news that all trials have; keep news of some trials only."""
     (beliefs, held), (parts, whole) = knowledge, parts_of(news, size)
     if whole:
         return beliefs.absorb(place.keys, place.x, parts, place.t), held
@@ -51,7 +52,7 @@ def absorbed_apart(
 
 
 def parts_of(news: News, size: int) -> tuple[list[Part], bool]:
-    """Return the news in the form beliefs absorb, and whether all trials heard it."""
+    """Return the news in the form beliefs absorb, and whether all trials have it."""
     if len(news.rewards) > 1 or len(news.costs) > 1:
         news = news._replace(rewards=_pieced(news.rewards), costs=_pieced(news.costs))
     parts = news.parts(size)
@@ -59,7 +60,7 @@ def parts_of(news: News, size: int) -> tuple[list[Part], bool]:
 
 
 def _pieced(news: Sequence[Told]) -> Sequence[Told]:
-    """Merge items that came to different trials at different times into one."""
+    """Merge items into one, if they are of different trials at different times."""
     if len(news) < 2 or any(
         t.where is None or (t.noise, t.columns, t.tries) != (None, None, None)
         for t in news
@@ -74,10 +75,10 @@ def _pieced(news: Sequence[Told]) -> Sequence[Told]:
 
 
 def absorbed_loose(knowledge: Knowledge, size: int) -> Knowledge:
-    """Absorb the feedback that waited, packed into as few observations as possible.
+    """Absorb the feedback that was kept, packed into as few observations as possible.
 
-    One observation may hold different rounds of different trials, so that where delays
-    differ from trial to trial, dozens of rounds make a handful of observations.
+    One observation may hold different rounds in different trials, so that where delays
+    differ from trial to trial, dozens of rounds fit into a few observations.
     """
     (beliefs, held), rows = knowledge, list[list[int | None]]()
     loose = held.loose
@@ -114,7 +115,7 @@ def absorbed_loose(knowledge: Knowledge, size: int) -> Knowledge:
 
 
 def _picked(values: list[Tensor], at: list[int]) -> Tensor:
-    """Return ``(T, k)``: for each trial its row of ``values[at[trial]]``."""
+    """Return ``(T, k)``: for each trial its own row of ``values[at[trial]]``."""
     if len(values) == 1:
         return values[0]
     trial = torch.arange(len(at), device=values[0].device)

@@ -1,21 +1,21 @@
 """LC-LUCB: linear rewards and costs, a constraint that holds in every round.
 
 Known: a safe action ``x0`` with reward ``r0`` and costs ``c0 < tau``. Each round, from
-ridge estimates ``theta`` of the reward and ``mu`` of each cost (the latter only across
-``x0``, for along it the cost is known):
+ridge estimates ``theta`` of the reward and ``mu`` of each cost (``mu`` only orthogonal
+to ``x0``, as the cost along ``x0`` is known):
 
 1. ``V_r(x) = <x, theta> + alpha_r beta ||x||_{Sigma^-1}``, optimistic and inflated by
-   ``alpha_r = 1 + 2 (r_max - r0) / min_j (tau_j - c0_j)``, by more where the costs are
-   known less well than the reward (``Plane.scale``);
-2. ``V_c(x)``: what is known of the cost along ``x0``, plus the estimate across it, plus
-   ``beta ||x_perp||_{Sigma_perp^-1}``: pessimistic;
+``alpha_r = 1 + 2 (r_max - r0) / min_j (tau_j - c0_j)``, or by more if a cost is known
+less well than the reward (``Plane.scale``);
+2. ``V_c(x)``: the known cost along ``x0``, plus the estimate orthogonal to it, plus
+``beta ||x_perp||_{Sigma_perp^-1}``: pessimistic;
 3. play ``argmax V_r`` over ``{V_c <= tau}``; observe, update.
 
 Along a segment from ``x0``, ``V_c`` is affine and ``V_r`` convex: the best point is
-``x0`` or the furthest one that is safe. Where ``r0`` or ``c0`` is unknown, ``x0`` is
-played until it is known well enough (:mod:`cbandit.policies.safe.estimate`); ``mu`` is
-then estimated in all directions, ``V_c`` is convex along a segment, and the candidates
-are both ends of the safe interval, and ``x0``, which is always admissible.
+``x0`` or the furthest one that is safe. If ``r0`` or ``c0`` is unknown, ``x0`` is
+played until it is known well enough (:mod:`cbandit.policies.safe.estimate`). Then
+``mu`` is estimated in all directions, ``V_c`` is convex along a segment, and the
+candidates are both ends of the safe interval and ``x0``, which is always allowed.
 
 A. Pacchiano, M. Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise
 constraints, 2024, Algorithms 1 and 5.
@@ -50,18 +50,18 @@ class LCLUCB(Stagewise):
             contain the safe action too.
         reward: the belief about the reward, a :class:`~cbandit.Linear`.
         costs: the belief about the cost, or a list of them.
-        safe: the safe action; its reward and cost where they are known. Where the cost
-            is not, ``V_c(x0)`` may stay above the threshold in many dimensions for
-            long; the paper passes over that. ``x0`` counts as safe nevertheless, and
-            what is played beside it must still be safe by ``V_c``.
-        delta: in at most this share of runs is a constraint ever violated (and in at
-            most as many optimism lost).
-        alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; the theorem's unless given.
+        safe: the safe action, with its reward and cost if they are known. If the cost
+            is not, ``V_c(x0)`` may stay above the threshold for long in many
+            dimensions; the paper ignores this. Here ``x0`` counts as safe nevertheless,
+            and every other action must be safe by ``V_c``.
+        delta: the share of runs, at most, in which a limit is ever exceeded (and, apart
+            from these, the share in which optimism fails).
+        alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; by the theorem unless given.
         beta: the width, a number or a callable of the round, in place of the theory's.
         largest: ``r_max``, the largest possible mean reward, 1 unless given.
         common: see below.
 
-    On a star, a choice's ``index`` is that of its segment.
+    On a star, a choice's ``index`` is the number of its segment.
 
     Example:
         >>> import cbandit as cb, torch

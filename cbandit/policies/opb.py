@@ -6,29 +6,29 @@ averages and counts of every arm, with ``w = R sqrt(2 ln(1 / delta') / n)`` and
 
 1. ``u_r = r_hat + alpha_r w``, optimistic and inflated by
    ``alpha_r = 1 + 2 (r_max - r1) / min_j (tau_j - c1_j)``; ``u_c = c_hat + w``,
-   pessimistic; the safe arm's are exact. Where reward and costs have widths of their
-   own, by other noise or other counts, the inflated part is the costs' (see
-   :mod:`cbandit.policies.safe.bounds`). An arm never pulled has the largest mean cost
-   that is stated, ``top``, for ``u_c``, and for ``u_r`` at least ``r1 + (r_max - r1)
-   max(1, max_j (top_j - c1_j) / (tau_j - c1_j))``: the share of it that fits beside the
-   safe arm is then worth ``r_max``. Where no largest cost is stated it is not played;
+   pessimistic; the safe arm's are exact. If reward and costs have different widths,
+   because of noise or counts, the costs' widths inflate the reward (see
+   :mod:`cbandit.policies.safe.bounds`). An arm never pulled has as ``u_c`` the largest
+   mean cost that its belief states, ``top``, and as ``u_r`` at least
+   ``r1 + (r_max - r1) max(1, max_j (top_j - c1_j) / (tau_j - c1_j))``: the share of the
+   arm that fits beside the safe arm is then worth ``r_max``. If no largest cost is
+   stated, it is not played;
 2. ``max_pi E u_r`` subject to ``E u_cj <= tau_j``: a linear programme, at most
    ``m + 1`` arms;
 3. draw an arm from ``pi``; observe, update.
 
-Where ``r1`` or ``c1`` is unknown, the safe arm is played until it is known well enough
-(:mod:`cbandit.policies.safe.estimate`).
+If ``r1`` or ``c1`` is unknown, the safe arm is played until it is known well enough
 
-:class:`GPOPB` (this form is ours) has correlated actions, up to millions. From the
+:class:`GPOPB` (this form is ours) is for correlated actions, up to millions. From the
 posteriors of reward and costs at every action:
 
 1. ``u_cj = mu_cj + beta_cj sigma_cj``, pessimistic, and ``u_r = mu_r + beta_r sigma_r +
-   max_j rho_j beta_cj sigma_cj`` with ``rho_j = 2 (r_max - r0) / (tau_j - c0_j)``,
-   optimistic and inflated as much as pessimism takes away; the safe action's are exact;
-2. and 3. as above, the programme being over all actions.
+max_j rho_j beta_cj sigma_cj`` with ``rho_j = 2 (r_max - r0) / (tau_j - c0_j)``,
+optimistic and inflated as much as pessimism takes away; the safe action's are exact;
+2. and 3. as above, with the programme over all actions.
 
-The costs' widths must enter the reward's bonus: scaling ``sigma_r`` alone is not
-optimistic once reward and costs are known unequally well.
+The reward's bonus must contain the costs' widths: a larger multiple of ``sigma_r`` is
+not optimistic where a cost is known less well than the reward.
 
 A. Pacchiano, M. Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise
 constraints, 2024, Algorithms 3 and 5.
@@ -73,20 +73,20 @@ class CountOPB(Stagewise):
 
     In all but a share ``delta`` of runs no round's expected cost is above its limit, if
     the noise is sub-Gaussian with the ``R`` stated, the safe arm has the cost stated,
-    and no mean cost is above the top of its belief's ``means`` or ``range``. Where a
-    cost states neither, only the safe arm is played, and arms of which that cost was
-    observed before (``policy.observe``).
+    and no mean cost is above the top of its belief's ``means`` or ``range``. If a cost
+    states neither, only the safe arm is played, and arms that have earlier data of this
+    cost (``policy.observe``).
 
     Args:
         actions: the arms.
         reward: the belief about the reward, a :class:`~cbandit.Counts`.
         costs: the belief about the cost, or a list of them.
-        safe: the safe arm; its reward and cost where they are known.
-        horizon: ``T``; the widths rest on it.
+        safe: the safe arm, with its reward and cost if they are known.
+        horizon: ``T``; the widths depend on it.
         delta: the share of runs in which a bound may fail.
-        alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; the theorem's unless given.
-        largest: ``r_max``, the largest possible mean reward; the upper end of the
-            reward's ``means`` or ``range``, or 1, unless given.
+        alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; by the theorem unless given.
+        largest: ``r_max``, the largest possible mean reward; unless given, the upper
+            end of the reward's ``means`` or ``range``, or 1.
         common: see below.
     """
 
@@ -143,19 +143,19 @@ class CountOPB(Stagewise):
 class GPOPB(GPPolicy):
     """OPB over a finite set or a grid whose actions are correlated.
 
-    A standardised belief says nothing of safety before it has seen five outcomes, not
-    all alike: until then the safe action is played.
+    A standardised belief is not used to call actions safe before it has five outcomes
+    that are not all alike: until then the safe action is played.
 
     Args:
         actions: what can be chosen.
         reward: the belief about the reward, a :class:`~cbandit.GP`.
         costs: the belief about the cost, or one a cost.
-        safe: the safe action; its reward and cost where they are known.
-        explore: :class:`~cbandit.UCB` with the widths ``beta`` and ``cost_beta``; those
-            of :class:`~cbandit.confidence.widths.BayesWidth` unless given.
+        safe: the safe action, with its reward and cost if they are known.
+        explore: :class:`~cbandit.UCB` with the widths ``beta`` and ``cost_beta``; by
+            :class:`~cbandit.confidence.widths.BayesWidth` unless given.
         delta: the share of runs in which a bound may fail.
-        alpha: ``alpha_r``, in place of ``1 + rho_j`` for every cost, or ``(alpha_r,
-            alpha_c)``, ``alpha_c`` multiplying the costs' widths.
+        alpha: ``alpha_r`` replaces ``1 + rho_j`` for every cost; in ``(alpha_r,
+            alpha_c)``, ``alpha_c`` multiplies the costs' widths.
         largest: ``r_max``, the largest possible mean reward, 1 unless given.
         common: see below.
     """
@@ -216,7 +216,7 @@ class GPOPB(GPPolicy):
         estimate, units = state.own, state.beliefs.units()
         infeasible = estimate.unsafe(limits, units)
         tau, safe = level(units, limits), estimate.within(units)
-        # outcomes come by themselves; that they are all alike is worth a warning
+        # a cost gets its unit from outcomes alone; outcomes all alike deserve a warning
         enough = self._trust.enough(units, patience=FEW)
         index = self._safe.index if on is self.actions else self._safe.within(on)
         at = numbered(index)
@@ -253,9 +253,9 @@ class GPOPB(GPPolicy):
     ) -> Recommendation:
         """Return what to deploy: the best distribution believed feasible.
 
-        It is one over the policy's own set, which has no contexts, whose expected costs
+        It is over the policy's own set, which has no contexts, and its expected costs
         are feasible with probability ``confidence``. Before data it is the safe action,
-        where its cost was given.
+        if its cost was given.
         """
         confidence = checks.share("confidence", confidence)
         self._shown(context)
@@ -275,9 +275,9 @@ def OPB(actions: Actions, **arguments: Any) -> CountOPB | GPOPB:
     Args:
         actions: what can be chosen, a :class:`~cbandit.Finite` set or a
             :class:`~cbandit.ProductGrid`.
-        arguments: ``reward``, ``costs``, ``safe``, ``delta``, ``alpha`` and more: those
-            of :class:`~cbandit.policies.opb.CountOPB` for beliefs of
-            :class:`~cbandit.Counts`, those of
+        arguments: ``reward``, ``costs``, ``safe``, ``delta``, ``alpha`` and more: the
+            arguments of :class:`~cbandit.policies.opb.CountOPB` for beliefs of class
+            :class:`~cbandit.Counts`, of
             :class:`~cbandit.policies.opb.GPOPB` for :class:`~cbandit.GP`.
 
     Example:

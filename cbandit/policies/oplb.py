@@ -9,17 +9,17 @@ place of an action:
 then draw an action from ``pi``, observe, update. The objective is convex, so the
 programme is hard in general. With ``theta`` fixed it is a second-order-cone programme:
 
-``solver="l1"``: the ellipsoid around ``theta`` is enclosed in the ball ``||Sigma^{1/2}
-(theta' - theta)||_1 <= sqrt(d) alpha_r beta``, whose ``2 d`` vertices are tried in
-turn: exact for that ball, still optimistic, regret larger by a factor of ``sqrt(d)``.
-``solver="ascent"``: from these vertices and from the safe action, ``pi`` and the best
-``theta'`` of the ellipsoid for it are found in turn until neither gains.
+``solver="l1"``: enclose the ellipsoid around ``theta`` in the ball ``||Sigma^{1/2}
+(theta' - theta)||_1 <= sqrt(d) alpha_r beta`` and try its ``2 d`` vertices in turn:
+exact for that ball, still optimistic, regret larger by a factor of ``sqrt(d)``.
+``solver="ascent"``: start from these vertices and from the safe action; find the best
+``pi`` and the best ``theta'`` of the ellipsoid in turn until neither gains.
 
-A polytope needs nothing more: what its points earn and cost, distributions over its
-corners do too. For a ball take points of its edge, see :class:`~cbandit.Star`.
+For a polytope, distributions over its corners suffice: they reach the reward and costs
+of all its points. For a ball take points of its boundary, see :class:`~cbandit.Star`.
 
-Either way the policy is feasible: what the solver's rounding steps over is taken back
-by mixing with the safe action.
+Either way the policy is feasible: if the solver exceeds a limit by rounding, the
+distribution is mixed with the safe action.
 
 A. Pacchiano, M. Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise
 constraints, 2024, Algorithms 2 and 5.
@@ -56,12 +56,12 @@ class OPLB(Stagewise):
 
     Args:
         actions: a :class:`~cbandit.Finite` set of moderate size; ``ask(actions=...)``
-            takes another set in every round, which must hold the safe action too.
+            takes another set in every round, which must contain the safe action too.
         reward: the belief about the reward, a :class:`~cbandit.Linear`.
         costs: the belief about the cost, or a list of them.
-        safe: the safe action; its reward and cost where they are known.
+        safe: the safe action, with its reward and cost if they are known.
         delta: the share of runs in which a bound may fail.
-        alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; the theorem's unless given.
+        alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; by the theorem unless given.
         solver: ``"l1"`` or ``"ascent"``.
         beta: the width, a number or a callable of the round, in place of the theory's.
         largest: ``r_max``, the largest possible mean reward, 1 unless given.
@@ -121,7 +121,7 @@ class OPLB(Stagewise):
     ) -> Distribution:
         """Return the best distribution found in each trial.
 
-        The programmes are solved on the host, where their inputs are copied at once.
+        The programmes are solved on the host, so their inputs are copied there at once.
         """
         points = torch.cat([p for _, p in self._plane.blocks(asked.actions)], 1)
         w, root = state.seen.solved

@@ -1,12 +1,12 @@
 """OPNLB: a distribution over arms each round, for functions of finite classes.
 
-The reward is one of the functions of a class, each cost one of another. Known: a safe
-arm ``x0`` with reward ``r0`` and costs ``c0 < tau``. Each round:
+The reward is a function from a finite class, and so is each cost. Known: a safe arm
+``x0`` with reward ``r0`` and costs ``c0 < tau``. Each round:
 
 1. confidence sets ``C = {h : sum_s (h(X_s) - h_hat(X_s))^2 <= radius}`` around the
    least-squares fits ``h_hat``, ``radius = 512 R^2 ln(12 (m + 1) G ln(2 t) / delta)``;
-   fits and sets of costs hold functions with ``h(x0) = c0`` only (the paper's fits are
-   among all functions; see :mod:`cbandit.policies.safe.classes`);
+   only functions with ``h(x0) = c0`` are fits or members of a cost's set (the paper
+   fits among all functions; see :mod:`cbandit.policies.safe.classes`);
 2. ``V_c(pi) = max over C_c of E_pi mu``;
    ``V_r(pi) = max over C_r of E_pi theta + alpha_r max over C_c of E_pi (mu' - mu'')``,
    ``alpha_r = (r_max - r0) / (tau - c0)``;
@@ -52,18 +52,18 @@ class OPNLB(Stagewise):
     """Optimism and pessimism over distributions, for finite classes of functions.
 
     In all but a share ``delta`` of runs no round's expected cost is above its limit, if
-    reward and costs are functions of their classes, the noise is sub-Gaussian with the
-    classes' ``R``, the safe arm has the cost stated, and radii are left to the theory.
+    reward and costs are in their classes, the noise is sub-Gaussian with the classes'
+    ``R``, the safe arm has the cost stated, and no radius is given.
 
     Args:
         actions: the arms, a :class:`~cbandit.Finite` set.
         reward: a :class:`~cbandit.FiniteClass`.
         costs: a :class:`~cbandit.FiniteClass`, or one a cost.
-        safe: the safe arm, its reward and its cost.
+        safe: the safe arm, with its reward and cost.
         delta: the share of runs in which a bound may fail.
-        alpha: ``alpha_r``; the theorem's unless given.
-        largest: ``r_max``, the largest possible mean reward; the largest value in the
-            reward's class unless given.
+        alpha: ``alpha_r``; by the theorem unless given.
+        largest: ``r_max``, the largest possible mean reward; unless given, the largest
+            value in the reward's class.
         common: see below.
     """
 
@@ -106,7 +106,7 @@ class OPNLB(Stagewise):
         alpha = self._ratio(state, tau) / 2  # (r_max - r0) / (tau_j - c0_j)
         if self._scales.reward is not None:
             alpha = self._scales.reward.unsqueeze(-1).expand_as(alpha)
-        # classes are small, and their programmes solved on the host
+        # classes are small, so their programmes are solved on the host
         count, mean, limits, alpha = devices.host(
             state.seen.count, state.seen.mean, tau, alpha
         )
@@ -118,7 +118,7 @@ class OPNLB(Stagewise):
             some = (
                 None if allowed is None else allowed[i % len(allowed)].nonzero()[:, 0]
             )
-            if some is not None:  # functions that agree on these arms are one
+            if some is not None:  # functions that agree on these arms count once
                 functions = [h[:, some].unique(dim=0) for h in functions]
             theta, *mu = functions
             best = solved(optimistic(theta, mu, alpha[i]), mu, limits[i])
@@ -138,7 +138,7 @@ class OPNLB(Stagewise):
     ) -> Recommendation:
         """Return the distribution of greatest fitted reward believed feasible.
 
-        It is feasible under every function in the confidence sets of level
+        It keeps its limits under every function in the confidence sets of level
         ``confidence``; a radius given by the user is used for any level.
         """
         count, mean, tau = devices.host(state.seen.count, state.seen.mean, limits)
@@ -155,7 +155,7 @@ class OPNLB(Stagewise):
         return valued(pi, fit, limits, confidence, self.actions)
 
     def _believed(self, state: Stage) -> Iterator[Block]:
-        """Yield middle and half width of the values in the confidence sets."""
+        """Yield the middle and half width of the values in the confidence sets."""
         count, mean = devices.host(state.seen.count, state.seen.mean)
         inside = self._classes.inside(max(self.t, 1), self.delta, count, mean)
         low, high = (devices.put(v, self.device) for v in self._classes.ends(inside))

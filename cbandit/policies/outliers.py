@@ -1,12 +1,12 @@
 """Bound the influence of one reading, where beliefs are standardised.
 
-A belief expects each reading within some deviations of what all before it say about its
-action. One that lies beyond counts as that bound, in the beliefs as in the multiplier,
-and a warning says so; the history keeps what was told. Two of them in a row, or with
-one reading between, show a level that has moved: the second counts as told.
+A belief expects each reading at an action within some deviations of what earlier
+readings say. A reading outside is replaced by the bound, for the beliefs and for the
+multiplier, with a warning; the history keeps what was told. Two such readings in a row,
+or with one between, show that the level has moved: the second counts as told.
 
-Standardised targets share a scale and a noise that are learned from them, so that one
-wild reading would widen every estimate. Beliefs of a fixed scale take readings as told.
+Standardised targets have a scale and a noise that are learned, so one wild reading
+would widen every estimate. Beliefs with a fixed scale take readings as told.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from cbandit.policies.words import Senses
 RECENT = 3  # how many of the last readings are kept
 MOVED = 2  # the level has moved if this many are beyond the same bound
 REACH = 12.0  # spreads from the average, for rows told at once
-LEAST = 10  # readings before which too little is known of the spread
-ALIKE = 1e-12  # a spread below this share of the values' size is their rounding
+LEAST = 10  # with fewer readings too little is known of the spread
+ALIKE = 1e-12  # a spread below this share of the values' size is rounding
 
 Bounds = Callable[[Tensor | None], tuple[Tensor, Tensor]]
 """The least and the greatest reading that beliefs expect, given its own variance."""
 
 
 class Readings(NamedTuple):
-    """Summary of the readings so far: the range to expect of the next one.
+    """A summary of the readings so far, with the range to expect of the next one.
 
     Args:
-        beyond: which of the last readings were far outside what was expected,
-            ``(RECENT, T, F)``: 1 above, -1 below, 0 neither.
-        least: the least reading that counted, ``(T, F)``.
-        most: the greatest reading that counted, ``(T, F)``.
+        beyond: whether each of the last readings was outside what was expected,
+            ``(RECENT, T, F)``: 1 above, -1 below, 0 inside.
+        least: the smallest value that a reading counted as, ``(T, F)``.
+        most: the greatest value that a reading counted as, ``(T, F)``.
     """
 
     beyond: Tensor
@@ -48,7 +48,7 @@ class Readings(NamedTuple):
 
     @classmethod
     def none(cls, shape: tuple[int, int], device: torch.device) -> Readings:
-        """Return the summary before any reading, of ``shape`` ``(T, F)``."""
+        """Return the summary before any reading; ``shape`` is ``(T, F)``."""
         beyond = torch.zeros(RECENT, *shape, dtype=torch.int8, device=device)
         endless = torch.full(shape, torch.inf, dtype=torch.float64, device=device)
         return cls(beyond, endless, -endless)
@@ -59,14 +59,14 @@ class Readings(NamedTuple):
         """Return the news kept within bounds, and the new summary; warn of outliers.
 
         Args:
-            news: of one choice.
-            bounds: what the beliefs expect there, ``(T, F)`` each.
-            senses: the user's words.
+            news: the feedback of one choice.
+            bounds: the least and greatest values that beliefs expect there, ``(T, F)``.
+            senses: the user's names and signs.
         """
         items = news.by_functions()
         if not items:
             return news, self
-        # nothing is told twice of a choice, so that all can be judged at once
+        # no value of a choice is told twice, so all items can be judged at once
         values = torch.zeros_like(self.least)
         came, columns = torch.zeros_like(values, dtype=torch.bool), []
         low, high = bounds(items[0][0].noise)
@@ -84,7 +84,7 @@ class Readings(NamedTuple):
                 low, high = low.clone(), high.clone()
                 low[:, at] = torch.where(mask, least[:, at], low[:, at])
                 high[:, at] = torch.where(mask, most[:, at], high[:, at])
-        # a range that was accepted once is accepted again
+        # what was accepted once is accepted again
         low, high = low.minimum(self.least), high.maximum(self.most)
         within, outside, beyond = _bounded(values, came, low, high, self.beyond)
         if outside is not None:
@@ -107,14 +107,14 @@ def bounded_data(
 ) -> Data:
     """Return earlier data kept within bounds; warn of outliers.
 
-    Where beliefs have no data yet, the bounds come from the spread of earlier rows.
+    Where a belief has no data, the bounds come from the spread of the rows themselves.
 
     Args:
-        data: of ``n`` rows.
-        low: the least value to believe, ``(T, F, n)``; infinite where unknown.
-        high: the greatest value to believe, likewise.
-        rescaled: ``(F,)``, the functions that are standardised; others stay.
-        senses: the user's words.
+        data: ``n`` rows.
+        low: the least value to expect, ``(T, F, n)``; infinite where unknown.
+        high: the greatest value to expect, likewise.
+        rescaled: ``(F,)``, which functions are standardised; others stay as they are.
+        senses: the user's names and signs.
     """
     parts: list[tuple[list[int], Tensor]] = []
     for functions, told in data.parts:
@@ -148,15 +148,15 @@ def bounded_data(
 def _bounded(
     values: Tensor, came: Tensor, low: Tensor, high: Tensor, beyond: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Return readings kept within bounds, a mask of those moved, and ``beyond``.
+    """Return readings kept within bounds, a mask of the changed ones, and ``beyond``.
 
-    The mask is ``None`` where no reading lies outside.
+    The mask is ``None`` if no reading is changed.
 
     Args:
         values: ``(T, F)``.
         came: which values are readings, ``(T, F)`` bool.
-        low: the least value to believe, ``(T, F)``.
-        high: the greatest value to believe, ``(T, F)``.
+        low: the least value to expect, ``(T, F)``.
+        high: the greatest value to expect, ``(T, F)``.
         beyond: see :class:`Readings`.
     """
     side = ((values > high).to(beyond) - (values < low).to(beyond)) * came
@@ -176,7 +176,7 @@ def _warn_of(
     low: Tensor,
     high: Tensor,
 ) -> None:
-    """Warn of each reading that was limited; ``where`` names its round or row."""
+    """Warn of each reading that was changed; ``where`` names its round or row."""
     for trial, function in limited.nonzero().tolist():
         sign = float(senses.signs[function])
         told, *ends = (sign * float(v[trial, function]) for v in (values, low, high))

@@ -15,9 +15,9 @@ class Paired(NamedTuple):
 
     Args:
         reward: ``(T, 1)``, 0 until it comes.
-        cost: less the thresholds, ``(T, m)``, 0 until they come.
-        rewarded: ``(T,)``, on the host, the trials whose reward has come.
-        charged: likewise for the costs.
+        cost: costs less the thresholds, ``(T, m)``, 0 until they come.
+        rewarded: ``(T,)`` bool on the host, the trials whose reward has come.
+        charged: ``(T,)`` bool on the host, the trials whose costs have come.
     """
 
     reward: Tensor
@@ -27,7 +27,7 @@ class Paired(NamedTuple):
 
     @classmethod
     def start(cls, like: Tensor) -> Paired:
-        """Return a round before any feedback; ``like`` is ``(T, m)``."""
+        """Return a round before any feedback, on the device of ``like (T, m)``."""
         nowhere = torch.zeros(len(like), dtype=torch.bool)
         zero = like.new_zeros(len(like), 1)
         return cls(zero, torch.zeros_like(like), nowhere, nowhere)

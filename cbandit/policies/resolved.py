@@ -4,16 +4,17 @@ Each round the price is the dual solution of the programme
 
     max  E f_t(x)   s.t.  E c_t(x) <= target
 
-over distributions of actions, under today's estimates; the action is a draw from its
-solution, at most ``m + 1`` actions that are equally good at the price. The target is
-the limit, corrected by what was really spent, so that errors of estimates are made up
-for: within a hundredth of the rounds so far, and by at most a tenth of the limit a
-round. A target that follows every excess at once would be as noisy as the costs, and
-regret would grow as fast as the rounds. No step, no cap, no Slater constant.
+over distributions of actions, under today's estimates. The action is a draw from its
+solution, which has at most ``m + 1`` actions, equally good at that price. The target is
+the limit, corrected by what was really spent, which makes up for errors of estimates:
+an excess is made up for within a hundredth of the rounds so far, by at most a tenth of
+the limit a round. A target that followed every excess at once would be as noisy as the
+costs, and regret would grow in proportion to the rounds. There is no step, no cap and
+no Slater constant.
 
-Where the world shows contexts, the programme is over the choices in the last ones, and
-the draw is from its solution in the current one. Until there are ten contexts, or a
-shorter window is full, the multiplier of standardised beliefs makes projected steps.
+With contexts, the programme is over the choices in the last contexts, and the draw is
+from its solution in the current one. Until there are ten contexts, or as many as the
+window if that is shorter, the multiplier of standardised beliefs makes projected steps.
 """
 
 from __future__ import annotations
@@ -40,21 +41,20 @@ from cbandit.posterior.units import Units
 from cbandit.search.simplex.window import Price
 from cbandit_kernels import Look
 
-FEW = 10  # contexts before which a price would rest on too little
-MOST = 2**15  # choices in past contexts that are looked at in a round
-CORRECTED = 0.1  # the share of the limit by which a round's target may differ from it
-REPAID = 100  # rounds up to which an excess is made up for at once, later over t / 100
+FEW = 10  # contexts; with fewer a price would rest on too little
+MOST = 2**15  # how many choices in past contexts a round looks at
+CORRECTED = 0.1  # the most by which the target differs from the limit, as a share of it
+REPAID = 100  # until this round an excess is made up for at once, later over t / 100
 
 
 class Spending(NamedTuple):
-    """The costs told so far, against the limits of their rounds, and the contexts.
+    """The costs told so far less the limits of their rounds, and the contexts shown.
 
     Args:
-        excess: by how much they were above the limits in sum, ``(T, m)``, in the user's
-            units.
-        contexts: the last ones, ``(T, W, k)``; ``None``: the set has none, or none was
+        excess: the sum of costs less limits, ``(T, m)``, in the user's units.
+        contexts: the last ones, ``(T, W, k)``; ``None``: there are none, or none was
             shown yet.
-        near: prices at which the next search begins, see
+        near: the prices at which the next search begins, see
             :class:`~cbandit.search.simplex.window.Price`.
         stepped: whether the multiplier makes a projected step after this round.
     """
@@ -65,14 +65,14 @@ class Spending(NamedTuple):
     stepped: bool = False
 
     def shown(self, values: Tensor, window: int) -> Spending:
-        """Return the same with one more context, ``(T, k)``, and at most ``window``."""
+        """Return this with a context ``(T, k)`` added, and the last ``window`` kept."""
         latest = values.unsqueeze(1)
         if self.contexts is not None:
             latest = torch.cat([self.contexts, latest], 1)[:, -window:]
         return self._replace(contexts=latest)
 
     def after(self, news: News, limits: Tensor) -> Spending:
-        """Return the same after news of a round that had these limits, ``(T, m)``."""
+        """Return this after news of a round with these limits, ``(T, m)``."""
         excess = self.excess
         for costs in news.costs:
             values, came = costs.wide(excess.shape[-1])
@@ -82,14 +82,14 @@ class Spending(NamedTuple):
 
 @dataclass(frozen=True)
 class Resolved:
-    """How the price is solved for.
+    """The rule by which the price is solved for.
 
     Args:
-        slack: by how much the costs are to stay below the target, ``(T, m)``, in units.
+        slack: how far the costs are to stay below the target, ``(T, m)``, in units.
         beta: the width of the costs' estimates, ``(T, m)``; ``None``: the score's.
         window: how many contexts the price is solved over.
-        corrected: the costs ``(m,)`` whose target is corrected by what was spent; a
-            budget's limit is corrected by itself.
+        corrected: the costs ``(m,)`` whose target is corrected by what was spent; the
+            limit of a budget does that by itself.
     """
 
     slack: Tensor
@@ -107,14 +107,14 @@ class Resolved:
         shaped: Callable[[str, Any], Tensor],
         budgets: Iterable[int],
     ) -> Resolved:
-        """Return the rule with slack, width and window as the user gives them.
+        """Return the rule with a user's slack, width and window.
 
         Args:
-            slack: by how much the costs are to stay below the target.
-            beta: the width of the costs' estimates; ``"score"``: that of the score.
+            slack: how far the costs are to stay below the target.
+            beta: the width of the costs' estimates; ``"score"``: the score's.
             window: how many contexts the price is solved over.
             shaped: turns a number into ``(T, m)``.
-            budgets: the costs whose limit is what is left of a budget.
+            budgets: the numbers of the costs that have a budget.
         """
         if callable(slack):
             raise CBanditError(
@@ -137,11 +137,11 @@ class Resolved:
         return phi
 
     def judged(self, beliefs: Beliefs, look: Look, best: Best, *rest: object) -> Tensor:
-        """Return the score's own estimates: the price does not move by them."""
+        """Return the score's own estimates, as they do not move the price."""
         return best.estimate
 
     def moved(self, phi: Tensor, g: Tensor, t: int, start: int) -> Tensor:
-        """Return the price as it is, until the next round solves for it anew."""
+        """Return the price unchanged, as the next round solves for it anew."""
         return phi
 
     def stepped(self, phi: Tensor, g: Tensor) -> Tensor:
@@ -151,15 +151,15 @@ class Resolved:
     def target(
         self, spending: Spending, limits: Tensor, units: Units | None, t: int
     ) -> tuple[Tensor, Tensor]:
-        """Return the target less the limit, and a unit for excesses, ``(T, m)`` both.
+        """Return the target less the limit, and a unit for excesses, both ``(T, m)``.
 
-        Both are in units. An excess is compared with the limit, or where that is 0 with
-        the cost's unit.
+        Both are in units of the beliefs. The unit for excesses is the limit, or the
+        cost's unit if the limit is 0.
 
         Args:
-            spending: what was told of costs before.
-            limits: of the round, in the user's units.
-            units: those of the beliefs.
+            spending: the costs told before.
+            limits: the round's limits, in the user's units.
+            units: the units of the beliefs.
             t: the round, from 1.
         """
         size = torch.ones_like(limits)
@@ -172,7 +172,7 @@ class Resolved:
         return -correction / size - self.slack, whole / size
 
     def coefficient(self, coefficient: Tensor) -> Tensor:
-        """Return the factors of the spreads, ``(T, 1 + m)``, those of costs by beta."""
+        """Return factors ``(T, 1 + m)`` of the spreads, with -``beta`` for costs."""
         if self.beta is None:
             return coefficient
         return torch.cat([coefficient[:, :1], -self.beta.to(coefficient)], -1)
@@ -187,7 +187,7 @@ def check_resolved(
         actions: what can be chosen.
         explore: how estimates come from beliefs.
         beta: the width of the costs' estimates, as the user gives it.
-        stepped: arguments of a multiplier that is stepped.
+        stepped: arguments that only a stepped multiplier uses.
     """
     for name, value in stepped.items():
         if value is not None and value is not False:
@@ -209,16 +209,16 @@ def check_resolved(
 
 
 def drawn(shares: Distribution, streams: Streams) -> Tensor:
-    """Return an action of each trial, ``(T,)``, drawn from its distribution."""
+    """Return an action for each trial, ``(T,)``, drawn from its distribution."""
     share = shares.probability
-    last = (share > 0).sum(-1) - 1  # rounding must not reach the zero padding
+    last = (share > 0).sum(-1) - 1  # rounding must not lead into the zero padding
     uniform = devices.put(streams.uniform().reshape(-1, 1), share.device)
     place = torch.minimum((uniform >= share.cumsum(-1)).sum(-1), last)
     return shares.index.gather(-1, place.unsqueeze(-1)).squeeze(-1)
 
 
 def certain(index: Tensor | None, m: int) -> Distribution | None:
-    """Return the distribution of an action ``(T,)`` that is not drawn."""
+    """Return the distribution with all its mass on an action ``(T,)``."""
     if index is None:
         return None
     first = torch.arange(m + 1, device=index.device) == 0
@@ -228,7 +228,7 @@ def certain(index: Tensor | None, m: int) -> Distribution | None:
 
 
 def pinned(price: Price, where: Tensor, index: Tensor, phi: Tensor) -> Price:
-    """Return a price under which the trials ``where (T,)`` play ``index (T,)`` surely.
+    """Return ``price`` with trials ``where (T,)`` fixed to the actions ``index (T,)``.
 
     Their price is ``phi (T, m)``.
     """

@@ -20,7 +20,7 @@ def offered(
 ) -> tuple[Actions, Tensor | None] | None:
     """Return the choices that are left of a space; ``None``: all of them.
 
-    They are the set and a mask of it, ``(1, N)``, or a box with fewer rows.
+    They are a set and a mask of it, ``(1, N)``, or a box with fewer rows.
     """
     names = menu.names
     if not retired or names is None:

@@ -41,11 +41,11 @@ class RPOL(GPPolicy):
     """Rectified penalties: rounds below a limit do not make up for rounds above it.
 
     ``multiplier`` is 1 at first, gains every rectified cost that comes, however late,
-    and is at least ``sqrt(t)`` after round ``t``, whatever came. For a world that
-    drifts at an unknown speed, ``restart=H, forget=True`` starts anew every ``H``
-    rounds and counts rounds from there. ``H`` is yours to choose: the paper's second
-    remark names a reduction that needs none (Wei and Luo 2021: copies of the policy at
-    doubling scales, and two tests that restart them), which is not here.
+    and is at least ``sqrt(t)`` after round ``t``. For a world that drifts at an unknown
+    speed, ``restart=H, forget=True`` starts anew every ``H`` rounds and counts rounds
+    from there. You choose ``H``: the paper's second remark names a reduction that needs
+    none (Wei and Luo 2021: copies of the policy at doubling scales, and two tests that
+    restart them), which is not implemented here.
 
     Args:
         actions: what can be chosen.
@@ -53,18 +53,19 @@ class RPOL(GPPolicy):
         costs: the belief about the cost, or a list of them.
         explore: :class:`~cbandit.UCB` in the paper; ``cb.UCB(1.0)`` unless given, and
             ``cb.UCB(1.0, margin=2.0)`` where all beliefs are
-            :meth:`cbandit.GP.default`'s and feedback is not delayed, so that few rounds
-            end just above a limit. The paper's bounds are for no margin; with one they
-            hold for limits that are tighter by it. With :class:`~cbandit.TS` it keeps
-            looking for better feasible actions; under such beliefs ``cb.TS()`` has
-            a margin too (:meth:`cbandit.TS.cautious`). No bound covers draws.
+            :meth:`cbandit.GP.default`'s and feedback is not delayed, so that few
+            rounds end just above a limit. The paper's bounds are for no margin;
+            with a margin they hold for limits tightened by it. With
+            :class:`~cbandit.TS` it keeps looking for better feasible actions; under
+            such beliefs ``cb.TS()`` has a margin too (:meth:`cbandit.TS.cautious`).
+            No bound covers draws.
         penalty: ``"observation"``: ``Q`` gains the rectified cost observed, as in the
             paper. ``"estimate"`` (ours): ``Q`` gains ``[g_t(x_t)]_+``, because
-            noise, once rectified, makes ``Q`` grow at feasible points too. Of binary
-            and counted costs it is always the estimate: a 1 exceeds every limit.
+            rectified noise makes ``Q`` grow at feasible points too. Binary and counted
+            costs always use the estimate, as a single 1 exceeds every limit.
         restart: rounds between restarts of the multiplier, or ``None``.
-        forget: whether restarts drop the data too. Feedback of earlier rounds that is
-            told after a restart enters the new beliefs.
+        forget: whether restarts drop the data too. Feedback that is told after a
+            restart enters the new beliefs, whatever round it is of.
         common: see below.
 
     Example:
@@ -105,7 +106,7 @@ class RPOL(GPPolicy):
         kind = {Delayed: "Censored", Sliding: "SW"}.get(type(self.feedback), "")
         self.name = f"RPOL-{kind}{self.explore.name}"
         self.penalty = penalty
-        # costs whose estimate counts, (m,)
+        # which costs move Q by their estimates, (m,)
         judged = [
             penalty == "estimate" or 1 + j in self._outcomes for j in range(self.m)
         ]

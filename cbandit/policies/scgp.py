@@ -12,8 +12,8 @@ Schedule 1: ``eps_t = 1 / sqrt(t)``, ``V_t = delta sqrt(t) / (8 B)``. Schedule 2
 
 Provably efficient Bayesian optimization with unknown constraints, Algorithm 2: the
 longer form, with full-information constraints, of X. Zhou and B. Ji, On kernelized
-multi-armed bandits with constraints, 2022. One of its uses is to stay close to an
-expert at first: the cost is a distance to what the expert does, see
+multi-armed bandits with constraints, 2022. One use is to stay close to an expert at
+first: the cost is then the distance from what the expert does, see
 :func:`cbandit.problems.expert_distance`.
 """
 
@@ -49,13 +49,13 @@ class SCGPUCB(GPPolicy):
         costs: how many costs, ``m``, or their names.
         explore: :class:`~cbandit.UCB` in the paper; RKHS widths have the theorem's
             ``ln(2 / delta)``.
-        schedule: 1 or 2, of ``eps_t`` and ``V_t``.
-        slater: ``delta``, a number or ``(*trials,)``. The theorems suppose at most 1: a
-            larger one may be given, and may be had by scaling the costs, but they say
-            nothing of it.
-        clip: ``B``, which the schedules need. Of ``(B, G)``, ``G`` is not used: costs
-            are seen, not estimated.
-        common: see below. ``ask(observed_costs=g_t)`` needs this round's costs on every
+        schedule: 1 or 2, for ``eps_t`` and ``V_t``.
+        slater: ``delta``, a number or ``(*trials,)``. The theorems assume at most 1. A
+            larger value is allowed, for costs that are scaled up, but the theorems do
+            not cover it.
+        clip: ``B``, which the schedules need. In ``(B, G)``, ``G`` is not used, as
+            costs are seen and not estimated.
+        common: see below. ``ask(observed_costs=g_t)`` needs this round's costs of every
             action; thresholds are subtracted from them.
 
     Example:
@@ -113,7 +113,7 @@ class SCGPUCB(GPPolicy):
         self._delta = delta.unsqueeze(-1)
 
     def _chances(self, state: GPState) -> int:
-        """Return ``c`` of the RKHS widths: the theorem has ``ln(2 / delta)``."""
+        """Return ``c`` of the RKHS widths, so that they have ``ln(2 / delta)``."""
         return self._timing.chances(2)
 
     def score(self, t: int, q: Tensor) -> scores.PrimalDual:

@@ -6,9 +6,9 @@ does. An integral control moves it on the probit scale:
     shortfall  = share * rounds - (expected number of rounds within all limits)
     confidence = Phi(Phi^-1(share) + GAIN * (shortfall + RESERVE))
 
-The number within is the sum of today's posterior probabilities at what was played:
-outcomes carry noise, and a played action is often known better later. So the latest
-rounds are judged anew before each choice, and older ones keep their last probability.
+The expected number is the sum of today's posterior probabilities at the actions played,
+as outcomes carry noise, and a played action is often known better later. So the latest
+rounds are judged anew before each choice; older rounds keep their last probability.
 Choices whose costs have not come count by today's belief too.
 """
 
@@ -25,10 +25,10 @@ from cbandit.policies.chances import log_chance
 from cbandit.policies.choices import Entry, News, Place
 from cbandit.posterior.beliefs import Beliefs
 
-GAIN = 1.0  # deviations that the confidence moves for each round short of the share
-RESERVE = 1.0  # rounds kept beyond the share
-FARTHEST = 4.0  # deviations; what is surer than that is hardly ever found
-JUDGED = 256  # rounds that are judged anew, at most
+GAIN = 1.0  # deviations by which each round short of the share raises the confidence
+RESERVE = 1.0  # rounds aimed at beyond the share
+FARTHEST = 4.0  # deviations; actions surer than this are hardly ever found
+JUDGED = 256  # how many rounds are judged anew at most
 
 
 class Round(NamedTuple):
@@ -48,11 +48,11 @@ class Round(NamedTuple):
 
 
 class Rounds(NamedTuple):
-    """How many rounds were told, and how many are believed within all limits.
+    """How many rounds were told, and how many of them are believed within all limits.
 
     Args:
-        share: of the rounds that are to be within all limits, ``(T,)``.
-        told: the rounds whose probability stays as it is, ``(T,)``.
+        share: the share of rounds that must be within all limits, ``(T,)``.
+        told: how many rounds keep their last probability, ``(T,)``.
         within: the sum of these probabilities, ``(T,)``.
         open: the rounds that are judged anew.
         least: the confidence that the latest round asked for, ``(T,)``.
@@ -71,7 +71,7 @@ class Rounds(NamedTuple):
         return cls(share, nothing, nothing)
 
     def after(self, news: News, place: Place, limits: Tensor) -> Rounds:
-        """Return the count with a round whose costs have all come by these news."""
+        """Return the count with the round added, if its costs have all come now."""
         now = torch.zeros(len(limits), dtype=torch.bool)
         for told in news.costs:
             now |= True if told.where is None else told.where
@@ -92,7 +92,7 @@ class Rounds(NamedTuple):
 
         Args:
             beliefs: about the reward and the costs.
-            waiting: choices whose costs have not come, in the trials ``where``.
+            waiting: choices whose costs have not all come.
             first: rounds before this one are judged for the last time.
         """
         settled = self.settled(beliefs, first)
@@ -107,9 +107,9 @@ class Rounds(NamedTuple):
         return settled._replace(least=least)
 
     def settled(self, beliefs: Beliefs, first: float) -> Rounds:
-        """Return the count in which rounds before ``first`` keep today's chance.
+        """Return the count in which rounds before ``first`` keep today's probability.
 
-        So do the oldest of more rounds than are judged anew.
+        If more than ``JUDGED`` rounds are left, the oldest of them do too.
         """
         last = len(self.open) - JUDGED
         old = [each for i, each in enumerate(self.open) if i < last or each.t < first]
@@ -126,7 +126,7 @@ class Rounds(NamedTuple):
 def _sums(
     beliefs: Beliefs, rounds: Sequence[Round], told: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return how many rounds count, and how many of them are expected to be within.
+    """Return how many rounds there are, and how many are expected within all limits.
 
     Both are ``(T,)``. ``told`` says whether their costs have come.
     """

@@ -1,4 +1,4 @@
-"""RPOL-SWUCB: a world that drifts, of which the last rounds count.
+"""RPOL-SWUCB: a world that drifts, so that only the last rounds count.
 
 This is how any GP policy takes ``feedback=cb.Sliding(window, drift)``. Each round:
 
@@ -8,7 +8,7 @@ This is how any GP policy takes ``feedback=cb.Sliding(window, drift)``. Each rou
    the gain of the window and ``Gam_t`` the allowance for the drift inside it;
 3. the policy's score and move (:mod:`cbandit.policies.rpol`).
 
-``Gam_t`` and ``W`` by the theory are in :mod:`cbandit.confidence.drift`.
+The theory's ``Gam_t`` and ``W`` are in :mod:`cbandit.confidence.drift`.
 
 H. Guo, Q. Zhu and X. Liu, Rectified pessimistic-optimistic learning for stochastic
 continuum-armed bandit with constraints, 2023.
@@ -30,7 +30,7 @@ from cbandit.policies.late import Knowledge, parts_of
 
 
 class Windowed:
-    """Timing under which feedback counts for a window of rounds."""
+    """Timing under which feedback counts for a window of rounds after the choice."""
 
     def __init__(
         self, feedback: Sliding, size: int, device: torch.device, horizon: int | None
@@ -55,7 +55,7 @@ class Windowed:
         return beliefs.expire(t + 1 - self._window, self._window), held
 
     def chances(self, functions: int) -> int:
-        """Return how many bounds must hold at once: each round has its own window."""
+        """Return how many bounds must hold together: each round has another window."""
         return functions * (self._horizon or 1)
 
     def width(
@@ -93,5 +93,5 @@ def allowance(
 
 
 def _column(size: Tensor, batch: tuple[int, ...]) -> Tensor:
-    """Return ``(*trials,)`` numbers as a column, other shapes unchanged."""
+    """Return ``(*trials,)`` numbers as a column; leave other shapes unchanged."""
     return size.unsqueeze(-1) if batch and tuple(size.shape) == batch else size

@@ -1,4 +1,4 @@
-"""Tallies: binary and counted outcomes as users tell them, made shares and rates."""
+"""Tallies: users' binary and counted outcomes, turned into shares and rates."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def tallied(
     exposure: Any,
     read: Read,
 ) -> tuple[Tensor, Tensor]:
-    """Return events, and of how many tries or how much exposure, ``(..., f)`` each.
+    """Return events, and their tries or exposures, ``(..., f)`` each.
 
-    Gaussian values come back as they are, of one try each.
+    Gaussian values are returned unchanged, with one try each.
 
     Args:
         name: what errors call the value.
-        value: of ``f`` functions; where it is of one, or a sequence of one entry a
-            function, an entry may be a pair.
-        outcomes: of each function ``"binary"``, ``"count"``, or ``None``.
-        exposure: of counts that are told as plain numbers; ``None``: 1.
+        value: the values of ``f`` functions; each function's may be a pair, alone or
+            in a sequence with one entry a function.
+        outcomes: for each function ``"binary"``, ``"count"``, or ``None``.
+        exposure: the exposure of counts told as plain numbers; ``None``: 1.
         read: see :data:`Read`.
     """
     count = len(outcomes)
@@ -72,7 +72,7 @@ def tallied(
 
 
 def check_single(label: str, tries: Tensor) -> None:
-    """Raise unless each outcome of a cost with a budget is of one try."""
+    """Raise unless each outcome of a cost with a budget has one try."""
     if bool((tries != 1).any()):
         raise CBanditError(
             f"{label} has a cb.Budget, which counts one try, or an exposure of 1, a "
@@ -87,14 +87,14 @@ def _numbers(name: str, value: Any) -> Tensor:
 
 
 def _wide(read: Read, name: str, value: Any, like: Tensor) -> Tensor:
-    """Return tries or exposure as wide as events; one number is for all."""
+    """Return tries or exposure in the shape of events; one number serves all."""
     if np.ndim(value) == 0 and like.numel() > 1:
         value = torch.full_like(like[..., 0], checks.number(name, value))
     return read(name, _numbers(name, value), 1)
 
 
 def _check(name: str, events: Tensor, tries: Tensor, kind: str) -> None:
-    """Raise unless these are whole numbers, and no more successes than tries."""
+    """Raise unless events are whole numbers, with no more successes than tries."""
     whole = (events >= 0) & (events == events.round())
     fits = whole & (tries > 0)
     wanted = f"a whole number, 0 or more, or {OF[kind]} with an exposure above 0"

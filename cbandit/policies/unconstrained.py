@@ -26,7 +26,7 @@ class GPUCB(GPPolicy):
         actions: what can be chosen.
         reward: the belief about the reward.
         explore: :class:`~cbandit.UCB`, ``cb.UCB(2.0)`` unless given.
-        clip: bound ``B`` on the reward. Of ``(B, G)``, ``G`` is not used.
+        clip: bound ``B`` on the reward. In ``(B, G)``, ``G`` is not used.
         common: see below. There are no costs, so ``thresholds`` change nothing.
     """
 
@@ -57,7 +57,7 @@ class GPTS(GPPolicy):
     Args:
         actions: what can be chosen.
         reward: the belief about the reward.
-        explore: :class:`~cbandit.TS`; of the posterior as it is unless given.
+        explore: :class:`~cbandit.TS`; unless given, draws of the posterior unchanged.
         common: see below. There are no costs, so ``thresholds`` change nothing.
     """
 

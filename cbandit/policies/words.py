@@ -1,8 +1,8 @@
-"""Names of costs, and the functions whose sign users state the other way round.
+"""Names of costs, and the functions whose sign is turned.
 
-Inside, the reward is maximised and costs stay at or below their thresholds. A reward
-that is to be small, and a cost that is to stay above a limit, are turned where they
-come in, and turned back where they go out.
+Inside, the reward is maximised and costs stay at or below their thresholds. A reward to
+minimise, and a cost with a lower limit, are negated where they come in, and negated
+again where they go out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cbandit.policies.budget import paced
 from cbandit.policies.safe.action import Safe
 from cbandit.recommend import Recommendation
 
-#: the default of thresholds, recognised by ``is``: a 0.0 that was given is another
+#: the default of thresholds, compared by ``is``, as a user may pass 0.0 too
 UNSAID = float("0")
 
 Belief = TypeVar("Belief", GP, Counts, FiniteClass, Linear)
@@ -59,21 +59,21 @@ def counted(costs: Any, expected: str) -> int | tuple[str, ...]:
 
 
 class Senses:
-    """How a user names costs, and which functions have their sign turned.
+    """How a user names costs, and which functions are negated.
 
     Args:
         m: how many costs, or their names.
-        thresholds: as the user gives them, see :attr:`limits`; ``UNSAID``: none given,
-            of which a warning tells if costs have names.
+        thresholds: as the user gives them, see :attr:`limits`; ``UNSAID``: not given,
+            which causes a warning if costs have names.
         minimise: whether the reward is to be small.
 
     Attributes:
-        names: of the costs, or ``None``.
+        names: the costs' names, or ``None``.
         limits: the thresholds as a policy uses them, a number, an array or a callable.
-        signs: ``(1 + m,)`` float64, -1 for functions that are turned, on the CPU.
-        plain: whether no function is turned.
-        budgets: the thresholds that are totals, by the number of the cost from 0; their
-            places in ``limits`` hold the first round's.
+        signs: ``(1 + m,)`` float64, -1 for functions that are negated, on the CPU.
+        plain: whether no function is negated.
+        budgets: the thresholds that are budgets, by the number of the cost from 0.
+            Their entries in ``limits`` are the limits of the first round.
     """
 
     def __init__(
@@ -120,14 +120,15 @@ class Senses:
                 for turned, limit in zip(above, thresholds, strict=True)
             ]
         if isinstance(self.limits, list) and (self.budgets or words):
-            if any(map(np.ndim, self.limits)):  # they differ by trial
+            if any(map(np.ndim, self.limits)):  # some limits differ by trial
                 parts = [checks.tensor("thresholds", limit) for limit in self.limits]
                 self.limits = torch.stack(torch.broadcast_tensors(*parts), -1)
 
     def limited(self, limits: Any) -> Any:
-        """Return thresholds by name in the order of the costs, others unchanged.
+        """Return thresholds by name in the order of the costs; leave others unchanged.
 
-        Numbers and words become a list, arrays ``(*trials,)`` one ``(*trials, m)``.
+        Numbers and words are returned as a list. If one is an array ``(*trials,)``, all
+        are returned as one array ``(*trials, m)``.
         """
         if not isinstance(limits, Mapping):
             return limits
@@ -148,7 +149,7 @@ class Senses:
         return self._joined(limits, "thresholds", -1)
 
     def _check_names(self, named: Mapping[str, Any], what: str, whole: bool) -> None:
-        """Raise an error if a mapping has unknown costs, or lacks one if ``whole``."""
+        """Raise an error for unknown costs, and if ``whole`` for missing ones."""
         names = self.names or ()
         odd = [name for name in named if name not in names]
         missing = [name for name in names if name not in named] if whole else []
@@ -184,7 +185,7 @@ class Senses:
         return [j for j, name in enumerate(self.names or ()) if name in cost]
 
     def stacked(self, cost: Any) -> Any:
-        """Return costs by name as an array ``(..., m)``; other values unchanged."""
+        """Return costs by name as an array ``(..., m)``; leave others unchanged."""
         return self._joined(cost, "cost", -1) if isinstance(cost, Mapping) else cost
 
     # -- turning -----------------------------------------------------------------------
@@ -198,13 +199,13 @@ class Senses:
         return values if self.plain else values * self.signs[1:].to(values)
 
     def turned(self, values: Tensor, functions: Sequence[int]) -> Tensor:
-        """Return values ``(..., f)`` of functions, 0 the reward, with signs turned."""
+        """Return values ``(..., f)`` of functions, 0 the reward, negated if turned."""
         if self.plain:
             return values
         return values * self.signs[list(functions)].to(values)
 
     def functions(self, mean: Tensor) -> Tensor:
-        """Return means ``(T, F, N)``, the reward's first, likewise turned."""
+        """Return means ``(T, F, N)``, the reward's first, negated if turned."""
         if self.plain:
             return mean
         return mean * self.signs[: mean.shape[1]].to(mean).unsqueeze(-1)
@@ -228,14 +229,14 @@ class Senses:
         return Safe(safe.index, safe.x, reward, cost)
 
     def observed(self, costs: Any) -> Any:
-        """Return costs seen in full, ``(*trials, m, N)`` or a callable, turned."""
+        """Return observed costs, ``(*trials, m, N)`` or a callable, negated."""
         if callable(costs):
             return costs if self.plain else _Turned(costs, self)
         if isinstance(costs, Mapping):
             costs = self._joined(costs, "observed_costs", -2)
         if self.plain:
             return costs
-        # one cost may come without its axis
+        # a single cost may come without its axis
         signs = self.signs[1:] if self.m == 1 else self.signs[1:, None]
         return checks.tensor("observed_costs", costs) * signs
 
@@ -246,7 +247,7 @@ class Senses:
     # -- reading -----------------------------------------------------------------------
 
     def plainly(self) -> dict[str, Any]:
-        """Return the names and signs as plain values, for JSON."""
+        """Return the names and signs as plain values that JSON can hold."""
         above = [sign < 0 for sign in self.signs[1:].tolist()]
         costs = self.m if self.names is None else list(self.names)
         return {"costs": costs, "above": above, "minimise": self.minimise}
@@ -271,7 +272,7 @@ class Senses:
         return f"cost{j + 1}" if self.names is None else self.names[j]
 
     def same(self, other: Senses) -> bool:
-        """Return whether both turn the same functions and have no different names."""
+        """Return whether both turn the same functions and no names differ."""
         alike = self.names is None or other.names is None or self.names == other.names
         return alike and torch.equal(self.signs, other.signs)
 
@@ -299,7 +300,7 @@ class _Turned:
 
 
 def _worded(limit: object) -> bool:
-    """Return whether a limit is in words (or a flag), alone or in a list."""
+    """Return whether a limit, or one in a list, is in words (or a flag)."""
     limits = limit if isinstance(limit, list | tuple) else [limit]
     return any(isinstance(one, str | bool) for one in limits)
 
@@ -322,7 +323,7 @@ def _limit(name: str, limit: Any) -> tuple[bool, float | Tensor]:
 
 
 def _advice(text: str) -> str:
-    """Return what is wrong with a limit in words, and how to write it."""
+    """Return an error text: what is wrong with a limit in words, and the right form."""
     read = re.fullmatch(rf"\s*([<>=\u2264\u2265]*)\s*({_NUMBER})?\s*(.*?)\s*", text)
     sign, number, tail = read.groups() if read else ("", None, text)
     if not text.strip():

@@ -1,7 +1,7 @@
 """Beliefs kept current over an action set, refitted, and handed to BoTorch.
 
-Beliefs are a value (:mod:`~cbandit.posterior.beliefs`); the large arrays behind them
-live in an engine, which says for which log of observations it stands.
+Beliefs are a value (:mod:`~cbandit.posterior.beliefs`). Their large arrays are in an
+engine, which says which log of observations the arrays hold.
 """
 
 from cbandit.posterior.engines.choice import describe_engines

@@ -48,17 +48,17 @@ from cbandit.posterior.units import Outcomes, Scale, Units, told
 from cbandit.posterior.value import Value
 from cbandit_kernels import SCORES, Look, kernel_matrix_ref
 
-FEW = 8  # rows up to which they are conditioned on one by one
-REACH = 8.0  # deviations from what is expected within which readings are believed
+FEW = 8  # with at most so many rows, condition on one by one
+REACH = 8.0  # a reading within so many deviations of what is expected is believed
 ROUGH = 1.5  # spreads, the least deviation where little is known
-LEAST = 10  # readings before which too little is known of their spread
-MANY = 20  # readings before which a learned noise is not relied on
-PLACES = 5  # distinct actions, likewise
-FITS = 3  # rounds of fitting and sweeping, of binary and counted outcomes
-NEAR = 0.25  # spreads, the deviation below which an action is known by itself
-FINE = 0.25  # spreads, the least deviation there: a noise may be learned as nothing
-MODELLED = 4096  # observations up to which a linear belief is made a BoTorch model
-TRIED = 512  # actions that are looked at again where engines do not keep them
+LEAST = 10  # with fewer readings too little is known of their spread
+MANY = 20  # with fewer readings a learned noise is not relied on
+PLACES = 5  # with fewer distinct actions neither
+FITS = 3  # alternations of fits and sweeps, for binary and counted outcomes
+NEAR = 0.25  # spreads; an action of smaller deviation has data of its own
+FINE = 0.25  # spreads, the least deviation there, as the learned noise may be 0
+MODELLED = 4096  # most observations of a linear belief that becomes a BoTorch model
+TRIED = 512  # how many tried actions are recomputed if the engine does not keep them
 
 
 class Beliefs(Value):
@@ -68,14 +68,14 @@ class Beliefs(Value):
         beliefs: one specification a function, the reward's first.
         actions: a finite set, a product grid or a box.
         batch_shape: ``()`` or ``(trials,)``.
-        dtype: of the arrays over the set (those that keep a covariance are float64).
-        device: where they live.
+        dtype: the dtype of arrays over the set (those with a covariance are float64).
+        device: where the arrays live.
         engine: a name, or ``"auto"``.
         samples: whether joint draws will be asked for.
-        apart: whether every function has an engine to itself.
+        apart: whether every function has its own engine.
         ranks: the processes that share the set; each keeps and scans its own part.
-        limits: the costs' thresholds ``(T, m)``, from which units of binary and counted
-            ones follow.
+        limits: the costs' thresholds ``(T, m)``, which set the units of binary and
+            counted costs.
     """
 
     actions: Actions
@@ -90,9 +90,9 @@ class Beliefs(Value):
     rescaled: bool
     """Whether any function's outcomes are standardised, or have a link."""
     fades: bool
-    """Whether what was learned fades."""
+    """Whether data fade from round to round."""
     groups: tuple[Group, ...]
-    _closed: int  # feedback of earlier rounds no longer counts
+    _closed: int  # feedback of rounds before this one is ignored
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Beliefs(Value):
             if gp.fade is not None:
                 fade = checks.per_trial("fade", gp.fade, batch_shape).to(device)
             prior = Prior(actions, covariance, batch_shape, dtype, device, fade=fade)
-            # decided by one rank, for free memory may differ
+            # one rank decides, as ranks may differ in free memory
             chosen = ranks.first(partial(plan, engine, prior, samples, noise.amin()))
             elastic = engine == "auto"
             groups.append(Group(gp, members, prior, scale, chosen, elastic, ranks))
@@ -170,7 +170,7 @@ class Beliefs(Value):
         """
         groups = list(self.groups)
         for part in parts:
-            if part.noise is not None:  # it is scaled by its own function's spread
+            if part.noise is not None:  # it is scaled by the spread of its function
                 groups = _each_apart(groups, lambda group: group.scale.standardize)
         for part in joined(parts):
             groups = _told_apart(groups, part.functions)
@@ -204,10 +204,10 @@ class Beliefs(Value):
     def await_feedback(
         self, keys: Sequence[Hashable], x: Tensor, t: int, limits: Tensor
     ) -> Self:
-        """Enter a choice whose feedback has not come yet.
+        """Add a choice whose feedback has not come yet.
 
-        Until then the reward's prior mean and the costs' thresholds ``limits (T, m)``
-        stand for the feedback.
+        Until the feedback comes, the reward's prior mean and the costs' thresholds
+        ``limits (T, m)`` stand in for it.
         """
         every, groups = [True] * len(keys), []
         for group in self.groups:
@@ -221,7 +221,7 @@ class Beliefs(Value):
         return self._with(groups=tuple(groups))
 
     def fill(self, t: int, functions: list[int], values: Tensor, mask: Tensor) -> Self:
-        """Enter feedback of round ``t``: ``values (T, f)`` in the trials of ``mask``.
+        """Add feedback of round ``t``: ``values (T, f)`` in the trials of ``mask``.
 
         ``mask`` is ``(T,)``; feedback that comes too late changes nothing.
         """
@@ -238,21 +238,21 @@ class Beliefs(Value):
     def expire(self, first: int, refresh_every: int) -> Self:
         """Forget observations of rounds before ``first``.
 
-        Removing observations from narrow dtypes leaves rounding errors, so such arrays
-        are computed afresh after every ``refresh_every`` removals.
+        In narrow dtypes a removal leaves rounding errors, so their arrays are computed
+        afresh after every ``refresh_every`` removals.
         """
         left = [group.expire(first).refreshed(refresh_every) for group in self.groups]
         same = all(map(operator.is_, left, self.groups))
         return self if same else self._with(groups=tuple(left))
 
     def aged(self, t: int) -> Self:
-        """Return the beliefs as they are in round ``t``, where they fade."""
+        """Return the beliefs as of round ``t``, if data fade."""
         groups = tuple(group.aged(t) for group in self.groups)
         same = all(map(operator.is_, groups, self.groups))
         return self if same else self._with(groups=groups)
 
     def refit(self, due_only: bool = False) -> Self:
-        """Fit all hyperparameters, or with ``due_only`` those that are due."""
+        """Fit all hyperparameters, or with ``due_only`` only those due for a refit."""
         groups: list[Group] = list(self.groups)
         if not due_only:
             groups = _each_apart(groups, lambda group: group.fits)
@@ -267,7 +267,7 @@ class Beliefs(Value):
         return self._with(groups=(group.retarget(targets),))
 
     def over(self, actions: Actions) -> Self:
-        """Return the beliefs over a set in which a category has grown."""
+        """Return the beliefs over a set in which a category has gained a value."""
         groups = tuple(group.over(actions) for group in self.groups)
         return self._with(actions=actions, groups=groups)
 
@@ -276,14 +276,14 @@ class Beliefs(Value):
         return self._with(groups=tuple(group.emptied() for group in self.groups))
 
     def lighten(self, limit: int) -> None:
-        """Mark engines to be saved without their arrays if those exceed ``limit``.
+        """Mark engines whose arrays exceed ``limit`` bytes to be saved without them.
 
-        ``limit`` is in bytes; below 0, all are. A checkpoint then holds the log alone.
-        The arrays in memory are computed afresh from it too, so that they equal those
-        of whoever loads the checkpoint. Kernel rows count eight times, because
-        computing them is faster than writing them.
+        If ``limit`` is below 0, all are marked. A checkpoint then holds only the log,
+        and the arrays in memory are recomputed from it too, so that they equal those of
+        a loaded checkpoint. Kernel rows count eight times, because computing them is
+        faster than writing them.
         """
-        # without a limit none need be brought up to date, only to be dropped
+        # without a limit the arrays are dropped, so they need not be brought up to date
         engines = [g.engine if limit >= 0 else g.held for g in self.groups]
         sizes = [e.bytes() * (8 if e.keeps_rows else 1) for e in engines]
         for engine in engines:
@@ -304,11 +304,11 @@ class Beliefs(Value):
         whole set.
 
         Args:
-            look: the score and the estimates it is of, in units; its offset holds minus
-                the thresholds.
-            streams: the random source of a joint draw; ``None``: estimates are made of
-                means and standard deviations instead.
-            ahead: outstanding choices; variances are as if their feedback had come.
+            look: the score and how its estimates are made, in units; its offset is
+                minus the thresholds.
+            streams: the random source of a joint draw; ``None``: estimates are made
+                from means and standard deviations.
+            ahead: outstanding choices, which reduce variances as if they had been told.
         """
         plain = look.beside is None and look.link is None
         if len(self.groups) == 1 and plain and look.score in SCORES:
@@ -322,9 +322,9 @@ class Beliefs(Value):
         return scan(stretches, look, self.ranks)
 
     def _fused(self, find: Fused, look: Look, streams: Streams | None) -> Best:
-        """Return the best action by an engine that updates and scores in one pass."""
+        """Return the best action by an engine's pass that updates and scores."""
         scale, ranks = self.groups[0].scale, self.ranks
-        if scale.shifted:  # the engine's means lack the prior's
+        if scale.shifted:  # the engine's means are less the prior means
             means, offset = scale.means, look.offset
             look = replace(look, offset=means if offset is None else offset + means)
         if ranks.size == 1:
@@ -334,7 +334,7 @@ class Beliefs(Value):
 
         def again(reach: Tensor) -> Best:
             if streams is not None and start is not None:
-                streams.go(start)  # the same draw
+                streams.go(start)  # repeat the same draw
             return find(look.closer(best.value, reach), streams)
 
         return among(best, ranks, look.reach, again)
@@ -342,7 +342,7 @@ class Beliefs(Value):
     def tolerance(self, costs: bool = False) -> Tensor:
         """Return the difference below which two scores count as equal, ``(T,)``.
 
-        Scores are in the reward's unit or, with ``costs``, of costs alone.
+        Scores are in the reward's unit or, with ``costs``, in that of the costs.
         """
         if costs and self.functions > 1:
             every = [g.tolerance for g in self.groups if max(g.functions) > 0]
@@ -360,7 +360,7 @@ class Beliefs(Value):
         return map(self._whole, zip(*passes, strict=True))
 
     def _whole(self, blocks: Sequence[Block]) -> Block:
-        """Join the blocks of all groups over one stretch into one."""
+        """Join the groups' blocks over one stretch into one block."""
         mean = self._ordered([b.mean for b in blocks])
         std = self._ordered([b.std.expand(-1, b.mean.shape[1], -1) for b in blocks])
         draws = [b.draw for b in blocks if b.draw is not None]
@@ -368,7 +368,7 @@ class Beliefs(Value):
         return Block(blocks[0].start, blocks[0].stop, mean, std, draw)
 
     def _stretches(self) -> list[tuple[int, int]]:
-        """Return the stretches to scan of this rank's actions; a small set is one."""
+        """Return the stretches of this rank's actions; a small set is one stretch."""
         if self.actions.continuous:
             raise CBanditError("a Box has no numbered actions")
         steps = [g.held.step for g in self.groups if g.held.step is not None]
@@ -378,18 +378,18 @@ class Beliefs(Value):
         return list(self.actions.stretches(min(steps), first, last))
 
     def _ordered(self, values: Sequence[Tensor]) -> Tensor:
-        """Join values by group, ``(T, f, ...)``, in the order of functions."""
+        """Join values of each group, ``(T, f, ...)``, in the order of functions."""
         if len(values) == 1:
             return values[0]
         order = [f for group in self.groups for f in group.functions]
         whole = torch.cat(list(values), 1)
         if order == sorted(order):
             return whole
-        # by a list of numbers it would wait for the device
+        # indexing by a list of numbers would wait for the device
         return torch.stack([whole[:, order.index(f)] for f in range(len(order))], 1)
 
     def _per_group(self, value: Callable[[Group], Tensor]) -> Tensor:
-        """Repeat what a group's functions share, ``(T, ...)``, to ``(T, F, ...)``."""
+        """Repeat each group's value ``(T, ...)`` for its functions, ``(T, F, ...)``."""
         columns = []
         for group in self.groups:
             shared = value(group).unsqueeze(1)
@@ -397,7 +397,7 @@ class Beliefs(Value):
             columns.append(shared.expand(-1, *shape))
         return self._ordered(columns)
 
-    # -- readers, in units but for posterior() ---------------------------------------
+    # -- readers; all but posterior() are in units ----------------------------------
 
     def units(self) -> Units | None:
         """Return the units of all functions; ``None`` if nothing is rescaled."""
@@ -416,17 +416,17 @@ class Beliefs(Value):
     def blocks(
         self, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
     ) -> Iterator[Block]:
-        """Yield all actions block by block; the caller may stop at any block.
+        """Yield all actions block by block; the caller may stop after any block.
 
-        With ``streams`` blocks carry joint draws too. Variances are as if the outcomes
-        of the choices ``ahead`` had come.
+        With ``streams`` blocks carry joint draws too. The choices ``ahead`` reduce the
+        variances as if their outcomes had come.
         """
         for group in self.groups:
             group.engine.settle()
         yield from self._blocks(streams, ahead)
 
     def one(self, function: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-        """Yield stretches with mean and deviation ``(T, n)`` of one function."""
+        """Yield ``(start, stop, mean, std)`` of one function, ``(T, n)`` both."""
         group = self._of(function)
         column = group.functions.index(function)
         group.engine.settle()
@@ -437,8 +437,8 @@ class Beliefs(Value):
     def tried(self, function: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the actions at which a function was observed, at least the latest.
 
-        They are points ``(T, U, d)``, posterior means ``(T, U)`` and which of them are
-        real ``(T, U)``: trials with fewer actions than others are padded.
+        Returns points ``(T, U, d)``, posterior means ``(T, U)``, and a mask ``(T, U)``
+        that is false for padding in trials with fewer actions.
         """
         group = self._of(function)
         column = group.functions.index(function)
@@ -473,17 +473,17 @@ class Beliefs(Value):
         return mean, std
 
     def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
-        """Solve for means and standard deviations at any points, ``(T, F, n)`` each."""
+        """Solve for means and standard deviations at points ``x``, ``(T, F, n)``."""
         mean, std = zip(*[g.anywhere(x, ahead) for g in self.groups], strict=True)
         return self._ordered(mean), self._ordered(std)
 
     def in_contexts(
         self, space: Contextual, contexts: Tensor, ahead: Sequence[Ahead] = ()
     ) -> tuple[Tensor, Tensor]:
-        """Return moments of all choices in contexts, most of which were looked at last.
+        """Return means and standard deviations of all choices in contexts.
 
-        Means and standard deviations ``(T, F, n, K)`` in contexts ``(T, n, k)``, of
-        which only the last one is new.
+        Both are ``(T, F, n, K)``. Of the contexts ``(T, n, k)`` only the last one is
+        new: moments in the others are reused.
         """
         if all(group.by_choice(space) for group in self.groups):
             parts = [g.in_contexts(space, contexts, ahead) for g in self.groups]
@@ -502,7 +502,7 @@ class Beliefs(Value):
     ) -> tuple[Tensor, Tensor]:
         """Return the least and the greatest credible readings at ``x (T, n, d)``.
 
-        ``(T, F, n)`` each; see :meth:`Group.bounds`.
+        Both are ``(T, F, n)``; see :meth:`Group.bounds`.
         """
         low, high = zip(*[g.bounds(x, noise, rough) for g in self.groups], strict=True)
         return self._ordered(low), self._ordered(high)
@@ -512,8 +512,8 @@ class Beliefs(Value):
     ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """Prepare :meth:`anywhere` for many calls at points ``(T, n, d)``.
 
-        With ``streams`` a joint draw less its mean takes the place of the deviations:
-        one path, whatever points are asked for. The result knows the data of now only.
+        With ``streams`` the second result is a joint draw less its mean, one path for
+        all calls, in place of deviations. Later data do not change the function.
         """
         together = not ahead and Stacked.fits(self.groups)
         if streams is None:
@@ -552,7 +552,7 @@ class Beliefs(Value):
         return [(row.keys, row.x, row.wanted) for row in rows if row.t == 0]
 
     def deviations(self, x: Tensor) -> Tensor:
-        """Return deviations at any points, ``(T, F, n)``, in spreads."""
+        """Return deviations at points ``x``, ``(T, F, n)``, in spreads."""
         return self._ordered([group.deviations(x) for group in self.groups])
 
     def gains(self) -> Tensor:
@@ -564,7 +564,7 @@ class Beliefs(Value):
         return self._ordered([group.noises() for group in self.groups])
 
     def has_data(self) -> Tensor:
-        """Return which trials have observed which function, ``(T, F)``, on the host."""
+        """Return which trials have observed each function, ``(T, F)``, on the host."""
         return self._ordered(
             [g.log.has_data(self.trials, len(g.functions)) for g in self.groups]
         )
@@ -574,7 +574,7 @@ class Beliefs(Value):
         return list(dict.fromkeys(group.held.plan.name for group in self.groups))
 
     def describe(self) -> str:
-        """Say which engines are in use, and why."""
+        """Return the engines in use and the reasons for them, in words."""
         parts = []
         for group in self.groups:
             names = ["reward" if f == 0 else f"cost {f}" for f in group.functions]
@@ -585,7 +585,7 @@ class Beliefs(Value):
         return "; ".join(parts)
 
     def check_samples(self) -> None:
-        """Raise if joint draws are not possible, before the first round needs one."""
+        """Raise if joint draws are impossible, before a round needs one."""
         for group in self.groups:
             if group.held.by_features:
                 check_features(group.prior.covariance)
@@ -598,19 +598,19 @@ def _row(
     if link is not None:
         tries = part.tries_of(group.functions[0]).to(values)
         outcome = torch.stack([link.sense * values[:, 0], tries], -1)
-    # data from before count as of now, where what was learned fades
+    # earlier data count as of now, if data fade
     t = t or group.now
     return Observation(keys, x, values, part.wanted, part.noise, t, None, outcome)
 
 
 def _latent(link: Link, means: Tensor, variance: Tensor) -> Tensor:
-    """Return latent prior means ``(T, f)`` of probabilities or rates; 0 is unsaid."""
+    """Return latent prior means ``(T, f)`` of probabilities or rates; 0: unstated."""
     latent = link.center(link.sense * means, variance.expand(len(means)).unsqueeze(-1))
     return torch.where(means == 0, 0.0, latent)
 
 
 def _told_apart(groups: list[Group], functions: Sequence[int]) -> list[Group]:
-    """Split groups so that each holds only such functions, or none of them."""
+    """Split groups so that each holds only functions of the list, or none."""
     out: list[Group] = []
     split: list[Group] = []
     for group in groups:
@@ -637,11 +637,12 @@ class Group(Value):
     """Functions that share a prior covariance, a noise and their observations.
 
     Args:
-        gp: the first function's specification; the others differ by the mean only.
-        functions: their numbers, 0 for the reward.
+        gp: the specification of the first function; the others differ only in their
+            means.
+        functions: the numbers of the functions, 0 for the reward.
         prior: the set, and the prior over it.
         scale: how outcomes enter the engine.
-        plan: the engine.
+        plan: the engine's name and the reason for it.
         elastic: whether another engine may replace it when memory runs short.
         ranks: the processes that share the set.
     """
@@ -651,15 +652,15 @@ class Group(Value):
     prior: Prior
     scale: Scale
     ranks: Ranks
-    tolerance: Tensor  # values that differ by less are as good, (T,)
+    tolerance: Tensor  # values that differ by less count as equal, (T,)
     log: Log
     unfitted: int  # observations since the last fit
-    fitted_to: int  # how many rows the log had then
+    fitted_to: int  # how many rows the log had at the last fit
     fitted: bool  # whether the noise was learned from many data
     forgotten: int  # observations since the last refresh
-    now: int  # the round, where what was learned fades; else 0
+    now: int  # the current round if data fade, else 0
     held: Engine
-    """The engine as it is; :attr:`engine` brings it up to date with the log first."""
+    """The engine in its last state; :attr:`engine` brings it up to date first."""
     _elastic: bool
     _own_noise: bool
 
@@ -694,7 +695,7 @@ class Group(Value):
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(vars(self))
-        if self.held.light:  # its plan alone
+        if self.held.light:  # only its plan was saved
             state |= {"held": None, "plan": self.held.plan}
         return state
 
@@ -725,7 +726,7 @@ class Group(Value):
         if history.stands_for != BLANK or engine.functions != count:
             history.stands_for = None
             engine.clear(count)
-            engine.history.sharp = history.sharp  # asks the device once
+            engine.history.sharp = history.sharp  # saves waiting for the device again
         engine.history.stands_for = None
         engine.turn(self.now)
         if len(self.log):
@@ -747,9 +748,9 @@ class Group(Value):
         return self.scale.noise
 
     def learned_noise(self) -> Tensor | None:
-        """Return the learned noise variances ``(T, f)``, the engine's unit.
+        """Return the learned noise variances ``(T, f)``, which are the engine's unit.
 
-        ``None``: the noise is stated, and the engine's unit 1.
+        ``None``: the noise is stated, and the engine's unit is 1.
         """
         return self.engine.noises(self.scale) if self.gp.conjugate else None
 
@@ -760,7 +761,7 @@ class Group(Value):
         return noise if level is None else noise * level
 
     def merged(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return all observations by action, see :meth:`History.merged`."""
+        """Return all observations merged by action, see :meth:`History.merged`."""
         if self.engine.by_slots:
             return self.engine.history.merged()
         reason = self._summed()
@@ -774,7 +775,7 @@ class Group(Value):
         return engine.history.merged()
 
     def _summed(self) -> str | None:
-        """Return why observations count as sums alone; ``None``: by action too."""
+        """Return why observations are only kept as sums; ``None``: also by action."""
         if self.prior.fade is not None:
             return "what was learned fades"
         if self.prior.covariance.open:
@@ -784,7 +785,7 @@ class Group(Value):
         return None
 
     def tried_last(self, count: int, column: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the latest actions of the log, as :meth:`Beliefs.tried` does."""
+        """Return the latest actions of the log, like :meth:`Beliefs.tried`."""
         rows, prior = self.log.last(count), self.prior
         if not rows:
             points = torch.zeros(
@@ -796,7 +797,7 @@ class Group(Value):
         return x, self.anywhere(x)[0][:, column], real
 
     def aged(self, t: int) -> Self:
-        """Return the group as it is in round ``t``, if it fades."""
+        """Return the group as of round ``t``, if data fade."""
         if self.prior.fade is None or t == self.now:
             return self
         return self._with(now=t)
@@ -823,7 +824,7 @@ class Group(Value):
         if self.prior.covariance.open and self._reframed(row):
             return self._over(log, **more)
         if self.scale.standardize:
-            if more["_own_noise"]:  # its weight depends on the spread, which moves
+            if more["_own_noise"]:  # the weight depends on the spread, which changes
                 return self._over(log, **more)
         if self.scale.standardize or self.scale.link is not None:
             more["scale"] = self.scale.counted(row)
@@ -835,7 +836,7 @@ class Group(Value):
         return other
 
     def _reframed(self, row: Observation) -> bool:
-        """Return whether a row that comes late changes how inputs are standardised."""
+        """Return whether a late row changes how inputs are standardised."""
         later = range(self.log.first_of(row.t + 1), len(self.log))
         if not later:
             return False
@@ -855,7 +856,7 @@ class Group(Value):
         return group
 
     def _stood_in(self, row: Observation, link: Link) -> Observation:
-        """Return a row whose outcome is replaced by what stands for it now."""
+        """Return a row with its outcome's current stand-in."""
         if row.outcome is None:
             raise CBanditError("the observation holds no binary or counted outcome")
         mean, var = self.engine.history.at(row.x.unsqueeze(1).double())
@@ -867,9 +868,9 @@ class Group(Value):
         return row._replace(values=values, noise=noise)
 
     def _agreed(self, log: Log, **more: object) -> Self:
-        """Return the group with another log, whose stand-ins agree with one another.
+        """Return the group with another log, after a sweep of its stand-ins.
 
-        Where observations count as sums alone, stand-ins stay as they were made.
+        If observations are only kept as sums, the stand-ins stay as they were made.
         """
         if self.scale.link is not None and len(log) and self._summed() is None:
             link, covariance = self.scale.link, self.prior.covariance
@@ -877,9 +878,9 @@ class Group(Value):
         return self._over(log, **more)
 
     def fill(self, t: int, part: Part, mask: Tensor) -> Self:
-        """Enter the values that round ``t`` waited for, in the trials of ``mask``.
+        """Add the values that round ``t`` waited for, in the trials of ``mask``.
 
-        Nothing changes if that round has been forgotten.
+        Nothing changes if the round was forgotten.
         """
         functions = [f for f in self.functions if f in part.functions]
         place = self.log.first_of(t)
@@ -928,20 +929,20 @@ class Group(Value):
         return other
 
     def _recounted(self, outcomes: Outcomes) -> bool:
-        """Return whether statistics must be counted afresh after a row was removed."""
+        """Return whether statistics must be recounted after a row was removed."""
         return (
             self._own_noise or outcomes.lost or (self.held.drifts and outcomes.astray)
         )
 
     def _drowns(self, row: Observation) -> bool:
         if not self.held.by_slots:
-            return True  # sums of other observations would keep its rounding
+            return True  # sums with other observations would keep its rounding error
         history = self.engine.history
         slots, _ = history.place(row.keys, row.x, row.wanted)
         return history.drowns(slots, self.scale.precision(row), row.wanted)
 
     def refreshed(self, every: int) -> Self:
-        """Compute narrow arrays afresh after every ``every`` removals."""
+        """Compute arrays of narrow dtype afresh after every ``every`` removals."""
         if self.forgotten < every or not self.held.drifts:
             return self
         self.engine.refresh()
@@ -968,22 +969,22 @@ class Group(Value):
     def emptied(self) -> Self:
         """Return the group without data, on a new engine, with its hyperparameters."""
         engine = self._fresh(self.held.plan)
-        engine.history.sharp = self.held.history.sharp  # asks the device once
+        engine.history.sharp = self.held.history.sharp  # saves waiting for the device
         return self._over(Log(), held=engine)
 
     def over(self, actions: Actions) -> Self:
-        """Return the group over a set in which a category has grown."""
+        """Return the group over a set in which a category has gained a value."""
         covariance, dtype = self.prior.covariance.over(actions), self.prior.dtype
         grown = self._with(
             prior=replace(self.prior, actions=actions, covariance=covariance),
-            # a place of a grid has another number now
+            # an action of a grid has another number now
             log=Log([row._replace(keys=actions.keys(row.x)) for row in self.log]),
             tolerance=covariance.tolerance(actions, dtype).expand(self.prior.trials),
         )
         return grown._with(held=grown._fresh(self.held.plan))
 
     def split(self, functions: list[int]) -> tuple[Self, Self]:
-        """Return the group without some functions, and a group of those functions."""
+        """Return the group without the functions, and a group of the functions."""
         others = [f for f in self.functions if f not in functions]
         engine, parts, columns = self.engine, [], []
         for members in (others, functions):
@@ -1006,7 +1007,7 @@ class Group(Value):
 
     @property
     def fits(self) -> bool:
-        """Whether there is anything to fit, or stand-ins to bring to agreement."""
+        """Whether there is something to fit, or stand-ins to sweep."""
         return self.scale.link is not None or self._learns
 
     @property
@@ -1022,9 +1023,9 @@ class Group(Value):
     def refit(self) -> Self:
         """Fit the hyperparameters of a single function to the log.
 
-        Stand-ins of binary and counted outcomes are brought to agreement before and
-        after. The slope of their evidence is then that of the stand-ins' likelihood, so
-        that where fits and sweeps in turn come to rest, the evidence is stationary.
+        Stand-ins of binary and counted outcomes are swept before and after. The slope
+        of their evidence is then the slope of the stand-ins' likelihood, so where
+        alternating fits and sweeps converge, the evidence is stationary.
         """
         if not len(self.log):
             return self._with(unfitted=0)
@@ -1037,17 +1038,17 @@ class Group(Value):
         return group
 
     def _fitted(self) -> Self:
-        """Return the group with hyperparameters fitted to its log as it is."""
+        """Return the group with hyperparameters fitted to its current log."""
         prior, covariance = self.prior, self.prior.covariance
         kernel = copy.deepcopy(covariance.kernel)
         if prior.batch_shape and not kernel.batch_shape and list(kernel.parameters()):
-            # from here on each trial has parameters of its own
+            # from here on each trial has its own parameters
             kernel = one_a_trial(kernel, prior.trials)
         data = merged(self.log, *self.scale.targets_of(), self.scale.least)
         gp, data = self.gp, replace(data, x=covariance.inputs(data.x))
         middle = self.scale.middle() - self.scale.means
         if self.scale.link is not None and gp.learn_mean:
-            data = data.less(middle)  # outcomes as such have an average
+            data = data.less(middle)  # outcomes with a link are not centred
         noise, means = fit_hyperparameters(
             kernel,
             self.noise.clone(),
@@ -1074,7 +1075,7 @@ class Group(Value):
     # -- looking ---------------------------------------------------------------------
 
     def fused(self, ahead: Sequence[Ahead] = ()) -> Fused | None:
-        """Return the engine's pass that updates and scores at once, if it has one."""
+        """Return the engine's pass that updates and scores, if it has one."""
         scale = self.scale
         apart = ahead and not self.held.opens
         if scale.standardize or scale.link or apart:
@@ -1088,7 +1089,7 @@ class Group(Value):
         streams: Streams | None = None,
         ahead: Sequence[Ahead] = (),
     ) -> Iterator[Block]:
-        """Yield the set block by block, in units."""
+        """Yield blocks of the set, in units."""
         blocks = self.engine.blocks(stretches, streams, self._coming(ahead))
         if not (self.scale.shifted or self.scale.standardize):
             return blocks
@@ -1103,38 +1104,38 @@ class Group(Value):
         return coming._replace(precision=precision * (coming.precision > 0))
 
     def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
-        """Solve for means and deviations ``(T, f, n)`` at any points, in units."""
+        """Solve for means and deviations ``(T, f, n)`` at points ``x``, in units."""
         return self._in_units(*self.engine.history.at(x, self._coming(ahead)))
 
     def _in_units(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-        """Return an engine's means and variances as means and deviations in units."""
-        # the floor keeps gradients finite where nothing is uncertain
+        """Convert an engine's means and variances to means and deviations in units."""
+        # the floor keeps gradients finite where the variance is 0
         std = var.clamp_min(1e-300).sqrt_().unsqueeze(1)
         return self.scale.mean(mean), self._of_each(std)
 
     def by_choice(self, space: Contextual) -> bool:
-        """Return whether each choice has weights to itself, whatever the context."""
+        """Return whether each choice has its own weights, whatever the context."""
         weights = not self.held.by_slots and space.categorical
         return weights and self.prior.covariance.blocks == space.size
 
     def in_contexts(
         self, space: Contextual, contexts: Tensor, ahead: Sequence[Ahead]
     ) -> tuple[Tensor, Tensor]:
-        """Return moments of all choices in contexts, ``(T, f, n K)`` each, in units.
+        """Return means and deviations of all choices in contexts, in units.
 
-        The group must pass :meth:`by_choice`.
+        Both are ``(T, f, n K)``. The group must pass :meth:`by_choice`.
         """
         coming = self._coming(ahead)
         mean, var = self.engine.recent(contexts, space.of_first, coming)
         return self._in_units(mean.flatten(2), var.flatten(1))
 
     def deviations(self, x: Tensor) -> Tensor:
-        """Return deviations at any points, ``(T, f, n)``, in spreads."""
+        """Return deviations at points ``x``, ``(T, f, n)``, in spreads."""
         var = self.engine.history.at(x)[1]
         return self._of_each(var.clamp_min(0).sqrt().unsqueeze(1))
 
     def _of_each(self, std: Tensor) -> Tensor:
-        """Return the engine's deviations ``(T, 1, n)`` of each function in spreads."""
+        """Return deviations ``(T, 1, n)`` for each function, in spreads."""
         level = self.learned_noise()
         if level is None:
             return std.expand(-1, len(self.functions), -1)
@@ -1143,15 +1144,15 @@ class Group(Value):
     def bounds(self, x: Tensor, noise: Tensor | None, rough: bool) -> list[Tensor]:
         """Return the least and the greatest credible reading at ``x``, ``(T, f, n)``.
 
-        In the user's units; infinite where nothing is known or outcomes are not
-        standardised. The deviation counts as 1.5 spreads at least if little is known
-        of the action, or if the noise was not learned from many data; else as a
-        quarter of a spread at least.
+        They are in the user's units, and infinite if nothing is known or outcomes are
+        not standardised. The deviation counts as at least 1.5 spreads if little is
+        known of the action, or if the noise was not learned from many data; otherwise
+        as at least a quarter of a spread.
 
         Args:
             x: ``(T, n, d)``.
             noise: the reading's own variance, ``(T,)``; ``None``: the belief's.
-            rough: whether some data are stand-ins for feedback to come.
+            rough: whether some data are stand-ins for feedback still to come.
         """
         center, size, known, seen = (v.unsqueeze(-1) for v in self.scale.units()[:4])
         if not self.scale.standardize:
@@ -1179,7 +1180,7 @@ class Group(Value):
         return [center - reach, center + reach]
 
     def pathwise(self, streams: Streams) -> Pathwise:
-        """Draw a joint path less its mean by waves; the engine keeps slots."""
+        """Draw a joint path less its mean by waves; the engine must keep slots."""
         engine, count = self.engine, len(self.functions)
         path = Pathwise.drawn(engine.history, streams, engine.functions)
         return path.of(slice(count))
@@ -1203,11 +1204,11 @@ class Group(Value):
 
 
 class Stacked:
-    """Means and standard deviations of ``G`` groups, for many calls between updates.
+    """Means and standard deviations of ``G`` groups, for many calls without updates.
 
-    A search on a box asks for few points, hundreds of times a round, and nothing is
-    observed meanwhile. All that does not depend on the points is prepared once, and
-    functions whose kernels are of one kind are computed side by side.
+    A search on a box asks for a few points hundreds of times a round, with no new
+    observation. What does not depend on the points is prepared once, and functions with
+    kernels of the same kind are computed together.
 
     Args:
         groups: the groups, which must pass :meth:`fits`.
@@ -1215,10 +1216,10 @@ class Stacked:
 
     @staticmethod
     def fits(groups: Sequence[Group]) -> bool:
-        """Return whether these groups can be computed side by side.
+        """Return whether these groups can be computed together.
 
-        Their kernels must be one closed form of one kind over as many slots, of
-        coordinates that are scaled and shifted only.
+        Each kernel must be one closed form, of the same kind and with as many slots,
+        and its coordinates may only be scaled and shifted.
         """
         if not all(group.held.by_slots for group in groups):
             return False
@@ -1271,16 +1272,16 @@ class Stacked:
         if self._kind == "linear":
             prior = prior * z.square().sum(-1)
         var = prior - half.square().sum(-2)
-        # the floor keeps gradients finite where nothing is uncertain
+        # the floor keeps gradients finite where the variance is 0
         std = var.clamp_min(1e-300).sqrt().unsqueeze(-2).expand_as(mean)
         return self._ordered(mean), self._ordered(std)
 
     def drawn(
         self, paths: Sequence[Pathwise]
     ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """Return means and draws less them as one function; ``paths`` are the groups'.
+        """Return a function of points that gives means and draws less the means.
 
-        The paths must consist of waves.
+        ``paths`` are the groups' paths, which must consist of waves.
         """
         weights = torch.stack([path.weights.mT for path in paths]) * self._amplitude
         parts = []
@@ -1300,7 +1301,7 @@ class Stacked:
         return at
 
     def _cross(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scaled points, and prior covariances with the tried actions."""
+        """Return scaled points, and their prior covariances with the tried actions."""
         z = self._origins + self._rates * x.double()
         return z, kernel_matrix_ref(z, self._places, self._kind).mT
 

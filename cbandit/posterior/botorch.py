@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
     from cbandit.posterior.beliefs import Beliefs, Group
 
-PADDING = 1e20  # variance of a padding point, in prior variances
+PADDING = 1e20  # variance of a padding point, as a multiple of the prior variance
 
 
 class BeliefGP(SingleTaskGP):
     """A ``SingleTaskGP`` on means over repeats that knows the noise of one observation.
 
-    The noise of its data is that of means, ``lam / n``; what is still to be observed
-    (``observation_noise=True``, fantasies, conditioning) has ``lam`` instead.
+    The noise of its data is that of means, ``lam / n``; new observations
+    (``observation_noise=True``, fantasies, conditioning) have the noise ``lam``.
     """
 
     observation_noise: Tensor | None  # *trials x 1 x 1
@@ -70,7 +70,7 @@ class BeliefGP(SingleTaskGP):
         observation_noise: Tensor | None = None,
         **kwargs: object,
     ) -> Self:
-        """Return BoTorch's fantasy model, with ``lam`` unless a noise is given."""
+        """Return BoTorch's fantasy model, with noise ``lam`` unless one is given."""
         if observation_noise is None:
             observation_noise = self.observation_noise
         return super().fantasize(X, sampler, observation_noise, **kwargs)
@@ -87,7 +87,7 @@ class BeliefGP(SingleTaskGP):
 
 
 def _any_noise() -> AbstractContextManager[None]:
-    """Return a context in which GPyTorch does not raise small noises."""
+    """Return a context in which GPyTorch does not raise small noises to its minimum."""
     limits: AbstractContextManager[None] = gpytorch.settings.min_fixed_noise(
         1e-300, 1e-300, 1e-300
     )
@@ -97,13 +97,13 @@ def _any_noise() -> AbstractContextManager[None]:
 def model_list(
     beliefs: Beliefs, trial: int | None = None, signs: Sequence[float] | None = None
 ) -> ModelListGP:
-    """Return a ``ModelListGP`` of one :class:`BeliefGP` per function, reward first.
+    """Return a ``ModelListGP`` with one :class:`BeliefGP` per function, reward first.
 
-    Training data are merged: means over repeats, with the noise of a mean. Trials are
-    the models' batch shape; a trial with fewer actions than others is padded by points
-    of so much noise that they change nothing. With ``trial``, the models are of that
-    trial alone, without batch shape and padding. They do not follow what a policy
-    learns later. ``signs``, one per function, undo the signs that a policy has turned.
+    Training data are merged: means over repeats, with the noise of a mean. The models'
+    batch shape is the trials; a trial with fewer actions is padded with points of so
+    much noise that they change nothing. With ``trial``, the models are of that trial,
+    without batch shape and padding. The models do not follow what a policy learns
+    later. ``signs``, one per function, undo the signs that a policy has turned.
     """
     models: dict[int, BeliefGP] = {}
     batched = bool(beliefs.batch_shape)
@@ -121,7 +121,7 @@ def _model(
     shift, scale = (v[:, place] for v in group.scale.levels())
     y, shift = sign * y, sign * shift
     level = group.learned_noise()
-    if level is not None:  # a learned noise is the unit of variances
+    if level is not None:  # variances are in units of a learned noise
         variance = variance * level[:, place : place + 1]
         factor = scale.square() * level[:, place]
     else:
@@ -138,7 +138,7 @@ def _model(
         else:
             kernel = trial_of(kernel, trial)
     if group.scale.standardize:
-        # back in the user's units: values by the scale, the kernel by its square
+        # back to the user's units: values times the scale, the kernel times its square
         batch = factor.shape if batched else torch.Size()
         kernel = ScaleKernel(kernel, batch_shape=batch).double()
         kernel.outputscale = factor.reshape(batch)
@@ -156,7 +156,7 @@ def _model(
     if group.prior.covariance.unit is not None:
         transform = _inputs(group.prior.covariance.unit)
     with warnings.catch_warnings(), _any_noise():
-        # outcomes are in the user's units on purpose, and inputs in the kernel's
+        # BoTorch warns, but outcomes are meant to be in the user's units
         warnings.simplefilter("ignore", InputDataWarning)
         model = BeliefGP(
             x,
@@ -173,7 +173,7 @@ def _model(
 
 
 def _inputs(unit: Unit) -> InputTransform:
-    """Return a map of coordinates to the unit cube as BoTorch has it."""
+    """Return the map of coordinates to the unit cube as a BoTorch transform."""
     d = unit.bounds.shape[-1]
     if unit.logs is None:
         return Normalize(d=d, bounds=unit.bounds)
@@ -190,11 +190,11 @@ def _data(group: Group, place: int) -> tuple[Tensor, Tensor, Tensor]:
     shift, scale = (v[:, place : place + 1] for v in group.scale.levels())
     w = sums[:, place]
     if group.scale.standardize:
-        # outcomes that are waited for stand at the mean; the others are counted from it
+        # outcomes still awaited are at the mean; all are taken less the mean
         gap = shift - group.scale.outcomes.origin[:, place : place + 1]
         w = w - gap * sums[:, -1]
     if not p.shape[-1]:
-        # a model needs data: one point of infinite variance
+        # a model needs data: give it one point of infinite variance
         x = p.new_zeros(len(p), 1, group.prior.covariance.dim)
         p, w = (v.new_zeros(len(p), 1) for v in (p, w))
     observed = p > 0

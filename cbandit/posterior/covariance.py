@@ -1,8 +1,8 @@
-"""GPyTorch kernels as engines use them: dense values, closed forms, axis factors.
+"""Prior covariances from GPyTorch kernels: dense, in closed form, or by grid axis.
 
-A kernel may have hyperparameters of its own for each trial. gpytorch's ``expand_batch``
-and indexing lose count of kernels within products, and take ``active_dims`` for a
-hyperparameter: :func:`one_a_trial` and :func:`trial_of` do not.
+A kernel may have separate hyperparameters for each trial. gpytorch's ``expand_batch``
+and indexing mishandle kernels inside products, and take ``active_dims`` for a
+hyperparameter; :func:`one_a_trial` and :func:`trial_of` do not.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from cbandit.errors import CBanditError
 from cbandit_kernels import kernel_matrix_ref
 
 DIAGONAL = 1024
-COARSE = 1e-3  # of a lengthscale, between neighbouring numbers
-LEAST = 1e-14  # noise below this share of the prior variance is lost in its rounding
+COARSE = 1e-3  # lengthscales between neighbouring floats that cause a warning
+LEAST = 1e-14  # noise below this share of the prior variance is lost in rounding
 
 
 class TableKernel(gpk.Kernel):  # type: ignore[misc]
-    """The kernel of arms known only by a prior covariance; inputs are arm numbers."""
+    """The kernel of arms known by a prior covariance; inputs are arm numbers."""
 
     has_lengthscale = False
 
@@ -67,7 +67,7 @@ class TableKernel(gpk.Kernel):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class Form:
-    """A kernel with a closed form: one of :data:`cbandit_kernels.KINDS`, and its scale.
+    """A closed-form kernel: one of :data:`cbandit_kernels.KINDS`, and its scale.
 
     ``scale``, ``(d,)`` or ``(*trials, d)``, multiplies coordinates.
     """
@@ -79,7 +79,7 @@ class Form:
 def leaves_of(
     kernel: gpk.Kernel, dims: list[int]
 ) -> tuple[Tensor | float, list[tuple[gpk.Kernel, list[int]]]]:
-    """Return a kernel's amplitude and its factors, each with the axes it is given."""
+    """Return a kernel's amplitude and its factors, each with the axes it acts on."""
     if isinstance(kernel, gpk.ScaleKernel) and kernel.active_dims is None:
         amplitude, leaves = leaves_of(kernel.base_kernel, dims)
         return kernel.outputscale.detach() * amplitude, leaves
@@ -94,14 +94,14 @@ def leaves_of(
 
 
 def active_of(kernel: gpk.Kernel, dims: list[int]) -> list[int]:
-    """Return the axes that a kernel depends on, of the axes ``dims`` it is given."""
+    """Return the axes that a kernel depends on, among the axes ``dims``."""
     if kernel.active_dims is None:
         return dims
     return [dims[int(i)] for i in kernel.active_dims]
 
 
 def form_of(kernel: gpk.Kernel, dims: list[int], dim: int) -> Form | None:
-    """Return the closed form of a kernel over ``dims`` of ``dim`` axes, if any."""
+    """Return a kernel's closed form over ``dims`` of ``dim`` axes, or ``None``."""
     active = active_of(kernel, dims)
     if type(kernel) is gpk.RBFKernel:
         kind, value = "rbf", 1.0 / kernel.lengthscale.detach()
@@ -120,14 +120,14 @@ def form_of(kernel: gpk.Kernel, dims: list[int], dim: int) -> Form | None:
 
 @dataclass(frozen=True)
 class Term:
-    """A term of a kernel that is a sum: a product of closed forms; of none, a constant.
+    """A term of a sum kernel: an amplitude times closed forms, or a constant.
 
     Args:
         amplitude: what the product is multiplied by, ``()`` or ``(*trials,)``.
         forms: the factors.
-        apart: what each coordinate in which two points differ multiplies the value by,
-            ``(d,)`` or ``(*trials, d)``: below 1 for categories; ``None``: there are
-            none.
+        apart: the factor for each coordinate in which two points differ, ``(d,)`` or
+            ``(*trials, d)``: below 1 for categories; ``None``: there are no
+            categories.
     """
 
     amplitude: Tensor
@@ -136,7 +136,7 @@ class Term:
 
     @property
     def curved(self) -> bool:
-        """Whether it is neither linear nor constant."""
+        """Whether the term is neither linear nor constant."""
         curves = any(form.kind != "linear" for form in self.forms)
         return curves or self.apart is not None
 
@@ -151,9 +151,9 @@ class Term:
 
 
 def terms_of(kernel: gpk.Kernel, dims: list[int], dim: int) -> list[Term] | None:
-    """Return a kernel over ``dims`` of ``dim`` axes as a sum of products of forms.
+    """Return a kernel over ``dims`` of ``dim`` axes as a sum of terms.
 
-    ``None`` if a part of it has no closed form.
+    ``None`` if some part of it has no closed form.
     """
     one = torch.ones((), dtype=torch.float64)
     if isinstance(kernel, gpk.ConstantKernel):
@@ -191,22 +191,22 @@ def terms_of(kernel: gpk.Kernel, dims: list[int], dim: int) -> list[Term] | None
 class Covariance:
     """A prior covariance over actions, float64, from a gpytorch kernel or a table.
 
-    It never changes; fitting makes another one.
+    It is immutable; a fit makes a new one.
 
     Args:
         kernel: any gpytorch kernel, which must not be changed afterwards.
         dim: the number of coordinates.
-        unit: maps inputs to the unit cube first; ``None``: they stay as they are.
+        unit: maps inputs to the unit cube; ``None``: inputs stay as they are.
     """
 
     def __init__(self, kernel: gpk.Kernel, dim: int, unit: Unit | None = None) -> None:
         self.kernel, self.dim = kernel.double(), dim
         self.unit = unit
         self.kernel.requires_grad_(False)
-        #: the kernel as a sum of products of closed forms; ``None`` if it is none
+        #: the kernel as a sum of terms; ``None`` if some part has no closed form
         self.terms = terms_of(self.kernel, list(range(self.dim)), self.dim)
         self.amplitude: Tensor | float = 1.0
-        self.forms: list[Form] | None = None  # of a single product
+        self.forms: list[Form] | None = None  # if the kernel is a single product
         term = self.terms[0] if self.terms and not self.terms[1:] else None
         if term is not None and term.forms and term.apart is None:
             self.forms, scale = list(term.forms), term.amplitude
@@ -216,7 +216,7 @@ class Covariance:
     def of(
         cls, kernel: gpk.Kernel | None, actions: Actions, unit: Unit | None = None
     ) -> Covariance:
-        """Return the covariance over a set, from a kernel or the set's own table."""
+        """Return the covariance over a set, from a kernel or the set's own one."""
         table = actions.covariance if isinstance(actions, Finite) else None
         if kernel is None:
             if table is None:
@@ -232,14 +232,14 @@ class Covariance:
         return cls(kernel, actions.dim, unit)
 
     def over(self, actions: Actions) -> Covariance:
-        """Return the covariance over a set in which a category has grown."""
+        """Return the covariance over a set in which a category has gained a value."""
         if not isinstance(self.kernel, FeatureKernel):
             return self
         return Covariance(self.kernel.over(actions), self.dim, self.unit)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """``()``, or ``(trials,)`` where each trial has hyperparameters of its own."""
+        """``()``, or ``(trials,)`` if each trial has its own hyperparameters."""
         return tuple(self.kernel.batch_shape)
 
     def to(self, device: torch.device) -> Covariance:
@@ -252,22 +252,23 @@ class Covariance:
 
     @property
     def device(self) -> torch.device:
-        """Where the hyperparameters are; the CPU where there are none."""
+        """The device of the hyperparameters; the CPU if there are none."""
         values = itertools.chain(self.kernel.parameters(), self.kernel.buffers())
         first: Tensor | None = next(values, None)
         return torch.device("cpu") if first is None else first.device
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Return coordinates as the kernel takes them."""
+        """Return coordinates in the form that the kernel takes."""
         x = x.double()
         return x if self.unit is None else self.unit.of(x)
 
     def scaled(self, x: Tensor, trials: Tensor | None = None) -> Tensor:
-        """Return scaled coordinates ``(f, *b, n, d)``, one copy per factor.
+        """Return scaled coordinates ``(f, *b, n, d)``, one copy for each factor.
 
         Args:
             x: ``(*b, n, d)``.
-            trials: ``(k,)``, whose hyperparameters count, ``b = k``; ``None``: all.
+            trials: the trials ``(k,)`` whose hyperparameters to use, ``b = k``;
+                ``None``: all.
         """
         x = self.inputs(x)
         scales = [form.scale.unsqueeze(-2) for form in self.closed()]
@@ -277,7 +278,7 @@ class Covariance:
         return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(parts)
 
     def closed(self) -> list[Form]:
-        """Return the closed-form factors, or raise if the kernel has none."""
+        """Return the closed-form factors; raise if the kernel is not such a product."""
         if self.forms is None:
             raise CBanditError(f"{type(self.kernel).__name__} has no closed form")
         return self.forms
@@ -301,7 +302,7 @@ class Covariance:
 
     @property
     def linear(self) -> bool:
-        """Whether the kernel is a linear one, perhaps scaled."""
+        """Whether the kernel is linear, perhaps scaled."""
         return self.forms is not None and self.kinds == ("linear",)
 
     @property
@@ -316,26 +317,26 @@ class Covariance:
 
     @property
     def blocks(self) -> int:
-        """How many sets of weights the features have."""
+        """How many blocks of weights the features have."""
         return self.kernel.blocks if isinstance(self.kernel, FeatureKernel) else 1
 
     @property
     def open(self) -> int:
-        """How many numbers are standardised by what is observed of them."""
+        """How many inputs are standardised by their observed values."""
         return len(self.kernel.open) if isinstance(self.kernel, FeatureKernel) else 0
 
     def block(self, x: Tensor) -> Tensor | None:
-        """Return the set of weights of each point; ``None`` if there is one."""
+        """Return each point's block of weights; ``None`` if there is only one."""
         if not isinstance(self.kernel, FeatureKernel):
             return None
         return self.kernel.block(x)
 
     def features(self, x: Tensor, frame: Frame | None = None) -> Tensor:
-        """Return the features ``(*b, n, D)`` of points, whose products the kernel is.
+        """Return features ``(*b, n, D)`` of points; their products are the kernel.
 
         Args:
             x: ``(*b, n, d)``.
-            frame: of the numbers that are standardised by what is observed of them.
+            frame: of the inputs that are standardised by their observed values.
         """
         if isinstance(self.kernel, FeatureKernel):
             return self.kernel.features(x.double(), frame)
@@ -353,11 +354,11 @@ class Covariance:
         return torch.cat([part.expand(*shape, -1) for part in parts], -1)
 
     def raw(self, x: Tensor) -> Tensor:
-        """Return the numbers that are standardised by what is observed, ``(.., k)``."""
+        """Return the inputs standardised by observed values, as given, ``(.., k)``."""
         return self._of_features().raw(x)
 
     def change(self, old: Frame, new: Frame) -> Tensor:
-        """Return the matrix ``(*b, D, D)`` from features in one frame to another."""
+        """Return the matrix ``(*b, D, D)`` that maps features to another frame."""
         return self._of_features().change(old, new)
 
     def _of_features(self) -> FeatureKernel:
@@ -372,12 +373,12 @@ class Covariance:
         return values if self.amplitude == 1.0 else values * self.amplitude
 
     def rows(self, trials: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Return ``k(x_i, y)``, ``(k, n)``, by the hyperparameters of single trials.
+        """Return ``k(x_i, y)``, ``(k, n)``, each with the hyperparameters of one trial.
 
         Args:
-            trials: ``(k,)``, a trial for each point.
+            trials: the trial of each point, ``(k,)``.
             x: ``(k, d)``.
-            y: ``(n, d)``, or ``(T, n, d)`` if points differ by trial.
+            y: ``(n, d)``, or ``(T, n, d)`` if it differs by trial.
         """
         if self.forms is None or not self.batch_shape:
             count = math.prod(self.batch_shape) if self.batch_shape else len(y)
@@ -417,12 +418,13 @@ class Covariance:
         if self.forms is not None:
             out = self._closed_variance(x)
         elif self.kernel.is_stationary:
-            # one point stands for all; some kernels take the diagonal of all of it
+            # one point suffices; some kernels compute the whole matrix for a diagonal
             out = self.kernel(self.inputs(x[..., :1, :].detach()), diag=True)
             out = out.expand(*out.shape[:-1], x.shape[-2])
         else:
             with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
-                # some kernels take the diagonal of all of it: a few points at a time
+                # some kernels compute the whole matrix for a diagonal: a few points at
+                # a time
                 parts = x.split(DIAGONAL, -2)
                 values = [self.kernel(self.inputs(part), diag=True) for part in parts]
             out = values[0] if len(values) == 1 else torch.cat(values, -1)
@@ -431,7 +433,7 @@ class Covariance:
         return out.expand(*torch.broadcast_shapes(self.batch_shape, x.shape[:-2]), -1)
 
     def check_resolution(self, actions: Actions, dtype: torch.dtype) -> None:
-        """Warn where neighbouring numbers of a dtype are far apart for the kernel."""
+        """Warn if neighbouring floats of a dtype are far apart for the kernel."""
         if self.forms is None or isinstance(self.kernel, TableKernel):
             return
         ends = actions.extent().to(dtype)
@@ -452,18 +454,18 @@ class Covariance:
         )
 
     def least_noise(self, actions: Actions) -> Tensor:
-        """Return the least noise variance that float64 can hold, ``()`` or ``(T,)``."""
+        """Return the least noise variance that float64 resolves, ``()`` or ``(T,)``."""
         return LEAST * self.largest(actions)
 
     def tolerance(self, actions: Actions, dtype: torch.dtype) -> Tensor:
         """Return the difference below which values count as equal, ``()`` or ``(T,)``.
 
-        Their last bits depend on the processor. It is a share of the prior deviation,
-        not of the values themselves, which may lie far from 0.
+        The last bits of values depend on the processor. The difference is a share of
+        the prior deviation, not of the values, which may be far from 0.
 
         Args:
-            actions: a set, or a box, whose points are always solved for in float64.
-            dtype: of the values.
+            actions: a set or a box; points of a box are always solved for in float64.
+            dtype: the dtype of the values.
         """
         narrow = dtype != torch.float64 and not actions.continuous
         return (CLOSE_NARROW if narrow else CLOSE) * self.largest(actions).sqrt()
@@ -478,7 +480,7 @@ class Covariance:
         return torch.where(variance > 0, variance, 1.0)
 
     def _closed_variance(self, x: Tensor) -> Tensor:
-        """Return ``k(x_i, x_i)``; every closed form but the linear one is 1 there."""
+        """Return ``k(x_i, x_i)``; every closed form but the linear one is 1."""
         out = x.new_ones(x.shape[:-1], dtype=torch.float64)
         for form in self.closed():
             if form.kind == "linear":
@@ -489,17 +491,18 @@ class Covariance:
 
 @dataclass(frozen=True)
 class Prior:
-    """A prior over an action set, and where and how its posterior is stored.
+    """A prior over an action set, and how its posterior is stored.
 
     Args:
         actions: a set or a box.
         covariance: the prior covariance.
         batch_shape: ``()`` or ``(trials,)``.
-        dtype: of arrays over the set.
-        device: where they live.
-        stretch: the actions this process stores, the first and one past the last;
+        dtype: the dtype of arrays over the set.
+        device: where the arrays live.
+        stretch: the actions that this process stores, the first and one past the last;
             ``None``: all.
-        fade: ``(T,)``, by which what was learned shrinks a round; ``None``: it stays.
+        fade: the factor ``(T,)`` by which data shrink each round; ``None``: they do
+            not.
     """
 
     actions: Actions
@@ -517,7 +520,7 @@ class Prior:
 
     @property
     def ends(self) -> tuple[int, int]:
-        """The first action this process stores, and one past the last."""
+        """The first action that this process stores, and one past the last."""
         return self.stretch or (0, self.actions.size)
 
 
@@ -527,14 +530,14 @@ def one_a_trial(kernel: gpk.Kernel, trials: int) -> gpk.Kernel:
 
 
 def trial_of(kernel: gpk.Kernel, trial: int) -> gpk.Kernel:
-    """Return a copy of the kernel of one trial."""
+    """Return a copy of a kernel with the hyperparameters of one trial."""
     if not kernel.batch_shape:
         return copy.deepcopy(kernel)
     return _changed(kernel, lambda value: value[trial].clone(), ())
 
 
 def load_trial(one: gpk.Kernel, kernel: gpk.Kernel, trial: int) -> None:
-    """Give ``one``, made by :func:`trial_of`, the hyperparameters of another trial."""
+    """Copy the hyperparameters of a trial into ``one``, made by :func:`trial_of`."""
     for part, whole in zip(one.modules(), kernel.modules(), strict=True):
         if isinstance(part, gpk.Kernel):
             pairs = zip(part.parameters(False), whole.parameters(False), strict=True)
@@ -563,19 +566,19 @@ def _changed(
 
 
 AxisKernel = Callable[[Tensor, Tensor], Tensor]
-"""``(a (*b, n), b (*b, u)) -> (*b, n, u)``: one axis' factor of a product kernel."""
+"""``(a (*b, n), b (*b, u)) -> (*b, n, u)``: a product kernel's factor on an axis."""
 
 
 def axes_of(covariance: Covariance, actions: ProductGrid) -> list[AxisKernel] | None:
-    """Return one factor per axis whose product is the kernel, if there are such."""
+    """Return one factor per axis whose product is the kernel, or ``None``."""
     amplitude, leaves = leaves_of(covariance.kernel, list(range(covariance.dim)))
     factors: list[list[AxisKernel]] = [[] for _ in range(covariance.dim)]
     for leaf, dims in leaves:
         active = active_of(leaf, dims)
         if len(active) > 1 and not _product_over_axes(leaf):
             return None
-        # a leaf on one axis is its own factor; one on several is divided by its
-        # value where all coordinates agree, which is then an amplitude
+        # a leaf on one axis is its own factor; one on several axes is divided by its
+        # value at equal points, which becomes an amplitude
         unit = len(active) > 1
         if unit:
             zero = torch.zeros(1, len(dims), device=covariance.device).double()
@@ -608,7 +611,7 @@ def _axis_factor(
 ) -> AxisKernel:
     form = form_of(leaf, list(range(count)), count)
     if unit and form is not None and form.kind != "rbf":
-        form = None  # no product over its axes
+        form = None  # not a product over its axes
 
     def factor(a: Tensor, b: Tensor) -> Tensor:
         a, b = _axis_inputs(covariance, a, axis), _axis_inputs(covariance, b, axis)
@@ -636,7 +639,7 @@ def _axis_inputs(covariance: Covariance, a: Tensor, axis: int) -> Tensor:
 def _agrees(
     covariance: Covariance, kernels: list[AxisKernel], actions: ProductGrid
 ) -> bool:
-    """Return whether the factors' product is the kernel, tried on a few actions."""
+    """Return whether the factors' product is the kernel, on a few sample actions."""
     count = min(actions.size, 7)
     picks = torch.arange(count) * (actions.size // count) + actions.size % count
     x = actions.points(picks.to(actions.axes[0].device))
@@ -656,7 +659,7 @@ def _product_over_axes(leaf: gpk.Kernel) -> bool:
 
 
 def _categorical(leaf: gpk.Kernel) -> bool:
-    """Return whether this is BoTorch's kernel, which takes long to import."""
+    """Return whether this is BoTorch's kernel, without the slow import."""
     return type(leaf).__name__ == "CategoricalKernel"
 
 
@@ -668,6 +671,6 @@ def _product(parts: list[AxisKernel]) -> AxisKernel:
 
 
 def _ones(a: Tensor, b: Tensor) -> Tensor:
-    """Return the factor of an axis that the kernel does not depend on."""
+    """Return the factor of an axis that the kernel does not depend on, all ones."""
     shape = *torch.broadcast_shapes(a.shape[:-1], b.shape[:-1]), a.shape[-1]
     return torch.ones(*shape, b.shape[-1], dtype=torch.float64, device=a.device)

@@ -4,7 +4,7 @@ A product of RBF, Matern-5/2 and categorical kernels with a lengthscale per coor
 has ``dk / d log l_j = k h (x_j - x'_j)^2 / l_j^2``, where ``h`` is 1 for the RBF and a
 ratio of polynomials in the distance for Matern. So one Cholesky factorisation, one
 inverse and one product of matrices give the value and all slopes. Matrices are small,
-and calls of numpy take a fifth of what those of torch do.
+and numpy's calls take a fifth of the time of torch's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cbandit.posterior.covariance import active_of, leaves_of
 from cbandit.posterior.likelihood import VAGUE, Learning, Merged, noise_bounds
 
 Array = NDArray[np.float64]
-FEW = 30  # distinct actions up to which a fit begins at several places
+FEW = 30  # with at most so many distinct actions, a fit has several starts
 HALF_LOG = 0.5 * math.log(2 * math.pi)
 
 
@@ -35,8 +35,8 @@ class Factor:
     Args:
         kernel: the factor itself.
         axes: the coordinates that it depends on.
-        place: its lengthscales' place in the vector of all.
-        prior: its lengthscales' prior.
+        place: where its lengthscales are in the vector of all hyperparameters.
+        prior: the prior of its lengthscales.
     """
 
     kernel: gpk.Kernel
@@ -46,7 +46,7 @@ class Factor:
 
     @classmethod
     def all_of(cls, kernel: gpk.Kernel, dim: int) -> list[Factor] | None:
-        """Return the factors of a kernel, or ``None`` if another one is among them."""
+        """Return the factors of a kernel; ``None`` if one is of another kind."""
         amplitude, leaves = leaves_of(kernel, list(range(dim)))
         if isinstance(amplitude, Tensor):
             return None
@@ -65,18 +65,18 @@ class Factor:
 
     @property
     def shared(self) -> bool:
-        """Whether all coordinates have the same lengthscale."""
+        """Whether its coordinates share one lengthscale."""
         return int(self.place.stop - self.place.start) == 1
 
 
 @dataclass(frozen=True)
 class Matrices:
-    """A kernel matrix and what its slopes are made of.
+    """A kernel matrix, and the parts that its slopes are computed from.
 
     Args:
         gram: ``(U, U)``.
-        scaled: each factor's coordinates over lengthscales, ``(U, k)``; of categories
-            whether coordinates differ, ``(k, U, U)``, over lengthscales.
+        scaled: each factor's coordinates over lengthscales, ``(U, k)``; for categories,
+            whether they differ, over lengthscales, ``(k, U, U)``.
         shares: each factor's ``h``, ``(U, U)``; ``None``: 1.
     """
 
@@ -86,7 +86,7 @@ class Matrices:
 
     @classmethod
     def of(cls, factors: list[Factor], lengths: Array, inputs: list[Array]) -> Matrices:
-        """Return the matrices; ``inputs`` are as :func:`inputs_of` returns them."""
+        """Return the matrices; ``inputs`` come from :func:`inputs_of`."""
         exponent: Array | float = 0.0
         times: Array | float = 1.0
         scaled, shares = [], []
@@ -116,9 +116,9 @@ class Matrices:
         return cls(np.exp(exponent) * times, scaled, shares)
 
     def slopes(self, factors: list[Factor], change: Array) -> Array:
-        """Return slopes along the logs of lengthscales, given those along the matrix.
+        """Return the slopes along log lengthscales, given the slopes along the matrix.
 
-        ``change`` is ``(U, U)``, symmetric.
+        ``change``, the slopes along the matrix, is ``(U, U)`` and symmetric.
         """
         weights, parts = change * self.gram, []
         for factor, z, share in zip(factors, self.scaled, self.shares, strict=True):
@@ -133,12 +133,12 @@ class Matrices:
 
 
 def _of_categories(kernel: gpk.Kernel) -> bool:
-    """Return whether a kernel is BoTorch's of categories, which is not imported yet."""
+    """Return whether a kernel is BoTorch's for categories, without importing it."""
     return type(kernel).__name__ == "CategoricalKernel"
 
 
 def _square_distances(z: Array) -> Array:
-    """Return squared distances ``(U, U)`` between rows ``(U, k)`` around 0."""
+    """Return squared distances ``(U, U)`` between rows ``(U, k)`` near 0."""
     if z.shape[1] == 1:
         gap: Array = z - z.T
         gap *= gap
@@ -153,9 +153,9 @@ def _square_distances(z: Array) -> Array:
 
 
 def inputs_of(factors: list[Factor], x: Array) -> list[Array]:
-    """Return each factor's coordinates around 0, ``(U, k)``, of points ``(U, d)``.
+    """Return each factor's coordinates of points ``(U, d)``, centred, ``(U, k)``.
 
-    Of categories it is whether they differ, over their number, ``(k, U, U)``.
+    For categories it returns whether they differ, over their number, ``(k, U, U)``.
     """
     inputs = []
     for factor in factors:
@@ -171,12 +171,12 @@ def inputs_of(factors: list[Factor], x: Array) -> list[Array]:
 class Closed:
     """The fit of a product of default kernels, with slopes in closed form.
 
-    The vector holds logs of lengthscales, then that of the noise if it is learned.
+    The vector holds log lengthscales, then the log noise if that is learned.
 
     Args:
-        factors: of the kernel, whose lengthscales are to be fitted.
-        noise: to start from, ``(1,)``.
-        data: of one trial, without padding, on the host.
+        factors: the factors of the kernel, whose lengthscales are to be fitted.
+        noise: the noise to start from, ``(1,)``.
+        data: the data of one trial, without padding, on the host.
         learning: what is learned beside lengthscales.
         scale: the outcomes' variance.
     """
@@ -213,7 +213,7 @@ class Closed:
         self._weighted = data.own_weighted[0].numpy()
         self._scale = scale
         self._within, self._sum = float(data.within), float(data.count.sum())
-        # how far both kinds of noise lie apart within a slot, where both are
+        # the spread between both kinds of observations within a slot, where both are
         gap = self._total / self._count.clip(1) - self._weighted / np.where(
             self._stated > 0, self._stated, 1.0
         )
@@ -237,9 +237,9 @@ class Closed:
         self._priors = np.concatenate(columns).T
 
     def starts(self) -> list[Array]:
-        """Return the present hyperparameters, and others where data are few.
+        """Return the present hyperparameters, and more starts if data are few.
 
-        With few data a fit may end where all is noise, or where nothing is.
+        With few data a fit may end where all variation is noise, or where none is.
         """
         lengths = [f.kernel.lengthscale.detach().flatten() for f in self._factors]
         noise = [self._noise] if self._learns else []
@@ -266,7 +266,7 @@ class Closed:
 
     def result(self) -> tuple[Tensor, Tensor]:
         """Return the noise and the mean, ``(1,)``."""
-        self(self.starts()[0])  # for the mean
+        self(self.starts()[0])  # sets the mean
         return self._noise, torch.full_like(self._noise, self._mean)
 
     def __call__(self, vector: Array) -> tuple[float, Array]:
@@ -288,7 +288,7 @@ class Closed:
         inverse = np.where(self._lower, inverse, inverse.T)
         inverse *= root
         inverse *= root[:, None]
-        usual = self._count / (lam * precision)  # how much the belief's noise counts
+        usual = self._count / (lam * precision)  # the weight of the belief's own noise
         moved = usual * means - self._total / (lam * precision)  # the means' slopes
         if self._vague:
             row = inverse.sum(0)

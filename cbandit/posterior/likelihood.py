@@ -1,12 +1,12 @@
 """The marginal likelihood of observations merged by action.
 
-With ``c`` observations at the model's noise ``lam`` in a slot and precision ``q`` from
+With ``c`` observations at the model's noise ``lam`` in a slot, and precision ``q`` from
 observations with a noise of their own, ``p = c / lam + q`` and ``ybar`` their weighted
 mean, the log likelihood of all observations is, up to a constant,
 
     log N(ybar; 0, K + P^-1) + 1/2 log det P^-1 - 1/2 sum c log lam - W / (2 lam),
 
-``W`` the spread within the slots. It costs what the distinct actions cost.
+where ``W`` is the spread within the slots. The cost depends on distinct actions only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit.posterior.observations import Log, Slots, add_up
 
-VAGUE = 1.0  # the variance of a learned mean's prior, in the outcomes' variance
+VAGUE = 1.0  # prior variance of a learned mean, in units of the outcomes' variance
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Merged:
     """Observations of one function, merged by action, for ``T`` trials.
 
     Args:
-        x: ``(T, U, d)``.
-        count: ``(T, U)``, observations at the model's noise.
-        total: ``(T, U)``, their sum.
-        within: ``(T,)``, their squared distances from their slot's mean, summed.
-        own_precision: ``(T, U)``, precision of observations with their own noise.
-        own_weighted: ``(T, U)``, those observations weighted by it.
+        x: the actions, ``(T, U, d)``.
+        count: how many observations have the model's noise, ``(T, U)``.
+        total: their sum, ``(T, U)``.
+        within: their squared distances from their slot's mean, summed, ``(T,)``.
+        own_precision: the precision of observations with their own noise, ``(T, U)``.
+        own_weighted: the sum of those observations times their precision, ``(T, U)``.
     """
 
     x: Tensor
@@ -45,7 +45,7 @@ class Merged:
     own_weighted: Tensor
 
     def less(self, shift: float | Tensor) -> Merged:
-        """Return the same with ``shift``, ``(T, 1)`` or a number, off all outcomes."""
+        """Return the data with ``shift``, ``(T, 1)`` or a number, subtracted."""
         return replace(
             self,
             total=self.total - shift * self.count,
@@ -66,7 +66,7 @@ class Merged:
 
 
 def merged(log: Log, shift: Tensor, scale: Tensor, least: Tensor) -> Merged:
-    """Merge a log of one function by action, outcomes less ``shift`` over ``scale``.
+    """Merge one function's log by action, with outcomes ``(y - shift) / scale``.
 
     ``shift`` and ``scale`` are ``(T, 1)``; ``least``, ``()`` or ``(T,)``, is a lower
     bound on the noise.
@@ -99,7 +99,7 @@ def merged(log: Log, shift: Tensor, scale: Tensor, least: Tensor) -> Merged:
     total = summed(torch.where(ours, y, 0.0))
     squares = summed(torch.where(ours, y.square(), 0.0))
     own_weighted = summed(theirs * y)
-    # where each slot's action was first seen
+    # the first row with each slot's action
     x = zeros.new_zeros(trials, used, rows[0].x.shape[-1])
     first = [
         (trial, slots[number][trial], number)
@@ -121,16 +121,16 @@ def negative_log_likelihood(
     The mean is the likeliest constant under a normal prior around 0.
 
     Args:
-        gram: ``(T, U, U)``, the kernel at the slots.
+        gram: the kernel at the slots, ``(T, U, U)``.
         noise: ``(T,)``.
         data: the observations.
-        vague: the variance of that prior; 0: the mean is 0.
+        vague: the variance of the mean's prior; 0: the mean is 0.
     """
     lam = noise.unsqueeze(-1)
     precision = data.count / lam + data.own_precision
     weighted = data.total / lam + data.own_weighted
     real = precision > 0
-    # the root of a padding slot is 0, and its gradient must be too
+    # a padding slot's root is 0, and its gradient must be 0 too
     root = torch.where(real, precision, 1.0).sqrt() * real
     b = gram * root.unsqueeze(-1) * root.unsqueeze(-2)
     b = b + torch.eye(b.shape[-1], dtype=b.dtype, device=b.device)
@@ -147,7 +147,7 @@ def negative_log_likelihood(
         pull = (ones * half).sum((-2, -1))
         mean, quadratic = pull / known, quadratic - pull.square() / known
     log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    # weighted means leave out how far both kinds of noise lie apart within a slot
+    # weighted means omit the spread between both kinds of observations within a slot
     stated = torch.where(data.own_precision > 0, data.own_precision, 1.0)
     usual = data.count.clamp_min(1)
     gap = (data.total / usual - data.own_weighted / stated).square()
@@ -167,15 +167,15 @@ def negative_log_likelihood(
 
 @dataclass(frozen=True)
 class Learning:
-    """The quantities that a fit learns beside the kernel's hyperparameters.
+    """What a fit learns beside the kernel's hyperparameters.
 
     Args:
-        noise: whether the noise.
-        mean: whether a constant mean.
-        noise_prior: of the noise as a share of the outcomes' variance; ``None``: none.
-        default: whether the kernel is that of :meth:`cbandit.GP.default`, whose slopes
-            are taken in closed form, and which is fitted from several starts while data
-            are few.
+        noise: whether it learns the noise.
+        mean: whether it learns a constant mean.
+        noise_prior: the prior of the noise as a share of the outcomes' variance;
+            ``None``: no prior.
+        default: whether the kernel is that of :meth:`cbandit.GP.default`, which has
+            slopes in closed form, and several starts while data are few.
     """
 
     noise: bool
@@ -185,7 +185,7 @@ class Learning:
 
 
 def noise_bounds(scale: float) -> tuple[float, float]:
-    """Return bounds on the log noise, of outcomes of this variance."""
+    """Return bounds on the log noise, given the outcomes' variance."""
     return math.log(1e-6 * scale), math.log(1e2 * scale)
 
 

@@ -1,12 +1,12 @@
 """Binary and counted outcomes: a Gaussian function behind a link.
 
 A binary outcome has the probability ``Phi(f)`` (probit), a count the rate ``exp(f)``
-times its exposure, ``f`` the Gaussian process that engines keep. An observation enters
-engines as a Gaussian *stand-in*: the normal reading of ``f`` after which the belief at
-its action has the mean and the variance of the exact one (moment matching).
+times its exposure, where ``f`` is the Gaussian process that engines keep. Engines get a
+Gaussian *stand-in* for an observation: the normal reading of ``f`` after which the
+belief at its action has the exact mean and variance (moment matching).
 
-Where a policy has turned a function's sign, ``f`` is turned too: the value is
-``-Phi(-f)`` or ``-exp(-f)``, which rises with ``f`` as well.
+If a policy has turned a function's sign, ``f`` is turned too: the value is
+``-Phi(-f)`` or ``-exp(-f)``, which also rises with ``f``.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ __all__ = [
 ]
 
 BINARY, COUNT = "binary", "count"
-STEPS = 60  # of Newton's method, safeguarded by bisection; mostly five are enough
+STEPS = 60  # of Newton's method, safeguarded by bisection; mostly it needs five
 NODES = 512
-DROP = 40.0  # below the mode's logarithm the density counts as nothing
-GAUSS = 20  # nodes of a smooth integral over less than [0, 1]
+DROP = 40.0  # the density is ignored where its log is this far below the mode's
+GAUSS = 20  # nodes for a smooth integral over a part of [0, 1]
 Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]
 Gap = Callable[[Tensor, Tensor], Tensor]
-NEVER = 1e-300  # a curvature below this says nothing
+NEVER = 1e-300  # a smaller curvature carries no information
 
 
 class StandIn(NamedTuple):
-    """Normal readings of the latent function that stand for outcomes.
+    """Normal readings of the latent function that stand in for outcomes.
 
     Args:
-        target: what was read.
-        precision: one over its variance; 0 where an outcome says nothing.
+        target: the reading.
+        precision: one over the reading's variance; 0 if an outcome says nothing.
     """
 
     target: Tensor
@@ -52,18 +52,18 @@ class StandIn(NamedTuple):
 
 @dataclass(frozen=True)
 class Link:
-    """The way from a latent function to a probability or a rate.
+    """The map from a latent function to a probability or a rate.
 
     Args:
         outcome: ``"binary"`` or ``"count"``.
-        sense: -1 where the policy has turned the function's sign, else 1.
+        sense: -1 if the policy has turned the function's sign, else 1.
     """
 
     outcome: str
     sense: float = 1.0
 
     def value(self, latent: Tensor) -> Tensor:
-        """Return the probability or rate (turned, where it is) of latent values."""
+        """Return the probability or rate of latent values, turned like the function."""
         turned = latent if self.sense > 0 else -latent
         out: Tensor
         if self.outcome == BINARY:
@@ -85,7 +85,7 @@ class Link:
     def center(self, value: Tensor, variance: Tensor) -> Tensor:
         """Return the latent mean whose expected probability or rate is ``value``.
 
-        ``variance`` is the latent function's.
+        ``variance`` is the latent function's variance.
         """
         latent = self.latent(value)
         if self.outcome == BINARY:
@@ -95,17 +95,17 @@ class Link:
     def moments(self, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and deviation of the probability or rate of ``N(mean, std^2)``.
 
-        The variance of ``Phi(f)`` is twice a difference of Owen's T functions, that is
-        one integral of a positive function: nothing cancels.
+        The variance of ``Phi(f)`` is twice a difference of Owen's T functions, which is
+        an integral of a positive function: nothing cancels.
         """
         var, turned = std.square(), self.sense * mean
         if self.outcome == COUNT:
-            # beyond this a rate is infinite, and its deviation too
+            # beyond this a rate and its deviation are infinite
             rate = (turned + 0.5 * var).exp()
             return self.sense * rate, rate * var.expm1().sqrt()
         height = turned / (1 + var).sqrt()
         chance = normal_share(height)
-        # from a = 1 / sqrt(1 + 2 v) to 1, whose distance loses no digits this way
+        # from a = 1 / sqrt(1 + 2 v) to 1; this form of the distance keeps all digits
         root = (1 + 2 * var).sqrt()
         length = 2 * var / (root * (root + 1))
         half = -0.5 * height.square()
@@ -116,12 +116,12 @@ class Link:
         return self.sense * chance, (total * length / math.pi).sqrt()
 
     def bound(self, mean: Tensor, std: Tensor, deviates: float) -> Tensor:
-        """Return the mean of one outcome plus so many of its deviations, if possible.
+        """Return one outcome's mean plus ``deviates`` deviations, within its range.
 
-        The latent function is ``N(mean, std^2)``; no outcome is outside its range.
+        The latent function is ``N(mean, std^2)``.
         """
         value, spread = self.moments(mean, std)
-        if self.outcome == BINARY:  # a chance that is not known is as good as its mean
+        if self.outcome == BINARY:  # an uncertain chance acts like its mean
             low = min(self.sense, 0.0)
             return (value + deviates * self.unit(value)).clamp(low, low + 1)
         return value + deviates * (spread.square() + self.sense * value).sqrt()
@@ -133,15 +133,15 @@ class Link:
         return variance.clamp_min(torch.finfo(value.dtype).tiny).sqrt()
 
     def pooled(self, total: Tensor, tries: Tensor) -> Tensor:
-        """Return the mean of outcomes, drawn a little from the ends of its range."""
+        """Return the mean outcome, moved slightly away from the ends of its range."""
         if self.outcome == BINARY:
             share = (total + 0.5) / (tries + 1)
-        else:  # one half of an event more
+        else:  # as if there were half an event more
             share = torch.where(tries > 0, (total + 0.5) / tries.clamp_min(1e-300), 1.0)
         return self.sense * share
 
     def information(self, mean: Tensor) -> Tensor:
-        """Return the precision of the stand-in of one outcome to come, at ``mean``."""
+        """Return the precision of the next outcome's stand-in at ``mean``."""
         turned = self.sense * mean
         if self.outcome == COUNT:
             return turned.exp()
@@ -151,23 +151,23 @@ class Link:
     def stand_in(
         self, share: Tensor, tries: Tensor, mean: Tensor, var: Tensor
     ) -> StandIn:
-        """Return the normal reading that stands for outcomes, where ``N(mean, var)``.
+        """Return the normal reading that stands in for outcomes under ``N(mean, var)``.
 
-        After it mean and variance are those of the exact posterior. All are of one
-        shape.
+        Conditioning on it gives the mean and variance of the exact posterior. All
+        arguments have one shape.
 
         Args:
             share: successes over tries, or events over exposure.
             tries: the tries or the exposure, above 0.
-            mean: of the latent function before, turned where it is.
-            var: its variance.
+            mean: the latent function's mean before, turned if the function is.
+            var: the latent function's variance before.
         """
         turned = self.sense * mean
         if self.outcome == BINARY and bool((tries == 1).all()):
             slope, curve = _one_trial(share, turned, var)
         else:
             slope, curve = self._many(share, tries, turned, var)
-        # nothing to learn, or less than rounding shows
+        # nothing to learn, or less than rounding
         told = (curve > NEVER) & slope.isfinite() & curve.isfinite()
         curve = torch.where(told, curve, 1.0)
         precision = torch.where(told, curve / (1 - var * curve).clamp_min(1e-12), 0.0)
@@ -187,7 +187,7 @@ def _one_trial(share: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor
     sign, total = 2 * share - 1, 1 + var
     z = sign * mean / total.sqrt()
     hazard = _hazard(z)
-    # far below 0 the hazard is -z + 1 / -z, and z + hazard would cancel
+    # far below 0 the hazard is -z + 1 / -z, so z + hazard would cancel
     far = z < -1e4
     near = hazard * (z + hazard)
     curve = torch.where(far, 1 - z.square().clamp_min(1.0).reciprocal(), near)
@@ -195,9 +195,9 @@ def _one_trial(share: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor
 
 
 def normal_share(z: Tensor) -> Tensor:
-    """Return ``Phi(z)``, with all its digits however small it is.
+    """Return ``Phi(z)`` to full precision, however small it is.
 
-    ``torch.special.ndtr`` takes it for ``(1 + erf) / 2``, which rounds to multiples of
+    ``torch.special.ndtr`` computes ``(1 + erf) / 2``, which rounds to multiples of
     6e-17, and in float32 of 3e-8.
     """
     share: Tensor = torch.special.erfc(-math.sqrt(0.5) * z)
@@ -215,17 +215,17 @@ def posterior_moments(
 ) -> tuple[Tensor, Tensor]:
     """Return mean and variance of ``N(mean, var)`` given outcomes, to nine digits.
 
-    The density is log-concave. Its mode is found by Newton's method, then the places
-    left and right of it where it has fallen to nothing; the trapezoidal rule between
-    them converges faster than any power of the number of nodes. (Gauss-Hermite nodes
-    around the mode would miss the long side of a skewed density.)
+    The density is log-concave. Newton's method finds its mode, then the points left and
+    right of it where it is negligible; the trapezoidal rule between them converges
+    faster than any power of the number of nodes. (Gauss-Hermite nodes around the mode
+    would miss the long side of a skewed density.)
 
     Args:
         outcome: ``"binary"`` or ``"count"``.
         share: successes over tries, or events over exposure.
         tries: the tries, or the exposure.
-        mean: of the latent function before.
-        var: its variance.
+        mean: the latent function's mean before.
+        var: its variance before.
     """
     binary = outcome == BINARY
     yes, no = share * tries, (1 - share) * tries
@@ -271,7 +271,7 @@ def _bracket(
 ) -> tuple[Tensor, Tensor]:
     """Return bounds of the mode: the prior's mean, and what outcomes alone say.
 
-    Where these say an infinite value, a bound at which the prior pulls back harder.
+    If outcomes alone say infinity, the bound is a point where the prior outweighs them.
     """
     if outcome == BINARY:
         likeliest = torch.special.ndtri(share)
@@ -310,7 +310,7 @@ def _mode(slopes: Slopes, start: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def _reach(gap: Gap, mode: Tensor, step: Tensor) -> Tensor:
-    """Return how far from the mode a density has fallen to nothing, on one side."""
+    """Return the distance from the mode at which a density is negligible, one side."""
     inner, outer = torch.zeros_like(step), 8 * step
     for _ in range(STEPS):
         short = gap(mode + outer, mode) > -DROP
@@ -327,7 +327,7 @@ def _reach(gap: Gap, mode: Tensor, step: Tensor) -> Tensor:
 
 
 def _gauss() -> list[tuple[float, float]]:
-    """Return nodes and weights of Gauss and Legendre on [0, 1]."""
+    """Return the nodes and weights of Gauss-Legendre quadrature on [0, 1]."""
     import numpy as np
 
     nodes, weights = np.polynomial.legendre.leggauss(GAUSS)

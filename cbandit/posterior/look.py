@@ -21,12 +21,12 @@ Score = Callable[[Tensor, Tensor], Tensor]
 """``(f (T, n), g (T, m, n)) -> (T, n)``; see :mod:`cbandit.scores`."""
 
 Reach = Callable[[Tensor], Tensor]
-"""From the greatest score ``(T,)`` to the least one that counts as equal to it."""
+"""Returns the least score ``(T,)`` that counts as equal to the greatest ``(T,)``."""
 
 
 @dataclass
 class Block:
-    """The actions ``start .. stop - 1`` (``n`` of them) in ``T`` trials.
+    """A block of ``n`` actions, ``start .. stop - 1``, in ``T`` trials.
 
     Args:
         start: the first action.
@@ -49,12 +49,12 @@ class Best:
     """The best action: the first one whose score is within tolerance of the largest.
 
     Args:
-        value: the largest score, ``(T,)``; minus infinity where no action was allowed,
-            plus infinity where a score is not a number.
-        index: its number, ``(T,)``; ``None`` on a box.
-        estimate: of the reward and the costs there, less thresholds, ``(T, 1 + m)``.
+        value: the largest score, ``(T,)``; minus infinity if no action was allowed,
+            plus infinity if a score is not a number.
+        index: the action's number, ``(T,)``; ``None`` on a box.
+        estimate: of reward and costs there, less thresholds, ``(T, 1 + m)``.
         x: the action itself on a box, ``(T, d)``.
-        keys: its number, or on a box its coordinates, one a trial, on the host.
+        keys: for each trial its number, or on a box its coordinates, on the host.
     """
 
     value: Tensor
@@ -110,7 +110,7 @@ class Best:
 
 
 def estimated(look: Look, mean: Tensor, spread: Tensor) -> Tensor:
-    """Return estimates ``(T, F, n)``, offset and clipped as ``look`` says."""
+    """Return estimates ``(T, F, n)``, with the look's offset and clipping."""
     estimate = estimates(mean, spread, look.coefficient)
     if look.link is not None:
         estimate = look.link(estimate)
@@ -139,7 +139,7 @@ class _Stretch(NamedTuple):
     estimate: Tensor
 
     def first(self, reach: Tensor) -> Best:
-        """Return its first action whose score is no less than ``reach (T,)``."""
+        """Return its first action whose score is at least ``reach (T,)``."""
         place = first_reaching(self.values, reach.minimum(self.peak))
         at = place.view(-1, 1, 1).expand(-1, self.estimate.shape[1], 1)
         estimate = self.estimate.gather(-1, at).squeeze(-1)
@@ -147,11 +147,11 @@ class _Stretch(NamedTuple):
 
 
 class Running:
-    """A running search for the first action whose score is as good as the greatest.
+    """A running search for the first action whose score ties with the greatest.
 
-    The answer does not depend on how the set is cut into stretches. To that end a
-    stretch is held if its greatest score exceeds all earlier ones and may still be
-    within tolerance in the end; mostly that is one stretch.
+    The answer does not depend on how the set is cut into stretches. For this, each
+    stretch is kept whose greatest score exceeds all earlier ones and may still tie in
+    the end; mostly that is one stretch.
 
     Args:
         score: the score to maximise.
@@ -185,7 +185,7 @@ class Running:
             reach = self.reach(self._top)
             self._held = [s for s in self._held if bool((s.peak >= reach).any())]
         else:
-            return  # an earlier stretch is as good in every trial
+            return  # an earlier stretch is at least as good in every trial
         self._held.append(_Stretch(start, peak, values, estimate))
 
     def best(self, ranks: Ranks = ALONE) -> Best:
@@ -203,7 +203,7 @@ class Running:
         return top if self._tolerance is None else top - self._tolerance.to(top)
 
     def first(self, reach: Tensor) -> Best:
-        """Return the first action whose score is no less than ``reach (T,)``."""
+        """Return the first action whose score is at least ``reach (T,)``."""
         *earlier, last = self._held
         best = last.first(reach)
         for stretch in reversed(earlier):
@@ -217,10 +217,10 @@ def scan(
     """Return the best action under a look.
 
     Args:
-        stretches: the first action's number, means ``(T, F, n)`` and the deviations or
-            draws around them, ``(T, 1 or F, n)``.
-        look: the score, and which estimates it is of.
-        ranks: the processes that share the set; the stretches are this one's.
+        stretches: each one's first action number, means ``(T, F, n)``, and deviations
+            ``(T, 1 or F, n)`` or draws around the means.
+        look: the score, and how its estimates are made.
+        ranks: the processes that share the set; the stretches are of this one's part.
     """
     running = Running(scorer(look), look.mask, look.tolerance)
     for start, mean, spread in stretches:
@@ -238,10 +238,11 @@ def maximise(
     mask: Tensor | None = None,
     tolerance: Tensor | None = None,
 ) -> Best:
-    """Return the action of greatest score over a set that comes in stretches.
+    """Return the action of greatest score over the stretches of a set.
 
     Args:
-        stretches: the first action's number and estimates ``(T, F, n)``, reward first.
+        stretches: each one's first action number and estimates ``(T, F, n)``, reward
+            first.
         score: the score to maximise.
         mask: ``(1 or T, N)``, the actions allowed.
         tolerance: ``(T,)``, see :class:`Running`.
@@ -259,10 +260,10 @@ def among(
 
     Args:
         best: the best action of this rank's part of the set.
-        ranks: the processes that share it.
+        ranks: the processes that share the set.
         reach: the least score that counts as equal to the greatest.
-        again: scans this rank's part once more, for the first action whose score is
-            no less than its argument ``(T,)``.
+        again: scans this rank's part again; returns the first action whose score is at
+            least its argument ``(T,)``.
     """
 
     def closer(chosen: Tensor, reach: Tensor) -> Found:
@@ -277,17 +278,16 @@ def first_of(
     reach: Reach,
     closer: Callable[[Tensor, Tensor], Found],
 ) -> Best:
-    """Return the first candidate within tolerance of the greatest score of all.
+    """Return the first candidate that ties with the greatest score of all parts.
 
-    Each part names the first action within tolerance of its own greatest score. If that
-    part is chosen but its greatest score is not the greatest of all, it is scanned once
-    more.
+    Each part has the first action that ties with its own greatest score. If a chosen
+    part's greatest score is not the greatest of all, the part is scanned again.
 
     Args:
-        parts: the candidates of ``R`` parts in their order, ``(R, T)``.
+        parts: the candidates of ``R`` parts in order, ``(R, T)``.
         reach: the least score that counts as equal to the greatest.
-        closer: scans the chosen parts ``(T,)`` again, for the first actions whose
-            scores are no less than its second argument ``(T,)``.
+        closer: scans the chosen parts ``(T,)`` again; returns the first actions whose
+            scores are at least its second argument ``(T,)``.
     """
     top = parts.value.amax(0)
     least = reach(top)
@@ -299,7 +299,7 @@ def first_of(
 
 
 def _exchanged(best: Best, ranks: Ranks) -> Found:
-    """Return every rank's candidate."""
+    """Return the candidates of all ranks."""
     if best.index is None:
         raise CBanditError("ranks share numbered actions; got a point of a box")
     numbers = torch.cat([best.value.unsqueeze(-1), best.estimate], -1)

@@ -1,16 +1,16 @@
 """Observations in weight space: sums of features, however many there were.
 
-A function is ``<w, h(x)>`` with ``w ~ N(0, I)`` and ``h`` the ``D`` features of its
-kernel; points of different categories have different weights, and so a *block* each.
-A block keeps ``A = sum p h h'`` and ``b = sum p y h``, ``p`` the precisions, and a root
-``W`` of the posterior covariance:
+A function is ``<w, h(x)>`` with ``w ~ N(0, I)`` and the ``D`` features ``h`` of its
+kernel. Points of different categories have different weights, each in its own *block*.
+A block keeps ``A = sum p h h'`` and ``b = sum p y h``, with precisions ``p``, and a
+root ``W`` of the posterior covariance:
 
     (I + A)^-1 = W diag(e) W',   mean = b' (I + A)^-1 h(x),   variance = |W' h(x)|^2_e.
 
-Without fading ``e`` is 1 and an observation changes ``W`` by one rank, until after some
-it is factored anew. With it every sum shrinks by a factor a round, and the prior does
-not: then ``W`` holds the eigenvectors of ``A``, whose eigenvalues alone shrink while
-nothing is observed.
+Without fading ``e`` is 1. An observation changes ``W`` by one rank, and after some of
+them ``W`` is factored anew. With fading every sum shrinks by a factor each round, but
+the prior does not; then ``W`` holds the eigenvectors of ``A``, and without observations
+only their eigenvalues shrink.
 """
 
 from __future__ import annotations
@@ -37,23 +37,24 @@ from cbandit.posterior.observations import (
 )
 from cbandit_kernels import WeightSums, enter_weights
 
-FRESH = 256  # changes of a block, after which it is factored anew
-FRAMED = 4  # inputs from which on their mean and spread count, then twice as many;
-# before that the first one is their origin
-LATE = 1024  # inputs up to which one of an earlier round may change them
-ALIKE = 1e-12  # a spread below this share of the mean is its rounding
-FEW = 4  # points a block, up to which blocks are multiplied side by side
-MANY = 64  # blocks from which on those without observations are left out
-HELD = 1 << 23  # numbers up to which rows of points are kept where sums fade
-TOGETHER = 1 << 23  # numbers of the blocks that are copied for that at once
+FRESH = 256  # changes of a block after which it is factored anew
+FRAMED = 4  # inputs after which their mean and spread are used, then at each doubling;
+# before that the first input is the origin
+LATE = 1024  # with more inputs, one of an earlier round does not change the frame
+ALIKE = 1e-12  # a spread below this share of the mean is rounding
+FEW = 4  # with at most so many points a block, multiply blocks together
+MANY = 64  # with so many blocks or more, leave out those without observations
+HELD = 1 << 23  # most numbers of kept rows where sums fade
+TOGETHER = 1 << 23  # most numbers of blocks copied at once for that
 
 
 class Spots(NamedTuple):
-    """The blocks that points belong to.
+    """The blocks of some points.
 
     Args:
-        block: their numbers, ``(n,)`` or ``(T, n)``; ``None``: there is one.
-        ordered: whether they are all blocks, each once, in their order.
+        block: the blocks' numbers, ``(n,)`` or ``(T, n)``; ``None``: there is one
+            block.
+        ordered: whether these are all blocks in order, each once.
     """
 
     block: Tensor | None
@@ -61,12 +62,12 @@ class Spots(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Running statistics of the numbers that have no bounds, ``(T, k)`` each.
+    """Running statistics of the inputs that have no bounds, ``(T, k)`` each.
 
     Args:
-        seen: how many points were observed, one a trial, on the host.
-        mean: their means.
-        squares: squared distances from the means, summed.
+        seen: how many points each trial has observed, on the host.
+        mean: the means.
+        squares: the squared distances from the means, summed.
     """
 
     seen: list[int]
@@ -80,7 +81,7 @@ class Inputs(NamedTuple):
         return cls([0] * trials, zeros, zeros)
 
     def counted(self, z: Tensor, wanted: Sequence[bool]) -> Inputs:
-        """Return the statistics with one more point ``(T, k)``, where it is wanted."""
+        """Return the statistics with a point ``(T, k)`` added in ``wanted`` trials."""
         count = [n + want for n, want in zip(self.seen, wanted, strict=True)]
         share = devices.put(
             [want / max(n, 1) for n, want in zip(count, wanted, strict=True)],
@@ -101,15 +102,15 @@ class Inputs(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """Moments of all blocks at the rows that were looked at last.
+    """Moments of all blocks at the rows that were read last.
 
-    A row is a point whose categories do not count. An observation changes the moments
-    of its block alone, so that those of the others are kept from look to look.
+    A row is a point without its categories, so it has a value in each block. An
+    observation only changes its own block's moments; the others are reused.
 
     Args:
-        contexts: what the rows are known by, ``(T, n, k)``.
-        h: their features, ``(T, n, D)``.
-        half: ``W' h`` by block, ``(T, K, n, D)``, where sums fade; else ``None``.
+        contexts: what identifies the rows, ``(T, n, k)``.
+        h: the rows' features, ``(T, n, D)``.
+        half: ``W' h`` in each block, ``(T, K, n, D)``, if sums fade; else ``None``.
         mean: ``(T, F, n, K)``.
         var: ``(T, n, K)``.
     """
@@ -121,10 +122,10 @@ class Recent(NamedTuple):
     var: Tensor
 
     def next(self, contexts: Tensor) -> Recent | None:
-        """Return what is left for rows ``(T, n, k)``, all but the last one's moments.
+        """Return the part that serves rows ``(T, n, k)``, all but the last of them.
 
-        The rows are the same, or the last is another one, or one more has come and the
-        first may have gone. ``None``: they are others.
+        It does if the rows are equal, or the last one differs, or one was added at the
+        end and the first perhaps dropped. ``None``: the rows are others.
         """
         rows, old = contexts[:, :-1], self.contexts
         if (
@@ -141,7 +142,7 @@ class Recent(NamedTuple):
         return None
 
     def with_row(self, row: Recent, contexts: Tensor) -> Recent:
-        """Return these rows and one more."""
+        """Return these rows with another one appended."""
         half = None
         if self.half is not None and row.half is not None:
             half = torch.cat([self.half, row.half], 2)
@@ -155,7 +156,7 @@ class Recent(NamedTuple):
 
 
 class Moments:
-    """Sums of the features observed of ``F`` functions, in ``T`` trials.
+    """Sums of the observed features of ``F`` functions, in ``T`` trials.
 
     It changes in place and belongs to one engine.
 
@@ -163,13 +164,14 @@ class Moments:
         covariance: the prior covariance, of finitely many features.
         trials: ``T``.
         functions: ``F``.
-        dtype: of the roots; sums are float64 always.
+        dtype: the dtype of the roots; sums are always float64.
         device: where the tensors live.
-        fade: ``(T,)``, the factor by which sums shrink a round; ``None``: they do not.
+        fade: the factor ``(T,)`` by which sums shrink each round; ``None``: they do
+            not.
     """
 
     sharp: bool | None = None
-    """Unused here; engines that are rebuilt hand it on."""
+    """Unused here; a rebuilt engine copies it."""
 
     def __init__(
         self,
@@ -182,7 +184,7 @@ class Moments:
     ) -> None:
         self.covariance, self.trials, self.functions = covariance, trials, functions
         self.device, self.fade, self.blocks = device, fade, covariance.blocks
-        #: the round in which it is looked at
+        #: the round for which it is read
         self.now = 0
         zeros = torch.zeros(1, covariance.dim, dtype=torch.float64, device=device)
         self.width = width = covariance.features(zeros).shape[-1]
@@ -195,13 +197,13 @@ class Moments:
         self._count = torch.zeros(trials, **double)
         eye = torch.eye(width, dtype=dtype, device=device)
         self._root = eye.expand(*shape, -1, -1).clone()
-        self._values = torch.zeros(*shape, width, **double)  # eigenvalues, if it fades
+        self._values = torch.zeros(*shape, width, **double)  # eigenvalues, if sums fade
         self._rotated = torch.zeros(*shape, functions, width, **double)  # b' W
         self._fitted = torch.zeros(*shape, functions, functions, **double)  # b' W W' b
         self._log_det = torch.zeros(shape, **double)
-        self._clock = torch.zeros(shape, **double)  # the round that a block is of
-        self._counted = 0  # the round that squares and counts are of
-        self._changes: dict[tuple[int, int], int] = {}  # of roots since they are fresh
+        self._clock = torch.zeros(shape, **double)  # the round a block has faded to
+        self._counted = 0  # the round to which squares and counts have faded
+        self._changes: dict[tuple[int, int], int] = {}  # since last factored
         self._times: list[dict[Hashable, int]] = [{} for _ in range(trials)]
         places = covariance.open
         self._inputs = Inputs.none(trials, places, device)
@@ -211,17 +213,17 @@ class Moments:
             self._frame = Frame(mean, torch.ones_like(mean))
         self._faded: tuple[int, Tensor | None, Tensor] | None = None
         self._recent: Recent | None = None
-        self._told: set[int] = set()  # blocks that changed since
+        self._told: set[int] = set()  # blocks that have changed since
         #: how often the sums have changed
         self.version = 0
-        # the number of the log that the engine stands for; None while it is written
+        # number of the log that the sums belong to; None while they are written
         self.stands_for: int | None = BLANK
 
     @contextmanager
     def writing(self, number: int | None = None) -> Iterator[None]:
         """Mark the sums as belonging to no log while they are written.
 
-        Afterwards they belong to the log of ``number``, or to the one of before.
+        Afterwards they belong to the log of ``number``, or to the same log as before.
         """
         number = self.stands_for if number is None else number
         self.stands_for = None
@@ -242,7 +244,7 @@ class Moments:
         self._changed(None)
 
     def _changed(self, blocks: Iterable[int] | None) -> None:
-        """Note that some blocks have changed; ``None``: all may have."""
+        """Note which blocks have changed; ``None``: all may have."""
         self.version += 1
         self._faded = None
         if blocks is None:
@@ -265,7 +267,7 @@ class Moments:
         return Spots(block, torch.equal(block, order.expand_as(block)))
 
     def _at(self, x: Tensor) -> tuple[tuple[Tensor, Tensor], list[int], Tensor]:
-        """Return where the points ``(T, d)`` belong, also on the host; and features."""
+        """Return trials and blocks of points ``(T, d)``, the blocks, and features."""
         x = x.double().unsqueeze(-2)
         block, h = self.covariance.block(x), self.features(x)[:, 0]
         if block is None:
@@ -312,7 +314,7 @@ class Moments:
         """Replace an observation's targets; return its features."""
         place, numbers, h = self._at(before.x)
         precision = share = self._worth(before)
-        if self.fade is not None:  # the block may be of an earlier round than now
+        if self.fade is not None:  # bring the block to the current round first
             share = precision / self._age(self._clock[place])
         change = (after.values - before.values) * share.unsqueeze(-1)
         self._weighted[place] += change.unsqueeze(-1) * h.unsqueeze(-2)
@@ -323,7 +325,7 @@ class Moments:
         return h
 
     def observe(self, updates: Sequence[Update]) -> None:
-        """Add many observations, at once where there were none before."""
+        """Add many observations, all at once if there were none before."""
         if any(self._times):
             for update in updates:
                 self.enter(update)
@@ -373,20 +375,20 @@ class Moments:
         self._changed(None)
 
     def _worth(self, update: Update) -> Tensor:
-        """Return what is left of an observation's precision in this round, ``(T,)``."""
+        """Return an observation's precision after fading to this round, ``(T,)``."""
         if self.fade is None:
             return update.precision
         return update.precision * self.fade ** (self.now - update.t)
 
     def _age(self, clock: Tensor) -> Tensor:
-        """Return what is left of sums ``(T, ...)`` that are of the rounds ``clock``."""
+        """Return the share left of sums ``(T, ...)`` last faded at ``clock``."""
         if self.fade is None:
             return torch.ones_like(clock)
         fade = self.fade.view(-1, *[1] * (clock.dim() - 1))
         return fade ** (self.now - clock)
 
     def _tally(self) -> tuple[Tensor, Tensor]:
-        """Return the count ``(T,)`` and the squares ``(T, F, F)`` as of this round."""
+        """Return the count ``(T,)`` and squares ``(T, F, F)``, faded to this round."""
         if self.fade is None or self._counted == self.now:
             return self._count, self._squares
         kept = self.fade ** (self.now - self._counted)
@@ -420,9 +422,9 @@ class Moments:
         precision: Tensor,
         values: Tensor,
     ) -> None:
-        """Add an observation to the sums of its blocks, which are of this round then.
+        """Add an observation to the sums of its blocks, faded to this round first.
 
-        A negative precision removes it. The roots stay.
+        A negative precision removes it. The roots are not changed.
         """
         sums, weighted = self._sums[place], self._weighted[place]
         if self.fade is not None:
@@ -434,7 +436,7 @@ class Moments:
         self._weighted[place] = weighted.baddbmm_(values.unsqueeze(-1), row)
 
     def _factor(self, place: tuple[Tensor, Tensor]) -> None:
-        """Compute the roots of some blocks afresh, one a trial."""
+        """Compute the roots of some blocks afresh, one block a trial."""
         sums = self._sums[place]
         if self.fade is not None:
             values, root = torch.linalg.eigh(sums)
@@ -458,8 +460,8 @@ class Moments:
     def reframed(self, wanted: Sequence[bool], later: Sequence[Sequence[bool]]) -> bool:
         """Return whether one more point, of an earlier round, changes the frame.
 
-        The frame is of the first points in the order of rounds. ``later`` are the flags
-        of the points already observed whose rounds come after it.
+        The frame comes from the first points in the order of rounds. ``later`` has the
+        flags of observed points from later rounds.
         """
         if self._frame is None or not later:
             return False
@@ -473,9 +475,9 @@ class Moments:
         return False
 
     def _watch(self, update: Update) -> None:
-        """Count one more input in; standardise anew when there are twice as many.
+        """Count one more input; standardise anew when there are twice as many.
 
-        The first one is the origin: sums of what lies far from 0 would cancel later.
+        The first one is the origin, as sums of inputs far from 0 would cancel later.
         """
         self._inputs = self._inputs.counted(
             self.covariance.raw(update.x.double()), update.wanted
@@ -488,7 +490,7 @@ class Moments:
             self._standardise(self._inputs.frame(), due)
 
     def _watch_all(self, x: Tensor, wanted: list[Sequence[bool]]) -> None:
-        """Count inputs ``(T, n, d)`` in; standardise as if they had come singly."""
+        """Count inputs ``(T, n, d)``; standardise as if they had come one by one."""
         raw = self.covariance.raw(x)
         real = devices.put(list(map(list, wanted)), x.device).mT  # T x n
         count = real.long().cumsum(-1)
@@ -500,7 +502,7 @@ class Moments:
         self._standardise(frame, [n > 0 for n in total])
 
     def _standardise(self, new: Frame, due: list[bool]) -> None:
-        """Go over to another frame in the trials that are ``due``."""
+        """Change to another frame in the trials that are ``due``."""
         if self._frame is None:
             return
         where = devices.put(due, self.device).unsqueeze(-1)
@@ -517,9 +519,9 @@ class Moments:
     # -- looking ---------------------------------------------------------------------
 
     def _now(self) -> tuple[Tensor | None, Tensor]:
-        """Return ``e (T, K, D)``, ``None`` where it is 1, and ``e b' W`` faded.
+        """Return ``e (T, K, D)`` (``None`` if it is 1), and ``e b' W``, both faded.
 
-        The latter, ``(T, K, F, D)``, gives means from ``W' h``.
+        The second, ``(T, K, F, D)``, times ``W' h`` gives means.
         """
         if self._faded is not None and self._faded[0] == self.now:
             return self._faded[1:]
@@ -533,7 +535,7 @@ class Moments:
         return self._faded[1:]
 
     def _through(self, spots: Spots, h: Tensor, matrix: Tensor) -> Tensor:
-        """Return ``h' matrix`` at points, each with its block's matrix, ``(T, n, J)``.
+        """Return ``h' matrix`` at points, with their block's matrix, ``(T, n, J)``.
 
         Args:
             spots: the blocks.
@@ -547,7 +549,7 @@ class Moments:
             rows: Tensor = (h.unsqueeze(-2) @ matrix).squeeze(-2)
             return rows
         count = block.shape[-1]
-        if count == 1:  # as of every choice that is told
+        if count == 1:  # as for every choice told
             place = self._trial, block[..., 0].expand(self.trials)
             return h.expand(self.trials, -1, -1) @ matrix[place]
         h = h.expand(self.trials, count, -1).flatten(0, 1)
@@ -569,13 +571,13 @@ class Moments:
         return whole.view(self.trials, count, matrix.shape[-1])
 
     def _of(self, spots: Spots, values: Tensor) -> Tensor:
-        """Return each point's block's values: ``(T, K, ...)`` as ``(T, n, ...)``."""
+        """Return each point's block's value: ``(T, K, ...)`` as ``(T, n, ...)``."""
         if spots.block is None or spots.ordered:
             return values
         return values[self._trial.unsqueeze(-1), spots.block.expand(self.trials, -1)]
 
     def _looked(self, x: Tensor) -> tuple[Spots, Tensor, Tensor]:
-        """Return the blocks of points, ``W' h`` and ``e W' h``, ``(T, n, D)`` each."""
+        """Return the points' blocks, ``W' h`` and ``e W' h``, ``(T, n, D)`` both."""
         spots = self._spots(x)
         half = self._through(spots, self.features(x), self._root)
         e, _ = self._now()
@@ -584,8 +586,8 @@ class Moments:
     def at(self, x: Tensor, ahead: Coming | None = None) -> tuple[Tensor, Tensor]:
         """Return means less prior means ``(T, F, n)`` and variances ``(T, n)``.
 
-        The points ``x`` are ``(n, d)`` or ``(T, n, d)``. With ``ahead`` the variance is
-        as if the outcomes of these choices had come.
+        The points ``x`` are ``(n, d)`` or ``(T, n, d)``. The choices ``ahead`` reduce
+        the variance as if their outcomes had come.
         """
         spots, half, shrunk = self._looked(x.double())
         means = self._now()[1]
@@ -599,7 +601,7 @@ class Moments:
         return mean.double(), var.double()
 
     def _foreseen(self, ahead: Coming, spots: Spots, x: Tensor) -> Tensor:
-        """Return the variances ``(T, n)`` at points after the outcomes to come."""
+        """Return the variances ``(T, n)`` at points once choices ``ahead`` are told."""
         if ahead.precision.shape[-1] > self.width:
             root = self.weights()[1].clone()
             blocks, after = self.roots_after(ahead)
@@ -614,12 +616,12 @@ class Moments:
         return now - z.square().sum(-2)
 
     def roots_after(self, ahead: Coming) -> tuple[Tensor, Tensor]:
-        """Return the blocks ``(c,)`` of choices to come and their roots afterwards.
+        """Return the blocks ``(c,)`` of outstanding choices, and the roots once told.
 
-        The roots ``(T, c, D, D)`` are those of the weights' covariance. With ``V`` the
-        root before, it is ``V (I + V' M V)^-1 V'`` after the outcomes, where ``M``
-        sums ``p h h'`` over the choices of the block: what this costs is bounded by the
-        features, however many choices are open.
+        The roots ``(T, c, D, D)`` are of the weights' covariance. With ``V`` the root
+        before, it is ``V (I + V' M V)^-1 V'`` afterwards, where ``M`` sums ``p h h'``
+        over the block's choices: the cost depends on the features, not on how many
+        choices are open.
         """
         x = ahead.places()
         block = self._spots(x).block
@@ -643,13 +645,13 @@ class Moments:
         point: Callable[[Tensor], Tensor],
         ahead: Coming | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return moments of all blocks at rows, which mostly were looked at before.
+        """Return moments of all blocks at rows, reused where these were read before.
 
-        They are as of :meth:`at`: means ``(T, F, n, K)`` and variances ``(T, n, K)``.
+        Like :meth:`at`: means ``(T, F, n, K)`` and variances ``(T, n, K)``.
 
         Args:
-            contexts: what the rows are known by, ``(T, n, k)``; the last row is new.
-            point: from contexts to points, ``(T, n, d)``, whose categories are ignored.
+            contexts: what identifies the rows, ``(T, n, k)``; the last row is new.
+            point: turns contexts into points, ``(T, n, d)``; categories are ignored.
             ahead: see :meth:`at`.
         """
         kept = None if self._recent is None else self._recent.next(contexts)
@@ -683,9 +685,9 @@ class Moments:
         )
 
     def _met(self) -> Tensor | None:
-        """Return the blocks that were observed, if these are few; else ``None``.
+        """Return the blocks with observations if there are few of them; else ``None``.
 
-        A device would be waited for, and reads all of them soon.
+        On a device always ``None``, as reading which would wait for it.
         """
         if self.blocks < MANY or self.fade is not None or self._log_det.is_cuda:
             return None
@@ -693,7 +695,7 @@ class Moments:
         return met if 2 * len(met) < self.blocks else None
 
     def _keeps(self, rows: int) -> bool:
-        """Return whether so many rows of all blocks are kept from look to look."""
+        """Return whether this many rows of all blocks are kept from look to look."""
         count = self.trials * self.blocks * rows * self.width
         return self.fade is None or count <= HELD
 
@@ -706,7 +708,7 @@ class Moments:
         return mean.permute(0, 2, 3, 1).double(), var.mT.double()
 
     def _brought_up(self, recent: Recent) -> Recent:
-        """Return rows with today's moments: what changed, or faded, is computed."""
+        """Return rows with current moments; compute those that changed or faded."""
         half, told = recent.half, sorted(self._told)
         at = torch.tensor(told, device=self.device)
         if told:
@@ -725,7 +727,7 @@ class Moments:
         )
 
     def _after(self, recent: Recent, ahead: Coming) -> Tensor:
-        """Return variances ``(T, n, K)`` of rows after the outcomes to come."""
+        """Return variances ``(T, n, K)`` of rows once choices ``ahead`` are told."""
         if ahead.precision.shape[-1] > self.width:
             blocks, root = self.roots_after(ahead)
             half = recent.h.to(root).unsqueeze(1) @ root
@@ -748,7 +750,7 @@ class Moments:
         )
 
     def covariances(self, y: Tensor) -> Between:
-        """Return posterior covariances with ``y``, as a function of points ``x``."""
+        """Return a function from points to posterior covariances with ``y``."""
         to, other, reached = self._looked(y.double())
         there = torch.linalg.vecdot(other, reached).double()
 
@@ -761,7 +763,7 @@ class Moments:
         return of
 
     def weights(self) -> tuple[Tensor, Tensor]:
-        """Return mean weights ``(T, K, F, D)`` and a root ``(T, K, D, D)`` of theirs.
+        """Return mean weights ``(T, K, F, D)`` and a root ``(T, K, D, D)``.
 
         The weights' covariance is ``root root'``.
         """
@@ -799,9 +801,9 @@ class Moments:
         return 0.5 * (self._values * age).log1p().sum((-2, -1))
 
     def residuals(self) -> tuple[Tensor, Tensor]:
-        """Return counts ``(T,)`` and ``sum p y y' - b' (I + A)^-1 b (T, F, F)``, faded.
+        """Return faded counts ``(T,)`` and ``sum p y y' - b' (I + A)^-1 b (T, F, F)``.
 
-        The latter is what the best weights leave unexplained, and their own size.
+        The latter is the squares that the best weights leave, plus the weights' own.
         """
         fitted = self._fitted
         if self.fade is not None:
@@ -821,12 +823,12 @@ class Moments:
 
 
 def _framed(count: int) -> int:
-    """Return of how many of the first inputs the frame is, after so many."""
+    """Return how many first inputs the frame uses once there are ``count``."""
     return 1 << count.bit_length() - 1 if count >= FRAMED else 1
 
 
 def _statistics(raw: Tensor, real: Tensor, count: list[int]) -> Inputs:
-    """Return the statistics of the ``real`` ones of inputs ``(T, n, k)``."""
+    """Return the statistics of the inputs ``(T, n, k)`` that are ``real``."""
     some = real.unsqueeze(-1)
     number = devices.put(count, raw.device).clamp_min(1).unsqueeze(-1)
     mean = (raw * some).sum(1) / number
@@ -835,7 +837,7 @@ def _statistics(raw: Tensor, real: Tensor, count: list[int]) -> Inputs:
 
 
 def _within(one: Spots, other: Spots, values: Tensor) -> Tensor:
-    """Return covariances ``(T, n, o)``, 0 between points of different blocks."""
+    """Return covariances ``(T, n, o)`` with 0 between points of different blocks."""
     if one.block is None or other.block is None:
         return values
     within: Tensor = values * (one.block.unsqueeze(-1) == other.block.unsqueeze(-2))

@@ -2,8 +2,8 @@
 
 The :class:`Log` is a value: every version stays as it is. A :class:`History` changes in
 place and belongs to one engine. It merges repeats of an action into a *slot*: the
-action's coordinates, the summed precision of its observations and their weighted sum,
-always float64; and it keeps the small linear system that they make.
+action's coordinates, its observations' summed precision and their weighted sum, always
+float64. It also keeps the small linear system of the slots.
 
 Choices whose outcome is still to come count by their variance, not by their mean. With
 ``C`` the posterior covariance of ``b`` such choices and ``P`` their precisions, the
@@ -11,7 +11,7 @@ variance of every action falls by ``|z|^2``,
 
     z = L^-1 P^1/2 c,        L L^T = I + P^1/2 C P^1/2,
 
-``c`` the action's posterior covariance with them.
+where ``c`` is the action's posterior covariance with these choices.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from cbandit._core.threads import on_one_thread
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.system import Spot, System
 
-BLANK = 0  # the number of no log: nothing has been observed
-DROPPED = 64  # rows that a log has dropped, before their room is given back
+BLANK = 0  # stands for the log without observations
+DROPPED = 64  # rows dropped by a log before it frees their memory
 WAITING = 64
 SPARE = 32
-SHARP = 1e5  # prior variance over noise; above it, repeats one by one cost over 1e-10
-DROWNED = 1e-4  # an observation whose slot keeps less than this share is not taken away
+SHARP = 1e5  # prior variance over noise; beyond it, adding repeats singly costs 1e-10
+DROWNED = 1e-4  # an observation is not subtracted if its slot keeps a smaller share
 
-# starts anywhere, so that numbers of a process never meet those read from a file
+# starts at random, so that a process's numbers never equal those read from a file
 _numbers = itertools.count(1 + secrets.randbits(62))
 
 Between = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
-"""Posterior covariances of actions with others, ``(T, n, o)``, and the variances of
-both, ``(T, n)`` and ``(T, o)``; float64."""
+"""Posterior covariances of ``n`` with ``o`` actions, ``(T, n, o)``, and the variances
+of both, ``(T, n)`` and ``(T, o)``; float64."""
 
 
 class Part(NamedTuple):
-    """Feedback of some functions of a choice.
+    """Feedback of some functions for one choice.
 
     Args:
         functions: which ones, 0 the reward.
         values: ``(T, f)``.
-        wanted: one flag a trial, whether it observed them.
-        noise: their own variance ``(T,)``, or ``None`` for the belief's.
-        tries: of how many tries, or of how much exposure, values are the share or the
-            rate, ``(T, f)``; ``None``: of 1.
+        wanted: for each trial, whether it observed them.
+        noise: the observations' own variance ``(T,)``, or ``None`` for the belief's.
+        tries: the tries or the exposure that values are a share or a rate of,
+            ``(T, f)``; ``None``: 1 each.
     """
 
     functions: list[int]
@@ -81,7 +81,7 @@ class Part(NamedTuple):
 
 
 def joined(parts: Sequence[Part]) -> Sequence[Part]:
-    """Join parts of the same trials and noise; return others as they are."""
+    """Join parts with the same trials and noise; return others unchanged."""
     if len(parts) < 2:
         return parts
     wanted, noise = parts[0].wanted, parts[0].noise
@@ -108,17 +108,17 @@ class Observation(NamedTuple):
     """One observation of some functions in ``T`` trials.
 
     Args:
-        keys: the actions' names, one a trial: a number of the set, or coordinates.
+        keys: the actions' keys, one a trial: a number of the set, or coordinates.
         x: ``(T, d)``.
         values: ``(T, f)``, in the user's units.
-        wanted: one flag a trial, whether it observed anything.
-        noise: its own variance ``(T,)``, or ``None`` for the belief's.
-        t: the round it belongs to; 0 for data from before.
+        wanted: for each trial, whether it observed anything.
+        noise: the observation's own variance ``(T,)``, or ``None`` for the belief's.
+        t: its round; 0 for earlier data.
         arrived: ``(T, f)``, the values that have come; ``None``: all. The others hold
             stand-ins, or count as average where outcomes are standardised.
-        outcome: of a binary or counted function what was told, its share or rate and of
-            how many tries or how much exposure, ``(T, 2)``; then ``values`` and
-            ``noise`` are the normal reading of the latent function that stands for it.
+        outcome: for a binary or counted function, what was told: the share or rate, and
+            the tries or exposure, ``(T, 2)``. Then ``values`` and ``noise`` are the
+            normal reading of the latent function that stands in for it.
     """
 
     keys: Sequence[Hashable]
@@ -131,16 +131,16 @@ class Observation(NamedTuple):
     outcome: Tensor | None = None
 
     def outcome_flags(self, device: torch.device) -> Tensor:
-        """Return the trials whose outcome of the first function came, ``(T, 1)``.
+        """Return the trials in which the first function's outcome came, ``(T, 1)``.
 
-        Where outcomes are rescaled an observation is of one function.
+        If outcomes are rescaled, an observation has only one function.
         """
         if self.arrived is None:
             return devices.put(self.wanted, device).unsqueeze(-1)
         return self.arrived[:, :1]
 
     def columns(self, at: Tensor) -> Observation:
-        """Return the same observation of some functions alone."""
+        """Return the observation with only the functions ``at``."""
         arrived = None if self.arrived is None else self.arrived[:, at]
         return self._replace(values=self.values[:, at], arrived=arrived)
 
@@ -149,14 +149,14 @@ class Update(NamedTuple):
     """An observation of ``F`` functions in ``T`` trials, in an engine's units.
 
     Args:
-        keys: the actions' names, one a trial (:meth:`cbandit.Actions.keys`): numbers of
+        keys: the actions' keys, one a trial (:meth:`cbandit.Actions.keys`): numbers of
             the set, or else anything hashable.
         x: ``(T, d)``.
         values: ``(T, F)``, float64; stored without a copy, so it must not change.
         precision: ``(T,)``, likewise; 0 in trials that are not ``wanted``.
-        wanted: one flag a trial, whether it observed anything.
+        wanted: for each trial, whether it observed anything.
         usual: whether the precision is the belief's own, the same in all such calls.
-        t: the round it belongs to, from which on it fades where beliefs do.
+        t: its round, from which on it fades if data fade.
     """
 
     keys: Sequence[Hashable]
@@ -169,7 +169,7 @@ class Update(NamedTuple):
 
 
 class Log:
-    """Observations in the order of their rounds: a value, with a number of its own.
+    """Observations in the order of rounds: a value, identified by a number.
 
     All versions of a log share one list of rows, to which the newest one appends.
     Inserting or replacing a row elsewhere costs a copy of the list.
@@ -180,7 +180,7 @@ class Log:
     number: int
 
     def __init__(self, rows: list[Observation] | None = None, start: int = 0) -> None:
-        # ours are the rows from start to stop: later versions append to the same list
+        # its rows are those from start to stop: later versions append to the same list
         self._rows, self._start = [] if rows is None else rows, start
         self._stop = len(self._rows)
         self.number = next(_numbers)
@@ -197,7 +197,7 @@ class Log:
         return self._rows[self._start + place]
 
     def has_data(self, trials: int, functions: int) -> Tensor:
-        """Return which trials have observed which function, ``(T, f)``, on the host."""
+        """Return which trials have observed each function, ``(T, f)``, on the host."""
         known = torch.zeros(trials, functions, dtype=torch.bool)
         for row in self:
             if bool(known.all()):
@@ -210,7 +210,7 @@ class Log:
         """Return the log with one more row, placed after all rows of its round."""
         rows, start, stop = self._rows, self._start, self._stop
         late = stop > start and rows[stop - 1].t > row.t
-        if late or len(rows) > stop:  # another version has gone on from here
+        if late or len(rows) > stop:  # another version has appended already
             rows, start = rows[start:stop], 0
         if late:
             rows.insert(bisect_right(rows, row.t, key=_round), row)
@@ -219,7 +219,7 @@ class Log:
         return Log(rows, start)
 
     def merged(self, rows: Iterable[Observation]) -> Log:
-        """Return the log with many more rows, in the order of rounds."""
+        """Return the log with more rows, in the order of rounds."""
         return Log(sorted([*self, *rows], key=_round))
 
     def without_first(self) -> Log:
@@ -264,7 +264,7 @@ class Slots:
 
     @property
     def used(self) -> int:
-        """``U``: the slots in use in the trial that uses most."""
+        """``U``: the largest number of slots in use, over the trials."""
         return max(map(len, self.keys))
 
     def place(
@@ -295,7 +295,7 @@ class Slots:
         return slot
 
     def release(self, trial: int, slot: int) -> None:
-        """Give up a slot, so that another action may use it."""
+        """Free a slot, so that another action may use it."""
         key = self.keys[trial][slot]
         if self._slot_of[trial].pop(key, None) is not None:
             self._free[trial].append(slot)
@@ -304,7 +304,7 @@ class Slots:
 def add_up(sums: Tensor, slots: Sequence[Sequence[int]], values: Tensor) -> Tensor:
     """Add ``values (n, T)`` or ``(n, T, F)`` to ``sums (T, U)`` or ``(T, U, F)``.
 
-    ``slots`` are one list a row, one number a trial. The sums change in place.
+    ``slots`` has a list for each row, with one slot a trial. The sums change in place.
     """
     trial = torch.arange(len(sums), device=sums.device)
     place = trial.expand(len(slots), -1), devices.put(slots, sums.device)
@@ -315,10 +315,10 @@ class Ahead(NamedTuple):
     """An outstanding choice.
 
     Args:
-        keys: the actions' names, one a trial.
+        keys: the actions' keys, one a trial.
         x: ``(T, d)``.
-        waits: for each function, the reward first, in which trials its outcome is
-            still to come.
+        waits: for each function, the reward first, the trials whose outcome is still to
+            come.
     """
 
     keys: Sequence[Hashable]
@@ -330,9 +330,9 @@ class Coming(NamedTuple):
     """Outstanding choices in the form that an engine takes.
 
     Args:
-        keys: one list of names a choice.
+        keys: for each choice, a list of keys, one a trial.
         x: ``(b, T, d)``.
-        precision: ``(T, b)``, 0 where nothing is to come.
+        precision: ``(T, b)``, 0 in trials where nothing is to come.
     """
 
     keys: list[Sequence[Hashable]]
@@ -343,9 +343,9 @@ class Coming(NamedTuple):
     def of(
         cls, ahead: Sequence[Ahead], functions: Sequence[int], noise: Tensor
     ) -> Coming | None:
-        """Return the outcomes to come of an engine's functions; ``None`` without any.
+        """Return outcomes to come of an engine's functions; ``None`` if there are none.
 
-        Functions of one engine are observed together: the first stands for all.
+        Functions of one engine are observed together, so the first one decides.
         """
         mine = [a.waits[functions[0]] for a in ahead]
         if not any(any(waits) for waits in mine):
@@ -356,7 +356,7 @@ class Coming(NamedTuple):
         )
 
     def numbered(self) -> bool:
-        """Return whether all are numbered actions of the set."""
+        """Return whether all choices are numbered actions of the set."""
         return all(isinstance(row[0], int) for row in self.keys)
 
     def places(self) -> Tensor:
@@ -365,11 +365,11 @@ class Coming(NamedTuple):
 
 
 def explained(covariance: Tensor, cross: Tensor, precision: Tensor) -> Tensor:
-    """Return ``z (T, b, n)``, whose squares these choices take off the variance.
+    """Return ``z (T, b, n)``, whose squares are subtracted from the variances.
 
     Args:
         covariance: ``C (T, b, b)``, overwritten.
-        cross: ``(T, b, n)``, rows that combine to the covariances ``c``.
+        cross: the covariances ``c`` of the choices with the actions, ``(T, b, n)``.
         precision: ``P (T, b)``.
     """
     root = precision.sqrt().unsqueeze(-1)
@@ -388,7 +388,7 @@ class History:
         covariance: the prior covariance.
         trials: ``T``.
         functions: ``F``.
-        table: ``(1 or T, N, N)``, the whole prior covariance of a small set. With it
+        table: ``(1 or T, N, N)``, the whole prior covariance of a small set. If given,
             slot ``i`` is action ``i`` and nothing is copied.
         places: ``(N, d)`` or ``(T, N, d)``, the actions of the ``table``.
         device: where the tensors live.
@@ -409,34 +409,34 @@ class History:
         self._capacity = 0 if table is None else table.shape[-1]
         self._slots = Slots(trials)
         self._emptied: list[tuple[int, int]] = []
-        self._ahead: AbstractSet[tuple[int, int]] = frozenset()  # of choices to come
+        self._ahead: AbstractSet[tuple[int, int]] = frozenset()  # slots of open choices
         like: dict[str, Any] = {"dtype": torch.float64, "device": device}
         self._precision = torch.zeros(trials, self._capacity, **like)
         self._weighted = torch.zeros(trials, functions, self._capacity, **like)
-        # observations not yet in these sums: many go in at the price of one
+        # observations not yet in the sums, added together at the cost of one
         self._waiting: list[tuple[Sequence[int], Tensor, Tensor]] = []
         self._count = [[0] * self._capacity for _ in range(trials)]
-        self._distinct = [0] * trials  # slots with any
+        self._distinct = [0] * trials  # slots with observations
         self.points = torch.zeros(trials, 0, covariance.dim, **like)
         if places is not None:
             self.points = places.double().expand(trials, *places.shape[-2:])
         self._gram = torch.zeros(trials, 0, 0, **like)
         self._system: System | None = None
-        # observations the system does not know of yet
+        # observations not yet in the system
         self._news: list[tuple[Sequence[int], Update, Spot | None]] = []
-        # whether the belief's own noise is sharp; None: not known of these slots
+        # whether the belief's own noise is sharp; None: not known for the current slots
         self.sharp: bool | None = None
-        # whether an observation was: running variances lose too much then
+        # whether any observation was sharp; running variances then lose digits
         self.cancels = False
-        # one prior variance everywhere: the verdict does not rest on the slots
+        # if the prior variance is the same everywhere, new slots do not change that
         self._level = table is None and bool(covariance.kernel.is_stationary)
-        self._stale = False  # whether the system is of older targets
-        # the number of the log that the engine stands for; None while it is written
+        self._stale = False  # whether the system has old targets
+        # number of the log that the engine's arrays hold; None while they are written
         self.stands_for: int | None = BLANK
 
     @property
     def used(self) -> int:
-        """``U``: the slots in use in the trial that uses most."""
+        """``U``: the largest number of slots in use, over the trials."""
         return self._capacity if self.table is not None else self._slots.used
 
     @property
@@ -448,7 +448,7 @@ class History:
         return self._gram[:, :used, :used]
 
     def keys(self) -> list[list[Hashable]]:
-        """Return the distinct actions of each trial, by slot."""
+        """The distinct actions of each trial, by slot."""
         return self._slots.keys
 
     def distinct(self) -> list[int]:
@@ -460,7 +460,7 @@ class History:
         """Mark the arrays as belonging to no log while they are written.
 
         So an interrupt is noticed later. Afterwards they belong to the log of
-        ``number``, or to the one of before.
+        ``number``, or to the same log as before.
         """
         number = self.stands_for if number is None else number
         self.stands_for = None
@@ -475,7 +475,7 @@ class History:
         """Return the slots of the actions ``keys``, and the trials with a new slot.
 
         Trials that are not ``wanted`` get slot 0; nothing is added there. ``x (T, d)``
-        may be left out if all actions have been observed before.
+        may be omitted if all actions have been observed before.
         """
         if self.table is not None:
             return list(cast("Sequence[int]", keys)), []
@@ -526,10 +526,10 @@ class History:
         """Add an observation, or with ``sign=-1`` remove it.
 
         Args:
-            slots: one a trial.
+            slots: one slot a trial.
             update: the observation.
             sign: 1 or -1.
-            spot: the result of :meth:`at_slot` at these slots, if there is one.
+            spot: the result of :meth:`at_slot` at these slots, if known.
         """
         precision = update.precision if sign > 0 else -update.precision
         self._waiting.append((slots, precision, update.values))
@@ -549,17 +549,17 @@ class History:
                 self._distinct[trial] += 1
             if sign < 0 and self._count[trial][slot] == 0:
                 self._distinct[trial] -= 1
-                # exactly 0, whatever rounding left behind
+                # exactly 0, without rounding errors
                 self.precision[trial, slot : slot + 1] = 0.0
                 self.weighted[trial, :, slot] = 0.0
                 if self.table is None:
                     self._emptied.append((trial, slot))
 
     def clashes(self, slots: Sequence[int], update: Update) -> bool:
-        """Return whether repeats of these actions have too little noise to add singly.
+        """Return whether repeats of an action have too little noise to be added singly.
 
-        Where such outcomes differ, each of them alone changes the posterior far more
-        than their average does, and so do rounding errors: merge them first.
+        If their outcomes differ, each one alone changes the posterior far more than
+        their average does, and so do rounding errors: merge them first.
         """
         sharp = self.sharp if update.usual else None
         if sharp is None:
@@ -574,7 +574,7 @@ class History:
         return any(count[slot] for count, slot in pairs)
 
     def sharp_together(self) -> bool:
-        """Return whether the observations of one action, taken together, are sharp."""
+        """Return whether the observations of any action, merged, are sharp."""
         variance = self.gram.diagonal(dim1=-2, dim2=-1)
         return bool((self.precision[:, : self.used] * variance > SHARP).any())
 
@@ -606,7 +606,7 @@ class History:
         return self._weighted
 
     def keep(self, functions: Tensor) -> None:
-        """Drop all functions but these."""
+        """Drop all functions except ``functions``."""
         self._weighted = self.weighted[:, functions].contiguous()
         self.functions = len(functions)
         self._forget_system()
@@ -629,9 +629,9 @@ class History:
         return bool((lost & devices.put(others, self.device)).any())
 
     def release(self) -> bool:
-        """Let emptied slots be used again, once no pending change refers to them.
+        """Let emptied slots be used again; return whether there were any.
 
-        Return whether there were any.
+        Call it when no change still to be applied refers to them.
         """
         freed = False
         for trial, slot in self._emptied:
@@ -642,9 +642,9 @@ class History:
         return freed
 
     def look_ahead(self, slots: Sequence[Sequence[int]]) -> None:
-        """Reserve the slots of outstanding choices, one list a choice.
+        """Reserve the slots of outstanding choices, one list for each choice.
 
-        Earlier reservations end: those choices have been told or cancelled.
+        This ends earlier reservations, as those choices have been told or cancelled.
         """
         now = {pair for row in slots for pair in enumerate(row)}
         left = [(i, s) for i, s in self._ahead if (i, s) not in now]
@@ -654,7 +654,7 @@ class History:
     def revise(self, weighted: Tensor) -> None:
         """Replace the sums of precision times target by ``weighted (T, F, U)``."""
         self.weighted[..., : weighted.shape[-1]] = weighted
-        self._stale = True  # targets enter the mean's weights alone: the factor stays
+        self._stale = True  # targets only affect the mean's weights: the factor stays
 
     def correct(self, slot: Tensor, change: Tensor) -> None:
         """Add ``change (T, F)`` to sums of precision times target in ``slot (T,)``."""
@@ -667,8 +667,8 @@ class History:
     def system(self, fresh: bool = False) -> System:
         """Return the system of all observations; with ``fresh``, factored anew.
 
-        Otherwise new observations border the factor, until repeats have made it an
-        eighth larger than necessary.
+        Otherwise new observations border the factor, until repeats of actions have made
+        it an eighth larger than necessary.
         """
         system = self._system
         if system is not None:
@@ -679,7 +679,7 @@ class History:
             self._system = system = self._factored()
             self._stale = False
             return system
-        self._system = None  # an interrupt must not leave half of a change
+        self._system = None  # an interrupt must not leave a half-made change
         for slots, update, spot in self._news:
             if spot is None:
                 spot = self._spot(system, devices.put(slots, self.device))
@@ -703,9 +703,9 @@ class History:
         gram, precision = self.gram, self.precision[:, :used]
         slots = torch.arange(used, device=self.device).repeat(self.trials, 1)
         if self.table is not None:
-            # only the actions observed; the others have p = 0 and pad exactly
+            # only observed actions; the others have p = 0 and are exact padding
             active = precision > 0
-            # counted on the host: no device has to be waited for
+            # counted on the host, so that no device is waited for
             width = max(self._distinct) if used else 0
             slots = torch.argsort((~active).to(torch.int8), dim=-1, stable=True)
             slots = slots[:, :width]
@@ -735,8 +735,8 @@ class History:
     def at(self, x: Tensor, ahead: Coming | None = None) -> tuple[Tensor, Tensor]:
         """Solve for means less prior means ``(T, F, n)`` and variances ``(T, n)``.
 
-        The points ``x`` are ``(n, d)`` or ``(T, n, d)``. With ``ahead`` the variance is
-        as if the outcomes of these choices had come.
+        The points ``x`` are ``(n, d)`` or ``(T, n, d)``. The choices ``ahead`` reduce
+        the variance as if their outcomes had come.
         """
         prior = self.covariance.variance(x)
         prior = prior.expand(self.trials, x.shape[-2])
@@ -751,7 +751,7 @@ class History:
         return mean, var
 
     def covariances(self, y: Tensor) -> Between:
-        """Return posterior covariances with ``y``, as a function of points ``x``."""
+        """Return a function from points to posterior covariances with ``y``."""
 
         def half(x: Tensor) -> Tensor:
             if not self.used:
@@ -786,7 +786,7 @@ class History:
         return system.alpha.mT @ cross, system.half(cross)
 
     def merged(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return all observations by action: points, precisions and weighted sums.
+        """Return points, precisions and weighted sums of all observations, by action.
 
         They are ``(T, W, d)``, ``(T, W)`` and ``(T, F, W)``, where ``W`` is the largest
         number of distinct actions of a trial; padding has precision 0.

@@ -25,8 +25,8 @@ from cbandit.posterior.likelihood import (
     spread,
 )
 
-APART = 1e-3  # losses of optima that differ
-HOST_SLOTS = 256  # distinct actions up to which the host fits for a device too
+APART = 1e-3  # difference in the loss from which another optimum counts as better
+HOST_SLOTS = 256  # at most so many distinct actions are fitted on the host
 
 
 def fit_hyperparameters(
@@ -34,9 +34,9 @@ def fit_hyperparameters(
 ) -> tuple[Tensor, Tensor]:
     """Fit the kernel in place by L-BFGS-B; return noise variances and means ``(T,)``.
 
-    Each trial is fitted separately. Priors registered with the kernel, and the noise's,
-    count. The result is never worse than the start. Small systems are fitted on the
-    host, because every step waits for the value of the last one.
+    Each trial is fitted separately, with the priors of the kernel and of the noise. The
+    result is never worse than the start. Small systems are fitted on the host, because
+    every step waits for the value of the last one.
     """
     device = noise.device
     if device.type != "cpu" and data.x.shape[-2] <= HOST_SLOTS:
@@ -51,7 +51,7 @@ def fit_hyperparameters(
         part = data.trial(i)
         if part.x.shape[-2] == 0:
             continue
-        if one is not kernel:  # copying a kernel takes as long as a fit of few data
+        if one is not kernel:  # copying a kernel takes as long as a fit to few data
             load_trial(one, kernel, i)
         fitted[i], means[i] = _fit_one(one, noise[i : i + 1], part, learning)
         if one is not kernel:
@@ -65,7 +65,7 @@ def fit_hyperparameters(
 def _fit_one(
     kernel: gpk.Kernel, noise: Tensor, data: Merged, learning: Learning
 ) -> tuple[Tensor, Tensor]:
-    """Fit the kernel of one trial in place; return its noise and mean, ``(1,)``."""
+    """Fit one trial's kernel in place; return its noise and mean, ``(1,)``."""
     scale, center = spread(data), 0.0
     if learning.mean:
         center = average(data)
@@ -85,7 +85,7 @@ class Problem(Protocol):
     bounds: list[tuple[float | None, float | None]]
 
     def starts(self) -> list[Array]:
-        """Return vectors to begin at, the present one first."""
+        """Return vectors to start from, the present one first."""
 
     def __call__(self, vector: Array) -> tuple[float, Array]:
         """Return the value and the gradient."""
@@ -98,7 +98,7 @@ class Problem(Protocol):
 
 
 class General:
-    """The fit of any gpytorch kernel, whose slopes automatic differentiation finds."""
+    """The fit of any gpytorch kernel, with slopes by automatic differentiation."""
 
     def __init__(
         self,
@@ -183,13 +183,13 @@ class General:
 
 
 def _minimum(problem: Problem, starts: list[Array]) -> Array:
-    """Return the best vector found from any start, or the first start if none is."""
+    """Return the best vector found from all starts, or the first start if none is."""
 
     def value(vector: Array) -> tuple[float, Array]:
         try:
             with np.errstate(all="ignore"):  # a step may lead anywhere
                 value, gradient = problem(vector)
-        except RuntimeError:  # the factorisation failed: not a place to go
+        except RuntimeError:  # the factorisation failed: avoid this point
             return 1e300, np.zeros_like(vector)
         if not np.isfinite(value):
             return 1e300, np.zeros_like(vector)
@@ -207,5 +207,5 @@ def _minimum(problem: Problem, starts: list[Array]) -> Array:
         )
         if np.isfinite(result.fun) and result.fun <= least - margin:
             best, least = result.x, result.fun
-        margin = APART  # the same optimum again is no better for its last bits
+        margin = APART  # the same optimum found again is not better for its last bits
     return best

@@ -4,10 +4,10 @@ Every function ``h(x) = <x, w>`` has ``Sigma = lam I + sum x x'`` and ``w = Sigm
 sum y x``; with probability ``1 - delta``, in all rounds, ``|<x, w - w*>|`` is at most
 ``beta ||x||_{Sigma^{-1}}`` (Abbasi-Yadkori, Pal, Szepesvari, 2011).
 
-Where ``h(x0)`` is known, so is ``h`` along ``x0``: only the part across ``x0`` is
-estimated, from ``x`` without its part along ``x0`` and ``y`` without what that part
-gives. ``Sigma`` then keeps ``lam`` along ``x0``, where it meets zeros only: it stays
-invertible, and its inverse serves as the pseudo-inverse.
+If ``h(x0)`` is known, so is ``h`` along ``x0``. Only the part orthogonal to ``x0`` is
+estimated: from ``x`` less its part along ``x0``, and ``y`` less the value of that part.
+``Sigma`` keeps ``lam`` along ``x0``, which only multiplies zeros: it stays invertible,
+and its inverse serves as the pseudo-inverse.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-BLOCK = 1024  # rounds summed before they join the total: rounding stays small
+BLOCK = 1024  # rounds summed before they are added to the total, to limit rounding
 EVERY = slice(None)
 
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """Values of ``F`` functions along some directions, known before data.
+    """Values of ``F`` functions along some directions, known without data.
 
     Args:
-        along: unit vectors, ``(T, F, d)``, along which a function is known; zero for
-            a function that is known nowhere.
-        slope: the function's value at them, ``(T, F)``.
-        some: whether any function is known anywhere.
+        along: unit vectors, ``(T, F, d)``, along which a function is known; zero if the
+            function is unknown everywhere.
+        slope: the function's values there, ``(T, F)``.
+        some: whether any function is known along a direction.
     """
 
     along: Tensor
@@ -50,21 +50,21 @@ class Known:
 
     @cached_property
     def across(self) -> Tensor:
-        """The projections onto the directions not known, ``(T, F, d, d)``."""
+        """The projections onto the unknown directions, ``(T, F, d, d)``."""
         return self.eye - self.along.unsqueeze(-1) * self.along.unsqueeze(-2)
 
 
 @dataclass(frozen=True, eq=False)
 class Ridge:
-    """Estimates of ``F`` linear functions in ``T`` trials, as a value.
+    """A value: estimates of ``F`` linear functions in ``T`` trials.
 
     Args:
-        known: where the functions are known before data.
+        known: what is known of the functions without data.
         total: ``Sigma``, and ``sum y x`` as one more column, ``(T, F, d, d + 1)``.
-        recent: the same of the latest rounds, added to ``total`` in blocks.
-        fresh: how many rounds ``recent`` holds.
-        count: observations of each function, ``(T, F)``.
-        alike: whether all functions have one ``lam`` and were observed together.
+        recent: the same sums over the latest rounds, added to ``total`` in blocks.
+        fresh: how many rounds are in ``recent``.
+        count: the number of observations of each function, ``(T, F)``.
+        alike: whether all functions have the same ``lam`` and were observed together.
     """
 
     known: Known
@@ -87,8 +87,8 @@ class Ridge:
         Args:
             ridge: ``lam``, ``(T, F)``.
             dim: ``d``.
-            along: see :class:`Known`; nothing is known unless given.
-            slope: likewise.
+            along: see :class:`Known`; if left out, nothing is known.
+            slope: see :class:`Known`.
         """
         if along is None or slope is None:
             along, slope = ridge.new_zeros(*ridge.shape, dim), torch.zeros_like(ridge)
@@ -111,9 +111,9 @@ class Ridge:
         Args:
             x: the action, ``(T, d)``.
             y: the outcomes of ``functions``, ``(T, f)``.
-            weight: how much each counts, ``(T, f)``, 0 for what was not observed;
-                ``None``: all count once.
-            functions: which of them were observed.
+            weight: how often each outcome counts, ``(T, f)``, 0 if it was not observed;
+                ``None``: once each.
+            functions: which functions were observed.
         """
         row, target = x.unsqueeze(1), y
         if self.known.some:
@@ -148,12 +148,12 @@ class Ridge:
 
     @cached_property
     def solved(self) -> tuple[Tensor, Tensor]:
-        """Return the weights ``w (T, F, d)`` and the map ``A (T, F, k, d)`` of widths.
+        """Return the weights ``w (T, F, d)``, and ``A (T, F, k, d)`` for widths.
 
-        That is ``||A x|| = sqrt(x' Sigma^{-1} x)`` for every action ``x``.
+        ``||A x|| = sqrt(x' Sigma^{-1} x)`` for every action ``x``.
         """
         sigma, right = self.system
-        # positive definite whatever comes: a multiple of I plus squares
+        # always positive definite: a multiple of I plus squares
         factor = torch.linalg.cholesky_ex(sigma).L
         root = torch.linalg.solve_triangular(factor, self.known.eye, upper=False)
         w = (root.mT @ (root @ right.unsqueeze(-1))).squeeze(-1)
@@ -165,8 +165,8 @@ class Ridge:
     def stretch(self) -> Tensor:
         """The largest ratio of each later function's norm to the first function's.
 
-        Norms are ``||x||_{Sigma^{-1}}``; the ratios are over all ``x``, ``(T, F - 1)``,
-        and at least 1.
+        Norms are ``||x||_{Sigma^{-1}}``, maximised over ``x``; the ratios are
+        ``(T, F - 1)``, and at least 1.
         """
         if self.alike:
             return torch.ones_like(self.count[:, 1:])

@@ -1,8 +1,8 @@
-"""Expectation propagation: stand-ins of binary and counted outcomes that agree.
+"""Expectation propagation: consistent stand-ins for binary and counted outcomes.
 
-At ``tell`` an outcome gets its stand-in from the belief of that moment. A sweep takes
-the stand-in of each action away, and makes it anew from what all others say, until
-nothing changes. Then it no longer matters in which order outcomes came.
+At ``tell`` an outcome gets its stand-in from the belief at that time. A sweep removes
+the stand-in of each action and makes it anew from the data of all others, until
+nothing changes. Then the order in which outcomes came no longer matters.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from cbandit.posterior.units import totals
 
 SWEEPS = 200
 DAMPING = 0.8  # the part of a change that is made at once
-CLOSE = 1e-9  # changes of means and deviations below which all agree
+CLOSE = 1e-9  # sweeps stop once means and deviations change by less
 
 
 class _Pooled(NamedTuple):
-    """The outcomes of a log by action, ``(T, U)`` each but ``x (T, U, d)``."""
+    """The outcomes of a log by action: ``(T, U)``, and the actions ``x (T, U, d)``."""
 
     x: Tensor
     slots: list[list[int]]
@@ -35,13 +35,13 @@ class _Pooled(NamedTuple):
 
 
 def swept(log: Log, link: Link, covariance: Covariance, means: Tensor) -> Log:
-    """Return a log whose stand-ins agree with one another.
+    """Return a log with swept stand-ins.
 
     Args:
-        log: of one function, whose rows hold outcomes.
-        link: of the function.
+        log: the log of one function, whose rows hold outcomes.
+        link: the function's link.
         covariance: the latent function's prior covariance.
-        means: its prior means, ``(T, 1)``.
+        means: the latent function's prior means, ``(T, 1)``.
     """
     pooled = _pooled(log, means)
     gram = covariance.cross(pooled.x, pooled.x).expand(len(means), -1, -1)
@@ -55,7 +55,7 @@ def swept(log: Log, link: Link, covariance: Covariance, means: Tensor) -> Log:
         if before is not None and bool(((now - before).abs() < CLOSE).all()):
             break
         before = now
-        # the belief without what stands for this action
+        # the belief without this action's stand-in
         alone = var / (1 - var * precision).clamp_min(1e-10)
         center = alone * (mean / var - weighted)
         new = link.stand_in(share, tries, center, alone)
@@ -115,7 +115,7 @@ def _marginals(
     factor = devices.cholesky(inner)
     half = torch.linalg.solve_triangular(factor, root.unsqueeze(-1) * gram, upper=False)
     var = gram.diagonal(dim1=-2, dim2=-1) - half.square().sum(-2)
-    # K w less K R B^-1 R K w, of readings less the prior mean
+    # K w less K R B^-1 R K w, for readings less the prior mean
     gap = (weighted - precision * means).unsqueeze(-1)
     mean = gram @ gap - half.mT @ (half @ gap)
     return means + mean.squeeze(-1), var.clamp_min(1e-14)

@@ -1,16 +1,15 @@
 """The small linear system behind a posterior, kept factored as observations come.
 
-An *entry* is an action that was tried, with the precision ``p`` of its outcome. Over
-entries, with ``R = diag(sqrt p)`` and ``K`` their prior covariance, everything follows
+An *entry* is an action that was tried, with the precision ``p`` of its outcome. For the
+entries, with ``R = diag(sqrt p)`` and their prior covariance ``K``, everything follows
 from one Cholesky factor of
 
     B = I + R K R        since   (K + P^-1)^-1 = R B^-1 R,
 
-which stays exact for an empty entry (``p = 0``): trials that saw less, and room to
-grow, are padding. A new observation adds an entry, even at a place tried before: it
-borders the factor by a row, which takes ``O(E^2)`` where a new factor takes ``O(E^3)``,
-and is the same arithmetic. Weights of entries at one place add up to that place's.
-Always float64.
+which stays exact with empty entries (``p = 0``): they pad trials that saw less, and
+leave room to grow. A new observation adds an entry, even at an action tried before: it
+borders the factor by a row in ``O(E^2)``, where a new factor takes ``O(E^3)``, with the
+same arithmetic. Weights of entries at one action add up. Always float64.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from torch import Tensor
 from cbandit._core import devices
 
 ROOM = 16
-LEAST = 1e-15  # rounding may cost this share of a prior variance, times the entries
+LEAST = 1e-15  # share of a prior variance, times the entries, that rounding may cost
 
 
 class Spot(NamedTuple):
-    """The posterior at one slot a trial, as the system computed it.
+    """The posterior at one slot for each trial, with the system's half solve.
 
     Args:
         slot: ``(T,)``.
         half: ``L^-1 R k``, ``(T, E, 1)``.
-        var: ``(T,)``, never negative.
-        mean: ``(T, F)``, less the prior's.
+        var: the variance, ``(T,)``, never negative.
+        mean: the mean less the prior's, ``(T, F)``.
     """
 
     slot: Tensor
@@ -46,10 +45,10 @@ class System:
     """The factored system of ``T`` trials, ``E`` entries and ``F`` functions.
 
     Args:
-        gram: ``(T, E, E)``, the prior covariance of the entries.
-        root: ``(T, E)``, the square roots of their precisions.
-        target: ``(T, E, F)``, outcomes less the prior mean, times ``root``.
-        slots: ``(T, E)``, the slots of the entries, of ``U``.
+        gram: the prior covariance of the entries, ``(T, E, E)``.
+        root: the square roots of their precisions, ``(T, E)``.
+        target: outcomes less the prior mean, times ``root``, ``(T, E, F)``.
+        slots: the slot of each entry, ``(T, E)``.
     """
 
     def __init__(
@@ -63,13 +62,13 @@ class System:
         self.aim(target)
 
     def aim(self, target: Tensor) -> None:
-        """Replace the targets (times ``root``) but keep the factor."""
+        """Replace the targets (already times ``root``) but keep the factor."""
         self._half = torch.linalg.solve_triangular(self.factor, target, upper=False)
         self._alpha: Tensor | None = None
 
     @property
     def alpha(self) -> Tensor:
-        """The posterior mean's weights of the entries, ``(T, E, F)``."""
+        """The weights of the entries in the posterior mean, ``(T, E, F)``."""
         if self._alpha is None:
             self._alpha = self._back(self._half)
         return self._alpha
@@ -80,7 +79,7 @@ class System:
         return gain
 
     def entries(self, values: Tensor) -> Tensor:
-        """Look up ``values (T, U, k)`` of slots for every entry, ``(T, E, k)``."""
+        """Return ``values (T, U, k)`` of slots for each entry, ``(T, E, k)``."""
         return values.gather(1, self._at(values.shape[-1]))
 
     def by_slot(self, values: Tensor, used: int) -> Tensor:
@@ -96,13 +95,13 @@ class System:
         return self.by_slot(self.alpha, used)
 
     def half(self, right: Tensor) -> Tensor:
-        """Return ``L^-1 R right``, by entry, ``(T, E, k)``."""
+        """Return ``L^-1 R right`` of values by entry, ``(T, E, k)``."""
         scaled = right * self.root.unsqueeze(-1)
         half: Tensor = torch.linalg.solve_triangular(self.factor, scaled, upper=False)
         return half
 
     def solve(self, right: Tensor) -> Tensor:
-        """Return ``(K + P^-1)^-1 right``, both by slot, ``(T, U, k)``."""
+        """Return ``(K + P^-1)^-1 right``, from and to values by slot, ``(T, U, k)``."""
         return self.by_slot(self.weigh(right), right.shape[1])
 
     def weigh(self, right: Tensor) -> Tensor:
@@ -114,7 +113,7 @@ class System:
         return solved.mul_(self.root.unsqueeze(-1))
 
     def at(self, slot: Tensor, row: Tensor) -> Spot:
-        """Return the posterior at ``slot (T,)``, from its prior covariances ``row``."""
+        """Return the posterior at ``slot (T,)``; ``row`` has its prior covariances."""
         half = self.half(self.entries(row.unsqueeze(-1)))
         prior = row.gather(-1, slot.unsqueeze(-1))[:, 0]
         var = (prior - half.square().sum((-2, -1))).clamp_min(0)
@@ -129,7 +128,7 @@ class System:
     def border(self, spot: Spot, precision: Tensor, values: Tensor) -> None:
         """Add an entry with outcomes ``values (T, F)`` of ``precision (T,)``.
 
-        ``spot`` must be of this system as it is now.
+        ``spot`` must come from this system in its current state.
         """
         root = precision.clamp_min(0).sqrt()
         corner = (1 + root.square() * spot.var).sqrt()
@@ -145,7 +144,7 @@ class System:
         self.count, self._alpha = at + 1, None
 
     def _grow(self) -> None:
-        """Add empty entries, as room for observations to come."""
+        """Add empty entries, to be filled by later observations."""
         more = max(ROOM, self.count // 16)
         pad = torch.nn.functional.pad
         self.factor = pad(self.factor, (0, more, 0, more))
@@ -155,11 +154,11 @@ class System:
 
 
 def _factored(gram: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the factor of ``B``, and ``root``, reduced where rounding demands it.
+    """Return the factor of ``B``, and ``root``, reduced if rounding requires it.
 
-    ``B`` is at least ``I`` but for the rounding of ``gram``. If the noise is less than
-    that rounding, the factorisation may fail. On CUDA, where learning of a failure
-    would mean waiting, the noise is always raised that far.
+    ``B`` is at least ``I`` up to the rounding of ``gram``. If the noise is less than
+    that rounding, the factorisation may fail. On CUDA, where detecting a failure would
+    mean waiting, the noise is always raised that far.
     """
     if not gram.is_cuda:
         factor, failed = torch.linalg.cholesky_ex(_unit_plus(gram, root))

@@ -13,16 +13,16 @@ EVERY = slice(None)
 
 
 class Tally:
-    """Averages of ``F`` functions at ``N`` arms in ``T`` trials: a value.
+    """A value: averages of ``F`` functions at ``N`` arms in ``T`` trials.
 
-    An observation gives a new tally and leaves the old one as it was, at no cost that
-    grows with ``N``: both share one table, which holds the numbers of the newer one,
-    while the older one keeps the few numbers that were its own. Using the older one
-    again takes the table back; the newer ones are lost then, and say so.
+    An observation gives a new tally and leaves the old one as it was, at a cost that
+    does not grow with ``N``. Both share one table: it holds the numbers of the newer
+    tally, and the older one keeps the few that differ. Using the older one again takes
+    the table back; the newer tallies are lost then, and raise an error when used.
 
     Args:
         table: counts, averages and ``1 / sqrt(n)``, ``(T, 3, F, N)``. An arm never
-            pulled has the width of one pull, around 0.
+            pulled has average 0 and the width of one pull.
     """
 
     def __init__(self, table: Tensor) -> None:
@@ -65,10 +65,10 @@ class Tally:
         """Return the tally after one more observation.
 
         Args:
-            arm: its number, ``(T,)``.
+            arm: the arm's number, ``(T,)``.
             y: the outcomes of ``functions``, ``(T, f)``.
-            weight: how much each counts, ``(T, f)``; ``None``: all count once.
-            functions: which of them were observed.
+            weight: how often each outcome counts, ``(T, f)``; ``None``: once each.
+            functions: which functions were observed.
         """
         part = self._numbers()[:, :, functions]  # T x 3 x f x N
         place = arm[:, None, None, None].expand(-1, 3, y.shape[-1], 1)
@@ -80,13 +80,13 @@ class Tally:
         mean = mean + once * (y - mean) / real
         after = torch.stack([n, mean, real.rsqrt()], 1).unsqueeze(-1).to(part)
         newer = Tally(self._table)
-        # in this order: an interrupt leaves this tally as it was
+        # in this order, so that an interrupt leaves this tally as it was
         self._newer = _Newer(newer, part, place, before)
         part.scatter_(-1, place, after)
         return newer
 
     def _numbers(self) -> Tensor:
-        """Return the table with this tally's numbers."""
+        """Return the table, set to this tally's numbers."""
         if self._lost:
             raise CBanditError("this tally was left for an older one, and is lost")
         if self._newer is not None:
@@ -104,7 +104,7 @@ class Tally:
 
 
 class _Newer(NamedTuple):
-    """The next tally, and the numbers that it overwrote in the table."""
+    """The next tally, and the numbers it has overwritten in the table."""
 
     tally: Tally
     part: Tensor  # the part of the table that was written

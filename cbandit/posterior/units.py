@@ -1,8 +1,8 @@
-"""Units of outcomes: the user's, an engine's, and those of scores and multipliers.
+"""Units of outcomes: the user's, an engine's, and that of scores and multipliers.
 
-Beliefs that rescale their outcomes are looked at in spreads: a function less its
-average, divided by its spread. So a policy does the same whatever its outcomes are
-measured in. Users are shown their own units. All here are values.
+Beliefs that rescale their outcomes are read in spreads: a function less its average,
+divided by its spread. So a policy does the same whatever unit outcomes are measured in.
+Users see their own units. All objects here are values.
 """
 
 from __future__ import annotations
@@ -22,26 +22,25 @@ from cbandit.posterior.look import Block
 from cbandit.posterior.observations import Log, Observation, Update
 from cbandit.posterior.value import Value
 
-ENDLESS = 1e3  # a latent value further from 0 than any
-ALIKE = 1e-12  # a spread below this share of the values' size is their rounding
-ASTRAY = 8.0  # spreads from the origin, beyond which float32 loses what differs
-Numbers = Any  # tensors, or arrays of numpy
-LOST = 1e-6  # below this share of the peak of the squares, count again from the log
+ENDLESS = 1e3  # a latent value further from 0 than any real one
+ALIKE = 1e-12  # a spread below this share of the values' size is rounding
+ASTRAY = 8.0  # spreads from the origin beyond which float32 loses the differences
+Numbers = Any  # tensors, or numpy arrays
+LOST = 1e-6  # share of the peak of the squares below which they are recounted
 
 
 class Units(NamedTuple):
     """The units of ``F`` functions in ``T`` trials, ``(T, F)`` each.
 
-    A function whose belief does not rescale its outcomes is counted from 0, in the
-    user's own unit.
+    A function whose outcomes are not rescaled is counted from 0, in the user's unit.
 
     Args:
-        center: what values are counted from.
-        size: the unit itself, 1 where there is none yet.
+        center: the value that counts as 0.
+        size: the size of the unit, 1 if there is none yet.
         known: whether there is a unit yet, which takes two outcomes that differ.
         seen: how many outcomes the unit rests on; infinite for the user's own.
-        links: of each function; ``None`` where it is Gaussian. A function with a link
-            is handed out as its latent one, see :func:`linked` and :func:`told`.
+        links: each function's link, or ``None`` if it is Gaussian. A function with a
+            link is handed out as its latent one, see :func:`linked` and :func:`told`.
     """
 
     center: Tensor
@@ -52,7 +51,7 @@ class Units(NamedTuple):
 
     @classmethod
     def own(cls, like: Tensor) -> Units:
-        """Return the user's own units, of functions as in ``like (T, f)``."""
+        """Return the user's own units for functions in the shape of ``like (T, f)``."""
         ones = torch.ones_like(like)
         links = (None,) * like.shape[1]
         return cls(ones * 0, ones, ones > 0, ones * torch.inf, links)
@@ -66,7 +65,7 @@ class Units(NamedTuple):
 
     @property
     def shared(self) -> bool:
-        """Whether every function is counted in its own spread, none in the user's."""
+        """Whether every function is in its own spread, and none in the user's unit."""
         own = self.seen.isinf().any(0).tolist()
         return all(
             link or not plain for link, plain in zip(self.links, own, strict=True)
@@ -78,9 +77,9 @@ class Units(NamedTuple):
         return any(self.links)
 
     def ratio(self, costs: int) -> Tensor:
-        """Return the reward's unit in units of each cost, NaN where one lacks.
+        """Return the reward's unit over each cost's, ``(T, m)``; NaN if one is missing.
 
-        ``(T, m)``; costs without a belief have the unit 1.
+        Costs without a belief have the unit 1.
         """
         reward, known = self.size[:, :1], self.known[:, :1]
         if self.size.shape[1] > 1:
@@ -88,7 +87,7 @@ class Units(NamedTuple):
         return torch.where(known, reward, torch.nan).expand(-1, costs)
 
     def rests_on(self, least: int) -> Tensor:
-        """Return a mask ``(T,)``: all units of a trial have ``least`` outcomes."""
+        """Return the trials ``(T,)`` in which every unit has ``least`` outcomes."""
         return ((self.seen >= least) & self.known).all(-1)
 
 
@@ -96,11 +95,11 @@ class Outcomes(NamedTuple):
     """Running statistics of the outcomes of ``f`` functions in ``T`` trials.
 
     Args:
-        seen: how many, ``(T, 1)``.
+        seen: how many outcomes, ``(T, 1)``.
         average: ``(T, f)``.
-        squares: ``(T, f)``, squared distances from the average, summed.
-        most: ``(T, f)``, the largest that sum has been.
-        origin: ``(T, f)``, a first guess of the mean: engines keep differences from it,
+        squares: squared distances from the average, summed, ``(T, f)``.
+        most: the largest value that this sum has had, ``(T, f)``.
+        origin: a first guess of the mean, ``(T, f)``: engines keep differences from it,
             not levels.
     """
 
@@ -112,15 +111,15 @@ class Outcomes(NamedTuple):
 
     @classmethod
     def none(cls, like: Tensor) -> Outcomes:
-        """Return the statistics of no outcome, of functions as in ``like (T, f)``."""
+        """Return the statistics without outcomes, in the shape of ``like (T, f)``."""
         zeros = torch.zeros_like(like, dtype=torch.float64)
         return cls(zeros.new_zeros(len(like), 1), zeros, zeros, zeros, zeros)
 
     @classmethod
     def of(cls, rows: Iterable[Observation], like: Tensor) -> Outcomes:
-        """Return the statistics of all rows, to the bit as if counted one by one.
+        """Return the statistics of all rows, bit for bit as if counted one by one.
 
-        They are counted on the host, by numpy, whose calls take a fifth of torch's.
+        They are counted on the host by numpy, whose calls take a fifth of torch's time.
         """
         rows = list(rows)
         if not rows:
@@ -142,7 +141,7 @@ class Outcomes(NamedTuple):
         return cls(*(devices.put(torch.from_numpy(v), like.device) for v in totals))
 
     def counted(self, row: Observation, sign: int = 1) -> Outcomes:
-        """Return the statistics with one more row, or with ``sign=-1`` one less."""
+        """Return the statistics with a row added, or with ``sign=-1`` removed."""
         wanted = row.outcome_flags(self.seen.device)
         first = wanted & (self.seen == 0) if sign > 0 else wanted & False
         origin = torch.where(first, row.values, self.origin)
@@ -150,7 +149,7 @@ class Outcomes(NamedTuple):
             torch, self.seen, self.average, self.squares, row.values, wanted, sign
         )
         if sign < 0:
-            # where nothing is left it is as if nothing had been seen
+            # with nothing left, the statistics are those of no outcome
             left = count > 0
             average, squares = average * left, squares * left
         return Outcomes(
@@ -166,8 +165,8 @@ class Outcomes(NamedTuple):
     def astray(self) -> bool:
         """Whether outcomes are too far from the origin for a narrow dtype.
 
-        It stores differences from the origin, and would round away the differences
-        between outcomes.
+        The dtype stores differences from the origin, and would round away the
+        differences between outcomes.
         """
         units = self.units()
         gap = (units.center - self.origin).abs()
@@ -186,7 +185,7 @@ class Outcomes(NamedTuple):
         return Units(self.average, size, known, self.seen.expand_as(size), links)
 
     def columns(self, at: Tensor) -> Outcomes:
-        """Return the same of some functions alone."""
+        """Return the statistics of the functions ``at``."""
         return Outcomes(self.seen, *(value[:, at] for value in self[1:]))
 
 
@@ -199,9 +198,9 @@ def _counted(
     came: Numbers,
     sign: int = 1,
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Return count, average and sum of squares with one value more, or one less.
+    """Return count, average and sum of squares with one value added or removed.
 
-    ``lib`` is torch or numpy, whichever the numbers are of.
+    ``lib`` is torch or numpy, to which the numbers belong.
     """
     count = seen + sign * came
     gap = lib.where(came, value - average, 0.0)
@@ -212,21 +211,21 @@ def _counted(
 class Scale(Value):
     """How the outcomes of ``f`` functions in ``T`` trials enter their engine.
 
-    An engine conditions on differences: from the prior mean, or, where outcomes are
-    standardised, from a first guess of their own. Then a column of ones stands beside
-    them, which tells how far each mean has moved from the prior's.
+    An engine conditions on differences from the prior mean or, if outcomes are
+    standardised, from a first guess of their mean. In that case the engine has one more
+    column, of ones, which tells how far each mean has moved from the prior's.
 
     Args:
         means: the prior means, ``(T, f)``.
         noise: the belief's variance of one observation, ``(T,)``.
-        least: less noise than this counts as this, ``()`` or ``(T,)``.
+        least: the smallest noise used in place of a smaller one, ``()`` or ``(T,)``.
         standardize: whether outcomes are rescaled by their own average and spread.
         constants: the prior means of rescaled outcomes, in spreads from the average,
             ``(T, f)``; ``None``: 0.
-        link: of a binary or counted function, alone in its engine, whose means are
-            latent; ``None``: outcomes are Gaussian.
-        limit: of such a cost, ``(T, 1)``, whose unit follows from it; ``None``: the
-            unit follows from the outcomes.
+        link: the link of a binary or counted function, alone in its engine, with latent
+            means; ``None``: outcomes are Gaussian.
+        limit: the limit ``(T, 1)`` of a cost with a link, which sets its unit;
+            ``None``: the outcomes set the unit.
     """
 
     means: Tensor
@@ -235,12 +234,12 @@ class Scale(Value):
     standardize: bool
     constants: Tensor
     outcomes: Outcomes
-    spreads: Units  # of the outcomes, or the user's own
+    spreads: Units  # units of the outcomes, or the user's own
     shifted: bool  # whether there is anything to subtract
     usual: Tensor  # the belief's own precision, (T,)
     link: Link | None
     limit: Tensor | None
-    pool: Tensor  # events, and tries or exposure, of all outcomes that have a link
+    pool: Tensor  # events, and tries or exposure, of all outcomes with a link
 
     def __init__(
         self,
@@ -273,11 +272,11 @@ class Scale(Value):
 
     @property
     def columns(self) -> int:
-        """How many functions the engine has: these, and the column of ones if any."""
+        """How many columns the engine has: the functions, and ones if there are any."""
         return self.means.shape[1] + int(self.standardize)
 
     def counted(self, row: Observation, sign: int = 1) -> Self:
-        """Return the scale with a row counted in, or with ``sign=-1`` taken out."""
+        """Return the scale with a row counted, or with ``sign=-1`` removed."""
         if self.link is not None:
             return self._pooled(self.pool + sign * totals(row))
         if not self.standardize:
@@ -285,7 +284,7 @@ class Scale(Value):
         return self._of(self.outcomes.counted(row, sign))
 
     def over(self, log: Log) -> Self:
-        """Return the scale with all statistics counted afresh from a log."""
+        """Return the scale with all statistics recounted from a log."""
         if self.link is not None:
             return self._pooled(sum(map(totals, log), torch.zeros_like(self.pool)))
         if not self.standardize:
@@ -293,7 +292,7 @@ class Scale(Value):
         return self._of(Outcomes.of(log, self.means))
 
     def narrowed(self, at: Tensor) -> Self:
-        """Return the same of some functions alone."""
+        """Return the scale of the functions ``at``."""
         outcomes = self.outcomes.columns(at)
         means = self.means[:, at]
         return self._with(
@@ -305,7 +304,7 @@ class Scale(Value):
         )
 
     def _pooled(self, pool: Tensor) -> Self:
-        """Return the scale of a function with a link, given all of its outcomes."""
+        """Return the scale of a function with a link, given its outcomes' sums."""
         link, units = self.link, Units.own(self.means)
         if link is None:
             return self
@@ -323,17 +322,17 @@ class Scale(Value):
         return self.link.latent(self.link.pooled(self.pool[:, :1], self.pool[:, 1:]))
 
     def _of(self, outcomes: Outcomes) -> Self:
-        """Return the scale of other statistics."""
+        """Return the scale with other statistics."""
         return self._with(outcomes=outcomes, spreads=outcomes.units())
 
     def fitted(self, noise: Tensor, least: Tensor, constants: Tensor | None) -> Scale:
-        """Return the scale with other hyperparameters, before any outcome.
+        """Return the scale with other hyperparameters, without outcomes.
 
         Args:
             noise: ``(T,)``.
             least: ``()`` or ``(T,)``.
-            constants: the prior means that were learned, ``(T, f)``, in the units of
-                :meth:`targets_of`; ``None``: they stay.
+            constants: the learned prior means, ``(T, f)``, in the units of
+                :meth:`targets_of`; ``None``: they do not change.
         """
         means, before = self.means, self.constants
         if constants is None:
@@ -344,7 +343,7 @@ class Scale(Value):
         return type(self)(means, noise, least, *known)
 
     def engine_columns(self, at: Tensor) -> Tensor:
-        """Return the engine's columns that belong to the functions ``at``."""
+        """Return the numbers of the engine's columns for the functions ``at``."""
         if not self.standardize:
             return at
         return torch.cat([at, at.new_tensor([self.means.shape[1]])])
@@ -371,11 +370,11 @@ class Scale(Value):
         return torch.cat([targets, ones], -1)
 
     def precision(self, row: Observation) -> Tensor:
-        """Return the row's precision ``(T,)``, 0 in trials that observed nothing."""
+        """Return the row's precision ``(T,)``, 0 in trials without an observation."""
         precision = self.usual
         if row.noise is not None:
             noise = row.noise
-            if self.standardize:  # the belief's own, until there is a unit
+            if self.standardize:  # the belief's own precision until there is a unit
                 units = self.spreads
                 noise = noise / units.size[:, 0].square()
                 noise = torch.where(units.known[:, 0], noise, self.noise)
@@ -384,32 +383,32 @@ class Scale(Value):
             return precision
         return devices.put(row.wanted, self.means.device) * precision
 
-    # -- out of it -------------------------------------------------------------------
+    # -- out of the engine -----------------------------------------------------------
 
     def units(self) -> Units:
-        """Return the units in which means and deviations are handed out."""
+        """Return the units in which means and deviations are returned."""
         return self.spreads
 
     def targets_of(self) -> tuple[Tensor, Tensor]:
-        """Return shift and divisor of the outcomes that a fit sees, ``(T, f)`` each."""
+        """Return the shift and divisor of outcomes before a fit, ``(T, f)`` each."""
         if self.standardize:
             units = self.spreads
             return units.center, units.size
         return self.means, torch.ones_like(self.means)
 
     def levels(self) -> tuple[Tensor, Tensor]:
-        """Return prior means and sizes of a unit, as users have them, ``(T, f)``."""
+        """Return prior means and unit sizes in the user's units, ``(T, f)`` each."""
         if not self.standardize:
             return self.targets_of()
         units = self.spreads
         return units.center + self._constants_in(units) * units.size, units.size
 
     def _constants_in(self, units: Units) -> Tensor:
-        """Return the prior means in units; 0 until there is a unit to count them in."""
+        """Return the prior means in units; 0 while there is no unit."""
         return torch.where(units.known, self.constants, 0.0)
 
     def mean(self, mean: Tensor) -> Tensor:
-        """Return the engine's mean ``(T, F, n)`` in units, ``(T, f, n)``."""
+        """Return the engine's mean ``(T, F, n)`` converted to units, ``(T, f, n)``."""
         if not self.standardize:
             return mean + self.means.unsqueeze(-1)
         gap, size, constants = self._frame(mean.dtype)
@@ -417,10 +416,10 @@ class Scale(Value):
         return above.div_(size).add_(constants)
 
     def _frame(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """Return how an engine's mean enters units: gap, size, constant, ``(T, f, 1)``.
+        """Return gap, size and constant that turn an engine's mean into units.
 
-        The mean is linear in its targets: those of (y - gap) are those of y less gap
-        times those of 1.
+        Each is ``(T, f, 1)``. As the mean is linear in its targets, the mean for ``y -
+        gap`` is the mean for ``y`` less gap times the mean for ones.
         """
         units = self.spreads
         constants = self._constants_in(units)
@@ -440,20 +439,20 @@ class Scale(Value):
         return (weights[:, :-1] - gap * weights[:, -1:]) / size, constants.squeeze(-1)
 
     def noises(self, count: Tensor, residuals: Tensor) -> Tensor:
-        """Return noise variances in units, ``(T, f)``, learned by a conjugate prior.
+        """Return noise variances in units, ``(T, f)``, learned with a conjugate prior.
 
         The prior is an inverse gamma of mean precision 1 that counts as two
         observations.
 
         Args:
-            count: of the observations, ``(T,)``.
-            residuals: ``(T, F, F)``, the squares that the best weights of all columns,
-                that of ones too, leave, and these weights' own.
+            count: the number of observations, ``(T,)``.
+            residuals: ``(T, F, F)``, the squares that the best weights leave over all
+                columns, ones included, plus the weights' own squares.
         """
         units = self.spreads
         gap = units.center - self.outcomes.origin
         own = residuals.diagonal(dim1=-2, dim2=-1)
-        # of y - gap, which is linear in the columns
+        # for targets y - gap, linear in the columns
         left = (
             own[:, :-1] - 2 * gap * residuals[:, :-1, -1] + gap.square() * own[:, -1:]
         )
@@ -465,7 +464,7 @@ class Scale(Value):
     ) -> Iterator[Block]:
         """Yield an engine's blocks converted to units, in ``dtype``.
 
-        ``level (T, f)`` are the noise variances that are the engine's unit.
+        ``level (T, f)`` are the noise variances that serve as the engine's unit.
         """
         if not self.standardize:
             shift = self.means.to(dtype).unsqueeze(-1)
@@ -494,7 +493,7 @@ def level(units: Units | None, tau: Tensor) -> Tensor:
 
 
 def totals(row: Observation) -> Tensor:
-    """Return a row's events, and its tries or exposure, ``(T, 2)``; 0 if not wanted."""
+    """Return a row's events, and tries or exposure, ``(T, 2)``; 0 if not wanted."""
     if row.outcome is None:
         raise CBanditError("the observation holds no binary or counted outcome")
     share, tries = row.outcome.unbind(-1)
@@ -505,8 +504,8 @@ def totals(row: Observation) -> Tensor:
 def told(units: Units | None, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
     """Return means and deviations ``(T, F, n)`` in the user's units.
 
-    They are float64 where anything is rescaled: beside a large average float32 would
-    round away what differs, and the room to a limit with it.
+    They are float64 if anything is rescaled, as with a large average float32 would
+    round away the differences, and the distance from a limit with them.
     """
     if units is None:
         return mean, std
@@ -532,7 +531,7 @@ def told(units: Units | None, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor
 
 
 def deviations(units: Units | None, mean: Tensor, std: Tensor) -> Tensor:
-    """Return deviations ``(T, F, n)`` in units, those of links included."""
+    """Return deviations ``(T, F, n)`` in units, also for functions with a link."""
     if units is None or not units.binds:
         return std
     size = units.size.to(mean).unsqueeze(-1)
@@ -540,12 +539,12 @@ def deviations(units: Units | None, mean: Tensor, std: Tensor) -> Tensor:
 
 
 def linked(units: Units | None, values: Tensor, first: int = 0) -> Tensor:
-    """Return estimates in units: latent ones turned into probabilities and rates.
+    """Return estimates in units, with latent ones turned to probabilities and rates.
 
     Args:
-        units: of all functions; ``None``: the user's, without any link.
-        values: estimates ``(T, f, n)`` of the functions from ``first`` on, latent where
-            there is a link. Without gradients they change in place.
+        units: of all functions; ``None``: the user's, without links.
+        values: estimates ``(T, f, n)`` of the functions from ``first`` on, latent if
+            the function has a link. Without gradients they are changed in place.
         first: the number of the first function.
     """
     if units is None or not units.binds:
@@ -562,9 +561,9 @@ def linked(units: Units | None, values: Tensor, first: int = 0) -> Tensor:
 def normal(
     units: Units | None, mean: Tensor, std: Tensor, limits: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return means, deviations and limits by which chances to keep limits are normal.
+    """Return means, deviations and limits for normal chances to keep the limits.
 
-    They are in the user's units; of a cost with a link all three are latent.
+    They are in the user's units; for a cost with a link all three are latent.
 
     Args:
         units: of all functions.
@@ -585,12 +584,12 @@ def normal(
 
 
 def normal_limits(units: Units | None, limits: Tensor) -> Tensor:
-    """Return thresholds ``(T, m)`` or ``(T, m, n)``, latent where a cost has a link."""
+    """Return thresholds ``(T, m)`` or ``(T, m, n)``, latent for costs with a link."""
     if units is None or not units.binds:
         return limits
     columns = list(limits.unbind(1))
     for j, link in enumerate(units.links[1:]):
         if link is not None:
-            # a limit that nothing reaches stays finite, as latent values are
+            # a limit that is never reached stays finite, like latent values
             columns[j] = link.latent(columns[j]).clamp(-ENDLESS, ENDLESS)
     return torch.stack(columns, 1)

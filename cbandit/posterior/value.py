@@ -19,7 +19,7 @@ class Value:
         vars(self).update(state)
 
     def _with(self, **changes: object) -> Self:
-        """Return a copy with ``changes``, faster than ``dataclasses.replace`` does."""
+        """Return a copy with ``changes``; faster than ``dataclasses.replace``."""
         other = object.__new__(type(self))
         vars(other).update(vars(self))
         vars(other).update(changes)

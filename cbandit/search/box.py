@@ -1,24 +1,24 @@
-"""Find the best point of a box: many candidates, climbs from the best, a zoom.
+"""Find the best point of a box by many candidates, climbs from the best, and a zoom.
 
 Why not L-BFGS-B: on twelve posteriors of 1 to 20 dimensions (``benchmarks/climbs.py``)
-this comes as high as BoTorch's ``optimize_acqf`` with 32 restarts of 4 096 samples, in
-a fifth to two thirds of its time, and no lower on kinks. With 8 of 1 024 that takes 0.7
-to 1.4 times as long as this and misses 0.4 to 0.8 % of the score's range on average;
-one climb after the other from the same starts takes twice to eleven times as long. All
-climbs and trials share their evaluations here. L-BFGS-B goes on where a climb fails,
-which one of 689 did.
+this search comes as high as BoTorch's ``optimize_acqf`` with 32 restarts of 4 096
+samples, in a fifth to two thirds of its time, and no lower on kinks. With 8 restarts of
+1 024 samples, ``optimize_acqf`` takes 0.7 to 1.4 times as long as this search and
+misses 0.4 to 0.8 % of the score's range on average. L-BFGS-B from the same starts, one
+climb after the other, takes twice to eleven times as long; here all climbs and trials
+share their evaluations. L-BFGS-B goes on where a climb fails, which one of 689 did.
 
 Scores have kinks (clipping, rectified penalties), on which their maximum often lies.
 The climbs (``climb.py``) follow kinks. The zoom at the end draws points ever closer to
 the best one; it serves scores whose gradient leads nowhere.
 
 Nothing certifies the answer. Zhou and Ji (2022, footnote 4) keep their rates if each
-round's maximum is found within ``C / sqrt(t)``; to know that it is takes an upper bound
-of the score on all of the box. The bound at hand is the kernel's: over a distance
-``d_k`` a mean moves by its RKHS norm times ``d_k`` at most, a deviation by ``d_k``.
-Halving cubes by it, to within 0.1, took 600 scores in 2 dimensions, 200 000 in 3 and
-more than 3 000 000 in 4 (20 observations, an RBF kernel of lengthscale 0.3); draws have
-no such bound. So it is left to a test, in 2 dimensions.
+round's maximum is found within ``C / sqrt(t)``; to certify that takes an upper bound of
+the score on the whole box. The known bound is the kernel's: over a distance ``d_k`` a
+mean moves by at most its RKHS norm times ``d_k``, a deviation by ``d_k``. Halving cubes
+with this bound, to within 0.1, took 600 scores in 2 dimensions, 200 000 in 3 and more
+than 3 000 000 in 4 (20 observations, an RBF kernel of lengthscale 0.3); draws have no
+such bound. So only a test does this, in 2 dimensions.
 
 On a box with choices, the coordinates that come from rows of choices stay fixed during
 a climb. Then the best points are tried with other rows, and climb again.
@@ -48,31 +48,30 @@ Estimate = Callable[[Tensor], Tensor]
 """``x (T, n, d) -> (T, F, n)``, differentiable: estimates, reward first."""
 
 Barred = Callable[[Tensor], Tensor]
-"""``z (T, n, d) -> (T, n)`` bool, points of the unit cube not to be chosen."""
+"""``z (T, n, d) -> (T, n)`` bool: whether points of the unit cube are forbidden."""
 
 CANDIDATES = 1024
 WIDER = 1.25  # side of the cube that half of the candidates are drawn from
 CLOSER = 12  # points drawn around each promising candidate
-POOL = 512  # starts are picked among so many of the best candidates
+POOL = 512  # starts are picked among this many best candidates
 ZOOMS, ZOOM_POINTS = 8, 64
 ROWS, ROUNDS = 512, 4  # rows of choices tried at the best points, and how often
-PROMISING = 64  # candidates that are looked around
-STARTS, MOST_STARTS = 8, 32  # at least and at most; between, four a dimension
+PROMISING = 64  # candidates with new points drawn around them
+STARTS, MOST_STARTS = 8, 32  # least and most starts; in between, four a dimension
 FINALISTS = 3
-SPRINT, STEPS = 8, 100  # steps of all starts, and of the finalists with these
-APART = 0.2  # starts are kept no further apart than this
+SPRINT, STEPS = 8, 100  # steps of all climbs, and of the finalists in all
+APART = 0.2  # starts need not be further apart than this
 RAISES, RAISE = 6, 5.0  # how often, and by what factor, a penalty is raised
-MARGIN = 1e-8  # share of a cost's size that is kept from its limit
+MARGIN = 1e-8  # share of a cost's size by which it stays below its limit
 
 
 @dataclass
 class Climbs:
     """A counter of climbs, and of those that failed.
 
-    A climb fails if it is still rising when its steps are spent, if it came to no
-    finite value, or if it gained nothing over its start although the slope there is not
-    flat. Then scipy's L-BFGS-B goes on from its end; ``lbfgsb`` counts those that it
-    took higher.
+    A climb fails if it still rises at its last step, if it found no finite value, or if
+    it gained nothing over its start although the slope there is not flat. Then scipy's
+    L-BFGS-B goes on from its end; ``lbfgsb`` counts the climbs that it took higher.
     """
 
     made: int = 0
@@ -105,9 +104,9 @@ def maximise_box(
         streams: the random source of candidates.
         incumbents: ``(T, k, d)``, points to look around.
         climbs: a counter of climbs to add to.
-        barred: which points of the unit cube are not to be chosen.
-        tolerance: ``(T,)`` or a number; if scores differ by less, the point drawn first
-            wins.
+        barred: says which points of the unit cube are forbidden.
+        tolerance: ``(T,)`` or a number; if scores differ by less, the point that was
+            drawn first wins.
     """
     unit = box.unit
 
@@ -156,12 +155,12 @@ def starting_points(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return starts ``(T, n, d)`` of climbs, and their values ``(T, n)``.
 
-    With them comes the size of differences between values that matter, ``(T,)``.
+    The third result is the size of differences that matter, ``(T,)``.
     """
     z = candidates(box, streams, incumbents)
     values = value(z)
     size = _size(values)
-    # peaks may be narrow: look a second time, around many of the best
+    # peaks may be narrow: look again, around many of the best candidates
     reach = z.shape[1] ** (-1 / box.continuous)
     promising, _ = apart(z, values, PROMISING, reach, tolerance)
     closer = around(box, promising, reach, streams)
@@ -173,9 +172,9 @@ def starting_points(
 def starts_in(dim: int) -> int:
     """Return how many climbs start in ``dim`` dimensions.
 
-    All of them make a few steps together, at little more than the price of one.
+    Climbs make their first steps together, at little more than the cost of one.
     Thompson draws have so many hills that 8 starts missed the best by up to 7 % of the
-    score's range in 6 to 20 dimensions, 32 mostly by less than 0.5 %.
+    score's range in 6 to 20 dimensions; 32 starts mostly missed less than 0.5 %.
     """
     return min(MOST_STARTS, max(STARTS, 4 * dim))
 
@@ -191,7 +190,7 @@ def best_feasible_point(
     tolerance: Tensor | float = 0.0,
     cost_tolerance: Tensor | float = 0.0,
 ) -> tuple[Best, Tensor]:
-    """Find the greatest ``f`` where every ``g <= 0``; failing that, the least ``g``.
+    """Find the greatest ``f`` where every ``g <= 0``, or else the least ``g``.
 
     It maximises the penalised reward ``f - rho sum_j [g_j + margin]_+`` and raises
     ``rho`` until the maximum keeps the limits. Trials in which no point keeps them get
@@ -219,7 +218,7 @@ def best_feasible_point(
     best, feasible = search(penalised(1), streams, incumbents)
     if bool(feasible.all()):
         return replace(best, value=best.f), ~feasible
-    # searches for some trials draw from copies, so that the draws of others stay
+    # searches for some trials draw from copies, so that other trials keep their draws
     low, possible = search(least, copy.deepcopy(streams), incumbents, cost_tolerance)
     infeasible = ~feasible & ~possible
     best, left = best.where(feasible, low), ~feasible & possible
@@ -235,11 +234,11 @@ def best_feasible_point(
 
 
 def _point(best: Best) -> Tensor:
-    return cast(Tensor, best.x)  # all are of a box
+    return cast(Tensor, best.x)  # a search of a box sets x
 
 
 def _size(values: Tensor) -> Tensor:
-    """Return the range of the better scores, ``(T,)``."""
+    """Return the range of the better half of scores, ``(T,)``."""
     top = values.amax(-1)
     upper, whole = top - values.median(-1).values, top - values.amin(-1)
     size = torch.where(upper > 0, upper, whole)
@@ -247,18 +246,19 @@ def _size(values: Tensor) -> Tensor:
 
 
 # -- points to try, in the unit cube: z (T, n, d) --------------------------------------
-# Coordinates that are chosen from rows (~box.free) take the rows' values.
+# Coordinates that belong to rows of choices (~box.free) have the rows' values.
 
 
 def candidates(box: Box, streams: Streams, incumbents: Tensor | None) -> Tensor:
-    """Return Sobol points, shifted in each trial, and neighbours of ``incumbents``."""
+    """Return Sobol points, shifted in each trial, and points near ``incumbents``."""
     count = box.continuous
-    extra = int(box.choices is not None)  # one coordinate more picks a row
+    extra = int(box.choices is not None)  # one more coordinate picks a row
     sobol = SobolEngine(count + extra).draw(CANDIDATES, dtype=torch.float64)
     shift = streams.uniform(1, count + extra).reshape(-1, 1, count + extra)
     z = devices.put((sobol + shift) % 1, box.lower.device)
-    # half of them are of a larger cube and brought in, so that some lie on bounds; the
-    # last half, as even as all: of every other point one coordinate is below 1/2
+    # half of them come from a larger cube, clipped, so that some lie on bounds; these
+    # are spread as evenly as all: those whose coordinate (every other point's) is below
+    # 1/2
     wide = z[:, CANDIDATES // 2 :, :count]
     z[:, CANDIDATES // 2 :, :count] = (0.5 + WIDER * (wide - 0.5)).clamp(0, 1)
     if box.choices is not None:
@@ -284,11 +284,11 @@ def _drawn(draw: Callable[..., Tensor], device: torch.device, *shape: int) -> Te
 def apart(
     z: Tensor, values: Tensor, count: int, near: float, tolerance: Tensor | float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Return the best points that are not near a better one, and their values."""
+    """Return the best points that are not ``near`` a better one, and their values."""
     z, left = best_of(z, values, POOL, tolerance)
     values, points, heights = left, [], []
     for _ in range(min(count, z.shape[1])):
-        # in their order: the first that is left is the best
+        # points are in order: the first one left is the best
         place = left.isneginf().to(torch.uint8).argmin(-1, keepdim=True)
         point = at_places(z, place)
         points.append(point)
@@ -298,7 +298,7 @@ def apart(
 
 
 def around(box: Box, z: Tensor, reach: float, streams: Streams) -> Tensor:
-    """Draw points around those of ``z (T, n, d)``, uniform within ``reach``."""
+    """Draw points around points of ``z (T, n, d)``, uniform within ``reach``."""
     near = z.repeat(1, CLOSER, 1)
     draws = _drawn(streams.uniform, near.device, near.shape[1], box.dim)
     step = (reach * (2 * draws - 1)).masked_fill(~box.free, 0.0)
@@ -308,7 +308,7 @@ def around(box: Box, z: Tensor, reach: float, streams: Streams) -> Tensor:
 def rows_to_try(box: Box, streams: Streams) -> list[Tensor]:
     """Return rows of choices to try in each pass, ``(1 or T, r, k)``, if any.
 
-    All rows if they are few, else some that are drawn.
+    They are all rows if there are few, otherwise a random draw of them.
     """
     if box.choices is None:
         return []
@@ -327,9 +327,9 @@ def zoomed(
     streams: Streams,
     tolerance: Tensor | float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Improve ``z (T, d)`` of value ``best (T,)`` by draws that come ever closer to it.
+    """Improve ``z (T, d)`` of value ``best (T,)`` by draws ever closer to it.
 
-    It moves if that gains more than ``tolerance``, a number or ``(T,)``.
+    It moves to a draw that gains more than ``tolerance``, a number or ``(T,)``.
     """
     dim = z.shape[-1]
     noise = _drawn(streams.normal, z.device, ZOOM_POINTS, dim)

@@ -1,13 +1,13 @@
 """Climb from many points of the unit cube at once, on functions with kinks.
 
-Quasi-Newton (BFGS) steps on the coordinates that no bound holds, with a weak Wolfe line
-search. A search that meets a kink brackets it, and the change of slope across the
-bracket enters the curvature. So the matrix learns how steep the kink's sides are, and
-later steps run along the kink (A. Lewis and M. Overton, Nonsmooth optimization via
-quasi-Newton methods, 2013). Every climb has its own matrix and step; evaluations are
-shared.
+Climbs make quasi-Newton (BFGS) steps in the coordinates that are not held by a bound,
+with a weak Wolfe line search. A line search that meets a kink brackets it, and the
+change of slope across the bracket enters the curvature. So the matrix learns how steep
+the kink's sides are, and later steps run along the kink (A. Lewis and M. Overton,
+Nonsmooth optimization via quasi-Newton methods, 2013). Every climb has its own matrix
+and step; evaluations are shared.
 
-Climbs that fail are tried again by scipy's L-BFGS-B, one at a time: see :func:`again`.
+scipy's L-BFGS-B repeats climbs that fail, one at a time: see :func:`again`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from torch import Tensor
 from cbandit._core.peaks import ranked
 
 ENOUGH, STEEP = 1e-4, 0.9  # constants of the Wolfe conditions: decrease and slope
-LOOKS = 12  # a line search evaluates so many points at most
+LOOKS = 12  # most points that a line search evaluates
 CLOSE = 0.1  # stop once a bracket can yield no more than this share of the gain so far
 # differences below are relative to ``size``, the size of differences that matter
-FLAT = 1e-7  # a gradient below this is flat: the climb has settled
-LITTLE, PATIENCE = 1e-7, 8  # settled after so many steps in a row of less gain
-WORTH = 1e-12  # a step that promises less promises rounding errors
+FLAT = 1e-7  # below this a gradient is flat, and the climb is settled
+LITTLE, PATIENCE = 1e-7, 8  # settled after this many steps in a row with less gain
+WORTH = 1e-12  # a step that promises less promises only rounding errors
 FIRST = 0.1  # length of the first step
-AGAIN = 100  # points that L-BFGS-B evaluates at most
-FLOOR = -1e300  # stands for minus infinity, which has no differences
+AGAIN = 100  # most points that L-BFGS-B evaluates
+FLOOR = -1e300  # replaces minus infinity, whose differences are NaN
 
 
 @dataclass
@@ -43,8 +43,8 @@ class Climbed:
         z: the points, ``(T, n, d)``.
         value: the values there, ``(T, n)``.
         settled: whether a climb stopped because nothing was left to gain, ``(T, n)``.
-        failed: climbs that are not settled, whose value is not finite, or that gained
-            nothing over their start although the slope there is not flat, ``(T, n)``.
+        failed: whether a climb is not settled, has no finite value, or gained nothing
+            over its start although the slope there is not flat, ``(T, n)``.
     """
 
     z: Tensor
@@ -55,7 +55,7 @@ class Climbed:
 
 @dataclass
 class _Spot:
-    """The current point of each climb; ``slope`` is along the line of search."""
+    """The current point of each climb; ``slope`` is that along the line of search."""
 
     z: Tensor
     loss: Tensor
@@ -84,16 +84,16 @@ def climb(
     steps: int,
     tolerance: Tensor | float = 0.0,
 ) -> Climbed:
-    """Climb from every ``z`` for a few steps, then from the best ones to the end.
+    """Climb from every ``z`` for a few steps, then go on from the best ones.
 
     Args:
         value: a differentiable function ``(T, n, d) -> (T, n)`` of single points.
-        z: ``(T, n, d)``, in the unit cube.
+        z: the starts, ``(T, n, d)``, in the unit cube.
         size: ``(T,)``, the size of differences that matter.
         free: ``(d,)``, the coordinates that may change.
         sprint: how many steps all climbs make.
         finalists: how many climbs of each trial go on after that.
-        steps: how many steps they make altogether, at most.
+        steps: the most steps that these make in all.
         tolerance: if climbs differ by less, the first one counts as better.
     """
     dim, size = z.shape[-1], size.unsqueeze(-1)
@@ -142,11 +142,10 @@ def climb(
 def again(
     value: Callable[[Tensor], Tensor], climbed: Climbed, free: Tensor
 ) -> tuple[Climbed, Tensor]:
-    """Climb on by L-BFGS-B from where climbs failed, one climb at a time.
+    """Continue failed climbs from their ends by L-BFGS-B, one climb at a time.
 
-    Returns the climbs, and which of them it took higher, ``(T, n)``. Its steps do not
-    take kinks into account, but it measures its progress otherwise, and does not share
-    line searches with others.
+    Return the climbs, and which of them it took higher, ``(T, n)``. L-BFGS-B ignores
+    kinks, but it judges progress differently, and its line searches are separate.
     """
     z, best = climbed.z.clone(), climbed.value.clone()
     for trial, number in climbed.failed.nonzero().tolist():
@@ -161,9 +160,9 @@ def again(
 def _by_lbfgsb(
     value: Callable[[Tensor], Tensor], points: Tensor, trial: int, free: Tensor
 ) -> tuple[Tensor, float]:
-    """Climb from a trial's point of ``points (T, 1, d)``, which it changes.
+    """Climb from ``points[trial]`` of ``points (T, 1, d)``, which is changed.
 
-    Returns the free coordinates of the end, and the value there.
+    Return the free coordinates of the end, and the value there.
     """
 
     def loss(z: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
@@ -184,7 +183,7 @@ def _by_lbfgsb(
 
 
 def _held(z: Tensor, gradient: Tensor) -> Tensor:
-    """Return where a bound holds a coordinate back."""
+    """Return which coordinates a bound holds back, given the loss's gradient."""
     return ((z <= 0) & (gradient > 0)) | ((z >= 1) & (gradient < 0))
 
 
@@ -195,11 +194,11 @@ def at_places(values: Tensor, place: Tensor) -> Tensor:
     return values.gather(1, place)
 
 
-@torch.enable_grad()  # whatever the caller, or an interrupt, has left
+@torch.enable_grad()  # the caller, or an interrupt, may have left it off
 def _look(
     value: Callable[[Tensor], Tensor], z: Tensor, free: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return minus the value, and its gradient."""
+    """Return minus the value at ``z``, and its gradient."""
     z = z.detach().requires_grad_(True)
     loss = -value(z).clamp_min(FLOOR)
     if not loss.requires_grad:  # no data yet: flat everywhere
@@ -215,7 +214,7 @@ def _search(
     free: Tensor,
     open_: Tensor,
 ) -> tuple[_Spot, _Spot]:
-    """Search along ``way`` for the best point, and one where the slope is flat."""
+    """Search along ``way`` for the best point; also return one with a flat slope."""
     low = high = start
     bracketed = torch.zeros_like(open_)
     step = torch.ones_like(start.loss)
@@ -232,8 +231,8 @@ def _search(
         high = high.replaced(open_ & ~enough, tried)
         bracketed = bracketed | (open_ & ~enough)
         open_ = open_ & ~(enough & ~steep)
-        # where the tangents at both ends of the bracket meet; a convex function lies
-        # above that point everywhere between them
+        # the point where the tangents at the bracket's ends meet: between the ends, a
+        # convex function lies above it
         width = high.step - low.step
         turn = high.slope - low.slope
         meet = (low.loss - high.loss + high.slope * width) / turn
@@ -255,14 +254,14 @@ def _learned(
 ) -> tuple[Tensor, Tensor]:
     """Update curvatures (BFGS) by the change of gradient from ``start`` to ``far``.
 
-    Returns the curvatures, and which of them were updated.
+    Return the curvatures, and which of them were updated.
     """
     s, y = far.z - start.z, far.gradient - start.gradient
     sy = (s * y).sum(-1)
     curved = sy > 1e-12 * s.norm(dim=-1) * y.norm(dim=-1)
     safe = torch.where(curved, sy, 1.0)[..., None, None]
     outer = y.unsqueeze(-1) * y.unsqueeze(-2) / safe
-    # the first matrix is as curved as the first step was
+    # the first matrix has the curvature of the first step
     eye = torch.eye(s.shape[-1], dtype=s.dtype, device=s.device)
     first = eye * (y.square().sum(-1)[..., None, None] / safe)
     begun = torch.where((fresh & curved)[..., None, None], first, curvature)

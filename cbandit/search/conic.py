@@ -30,21 +30,21 @@ def needed() -> ModuleType:
     return module
 
 
-CLOSE = 1e-10  # of the solver, and of what one more action would add to a reward
-FIRST, ENTER = 24, 8  # actions that a programme begins with, and that enter together
+CLOSE = 1e-10  # tolerance of the solver, and of one more action's gain in reward
+FIRST, ENTER = 24, 8  # actions in the first programme, and actions that enter at once
 
 
 class SafePolicies:
     """Distributions over ``K`` actions with ``<x_pi, w_j> + ||A_j x_pi|| <= tau_j``.
 
-    A solution has few actions. So a programme begins with a few, and those that are
-    worth more at its prices enter until there are none. They stay for the next one.
+    A solution has few actions. So a programme begins with a few; actions that are worth
+    more at its prices enter until there are none. They stay for the next programme.
 
     Args:
         points: the actions, ``(K, d)``.
-        w: ``(m, d)``.
-        root: ``A``, ``(m, d, d)``, the factor of the norm included.
-        tau: ``(m,)``.
+        w: the coefficients, ``(m, d)``.
+        root: ``A``, ``(m, d, d)``, multiplied by the norm's factor.
+        tau: the limits, ``(m,)``.
     """
 
     def __init__(self, points: Array, w: Array, root: Array, tau: Array) -> None:
@@ -67,11 +67,11 @@ class SafePolicies:
         self._settings.verbose = False
         for name in ("tol_gap_abs", "tol_gap_rel", "tol_feas"):
             setattr(self._settings, name, CLOSE)
-        self._inside = np.zeros(count, dtype=bool)  # actions of the programme
+        self._inside = np.zeros(count, dtype=bool)  # the actions in the programme
         self._enter(np.argsort(excess, kind="stable")[:FIRST])
 
     def best(self, theta: Array) -> Array | None:
-        """Return the policy of largest ``<x_pi, theta>``, ``(K,)``, if there is any."""
+        """Return the distribution ``(K,)`` of largest ``<x_pi, theta>``, if any."""
         reward = self.points @ theta
         close = CLOSE * (1 + np.abs(reward).max())
         new = np.array([reward.argmax()])
@@ -92,13 +92,13 @@ class SafePolicies:
             if not len(new):
                 break
         share = share.clip(0.0)
-        share[share < 1e-9] = 0.0  # interior points leave a trace on every action
+        share[share < 1e-9] = 0.0  # interior points leave traces on all actions
         pi = np.zeros_like(reward)
         pi[self._some] = share / share.sum()
         return pi
 
     def _enter(self, new: npt.NDArray[np.int64]) -> None:
-        """Put actions into the programme."""
+        """Add actions to the programme."""
         self._inside[new] = True
         self._some = self._inside.nonzero()[0]
         count, clarabel = len(self._some), self._clarabel
@@ -112,7 +112,7 @@ class SafePolicies:
         self._square = scipy.sparse.csc_matrix((count, count))
 
     def _solved(self, reward: Array) -> tuple[Array, Array] | None:
-        """Return the shares of the actions inside, ``(n,)``, and each row's price."""
+        """Return shares ``(n,)`` of the programme's actions, and its rows' prices."""
         solution = self._clarabel.DefaultSolver(
             self._square, -reward, *self._programme, self._settings
         ).solve()

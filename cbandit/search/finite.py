@@ -19,14 +19,15 @@ def best_feasible(
     search: Callable[[scores.Formed | Score], Best],
     least: scores.Formed | Score = LEAST,
 ) -> tuple[Best, Tensor]:
-    """Find the greatest ``f`` where every ``g <= 0``; failing that, the least ``g``.
+    """Find the greatest ``f`` where every ``g <= 0``, or else the least ``g``.
 
-    Trials without a feasible action get the best one under ``least``, by a second
-    search.
+    In trials without a feasible action, a second search finds the best one under
+    ``least``.
 
     Args:
         search: returns the best action under a score.
-        least: the score where nothing is feasible; by default ``-max_j g_j``.
+        least: the score for trials without a feasible action; by default
+            ``-max_j g_j``.
 
     Returns:
         The best actions, and which trials ``(T,)`` had no feasible one.

@@ -1,22 +1,22 @@
-"""How far one may go along segments while costs keep their limits."""
+"""How far along segments costs keep their limits."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-MARGIN = 1e-12  # share by which ends are drawn in, so that rounding crosses no limit
+MARGIN = 1e-12  # share by which ends are shortened, so that rounding stays in limits
 
 
 def furthest(start: Tensor, end: Tensor, limit: Tensor) -> Tensor:
-    """Return how far one may go towards each end, as a share ``a`` of the way.
+    """Return how far towards each end costs keep their limits, as a share ``a``.
 
-    Along the way costs are affine, ``(1 - a) start + a end``, and all ``m`` must stay
-    within their limits.
+    Costs along the way are affine, ``(1 - a) start + a end``, and all ``m`` must keep
+    their limits.
 
     Args:
-        start: ``(T, m, 1)``, below ``limit``.
-        end: ``(T, m, n)``.
+        start: the costs at the start, ``(T, m, 1)``, below ``limit``.
+        end: the costs at the ends, ``(T, m, n)``.
         limit: ``(T, m, 1)``.
 
     Returns:
@@ -33,7 +33,7 @@ def safe_interval(
     """Return both ends of ``{0 <= s <= 1: s slope + beta ||a + s b|| <= room}``.
 
     The inequality must hold for every cost. Its left side is convex in ``s``, so the
-    set is an interval, perhaps an empty one.
+    set is an interval, which may be empty.
 
     Args:
         room: ``(T, m, 1)``.
@@ -44,7 +44,7 @@ def safe_interval(
     Returns:
         ``(T, n, 2)``; both ends are 0 if the interval is empty.
     """
-    # squared: q2 s^2 + 2 q1 s + q0 <= 0; an end is one of its roots, 0 or 1
+    # squared: q2 s^2 + 2 q1 s + q0 <= 0; each end is one of its roots, 0 or 1
     square = beta.square()
     q2, q1 = square * bb - slope.square(), square * ab + room * slope
     q0 = (square * aa - room.square()).expand_as(q2)

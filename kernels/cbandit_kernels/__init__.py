@@ -1,4 +1,4 @@
-"""Kernels of the posterior's inner loop, each beside its plain-torch reference."""
+"""Kernels of the posterior's inner loop, each with a plain-torch reference."""
 
 from cbandit_kernels.backends import (
     describe_native,

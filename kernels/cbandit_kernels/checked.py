@@ -1,10 +1,10 @@
-"""Kernels of a device, each checked against its reference where it is first used.
+"""Check each kernel on a device against its reference before its first use.
 
-A driver or a compiler that nobody has tried must not make silent wrong choices. Before
-a form of a kernel is used on a device (what it is compiled for: its score, its numbers
-of functions and columns, its dtype), it plays one round of random numbers on a few
-thousand actions. Where it does not compile, or does not do what its reference does, a
-warning says so, and plain torch takes its place from then on.
+An untested driver or compiler must not make silent wrong choices. Before a form of a
+kernel is used on a device (what it is compiled for: its score, its numbers of functions
+and columns, its dtype), it plays one round of random numbers on a few thousand actions.
+If it does not compile, or disagrees with its reference, a warning says so, and plain
+torch replaces it from then on.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from cbandit_kernels.types import Change, Found, Frame, Look
 __all__ = ["Numbers", "Sample", "agrees", "sample_frame"]
 
 ACTIONS = 2500  # several blocks of every kernel
-LIMIT = {torch.float32: 1e-4, torch.float64: 1e-9}  # of the size of what is compared
-TIE = 1e-2  # the sample's tolerance: rounding must not decide which action is first
+LIMIT = {torch.float32: 1e-4, torch.float64: 1e-9}  # share of the compared values' size
+TIE = 1e-2  # the sample's tolerance, so that rounding cannot decide the first action
 
 Kernel = Callable[..., Found]
-"""It takes what columns are made of, and the fields of a :class:`Sample`."""
+"""A kernel: takes the columns' arguments, and the fields of a :class:`Sample`."""
 
 FOUND = ("value", "index", "estimate")
 
@@ -33,7 +33,7 @@ _verdicts: dict[Hashable, bool] = {}
 
 
 class Sample(NamedTuple):
-    """The arguments of a random round that follow those of its columns.
+    """The arguments of a random round that follow the columns.
 
     See :func:`cbandit_kernels.finish_round_ref`.
     """
@@ -47,7 +47,7 @@ class Sample(NamedTuple):
 
 
 class Numbers:
-    """Random numbers, the same from every new generator, on a round's device.
+    """A source of random numbers on a round's device, the same in each new instance.
 
     Args:
         like: the round's means ``(T, F, n)``.
@@ -58,20 +58,20 @@ class Numbers:
         self.trials, self.functions = min(2, len(like)), like.shape[1]
 
     def share(self, *shape: int) -> Tensor:
-        """Between 0 and 1, in float64."""
+        """Return numbers between 0 and 1, in float64."""
         drawn = torch.rand(*shape, generator=self._generator, dtype=torch.float64)
         return drawn.to(self._like.device)
 
     def signed(self, *shape: int) -> Tensor:
-        """Between -1 and 1, in float64."""
+        """Return numbers between -1 and 1, in float64."""
         return 2 * self.share(*shape) - 1
 
     def values(self, *shape: int) -> Tensor:
-        """Between -1 and 1, in the dtype of the round."""
+        """Return numbers between -1 and 1, in the dtype of the round."""
         return self.signed(*shape).to(self._like)
 
     def round(self, columns: int, look: Look, drawn: bool) -> Sample:
-        """A round of so many columns, whose look is of the form of ``look``."""
+        """Return a round of ``columns`` columns, with a look of the given form."""
         trials, functions, n = self.trials, self.functions, ACTIONS
         alike = Look(
             self.signed(trials, functions),
@@ -92,7 +92,7 @@ class Numbers:
 
 
 def sample_frame(numbers: Numbers, frame: Frame, kinds: int, dim: int) -> Frame:
-    """A random frame of the form of ``frame``."""
+    """Return a random frame in the form of ``frame``."""
     shape = kinds, min(numbers.trials, frame.center.shape[1]), dim
     scale = (1 + numbers.share(*shape)) / dim**0.5
     return Frame(
@@ -108,15 +108,15 @@ def agrees(
     form: Hashable,
     columns: Callable[[Numbers], tuple[object, ...]],
 ) -> bool:
-    """Whether a kernel does what its reference does; judged once a form and device.
+    """Return whether a kernel agrees with its reference; once for each form and device.
 
     Args:
-        name: of the kernel, for the warning.
+        name: the kernel's name, for the warning.
         kernel: changes means and variances in place and returns the best action.
-        reference: likewise.
-        known: the change, the means, the look and the draw of the round to come.
+        reference: does the same in plain torch.
+        known: the change, the means, the look and the draw of the next round.
         form: what else the kernel is compiled for.
-        columns: makes random arguments from which a round's columns are made.
+        columns: returns random arguments from which a round's columns are computed.
     """
     change, mean, look, draw = known
     shape = change.shift.shape[1:]
@@ -152,13 +152,13 @@ def _fault(
     wanted = played(reference)
     try:
         outcome = played(kernel)
-    except torch.OutOfMemoryError:  # says nothing about the kernel
+    except torch.OutOfMemoryError:  # not the kernel's fault
         raise
-    except Exception as error:  # a compiler's or a driver's may be of any class
+    except Exception as error:  # compilers and drivers raise any class
         return f"it fails there ({type(error).__name__}: {error})"
     for part, value in wanted.items():
         limit = LIMIT.get(value.dtype, 0.0) * (1 + float(value.abs().amax()))
         gap = float((outcome[part] - value).abs().amax())
-        if not gap <= limit:  # NaN is a difference
+        if not gap <= limit:  # NaN counts as a difference
             return f"its {part} differs from plain torch's by up to {gap:.3g}"
     return None

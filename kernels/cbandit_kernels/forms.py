@@ -1,7 +1,7 @@
 """Covariance functions in closed form, as plain torch.
 
 Coordinates are *scaled*: divided by the lengthscale (``linear``: times the root of the
-variance), so that a kernel is a function of scaled coordinates and an amplitude.
+variance), so that a kernel depends only on scaled coordinates and an amplitude.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 __all__ = ["FAR", "KINDS", "kernel_columns", "kernel_columns_ref", "kernel_matrix_ref"]
 
 KINDS = ("rbf", "matern12", "matern32", "matern52", "linear")
-# scaled points whose squares are larger lie so far out that distances would cancel
+# scaled points with larger squares are so far out that distances would cancel
 FAR = {torch.float32: 100.0, torch.float64: 500.0}
 _MATERN_ROOT = {
     "matern12": 1.0,
@@ -24,7 +24,7 @@ _MATERN_ROOT = {
 
 
 def _from_squared(squared: Tensor, kind: str) -> Tensor:
-    """Kernel values from squared scaled distances, which are overwritten."""
+    """Return kernel values from squared scaled distances, which are overwritten."""
     if kind == "rbf":
         return squared.mul_(-0.5).exp_()
     r = squared.sqrt_().mul_(_MATERN_ROOT[kind])
@@ -37,7 +37,7 @@ def _from_squared(squared: Tensor, kind: str) -> Tensor:
 
 
 def _differentiable(squared: Tensor, kind: str) -> Tensor:
-    """:func:`_from_squared` with gradients, finite where points coincide."""
+    """Return :func:`_from_squared` with gradients that are finite at equal points."""
     if kind == "rbf":
         return torch.exp(-0.5 * squared)
     r = squared.clamp_min(1e-30).sqrt() * _MATERN_ROOT[kind]
@@ -49,9 +49,9 @@ def _differentiable(squared: Tensor, kind: str) -> Tensor:
 
 
 def kernel_matrix_ref(x: Tensor, y: Tensor, kind: str) -> Tensor:
-    """``k(x, y)``, ``(*b, n, u)``, of scaled ``x (*b, n, d)`` and ``y (*b, u, d)``.
+    """Return ``k(x, y) (*b, n, u)`` for scaled ``x (*b, n, d)`` and ``y (*b, u, d)``.
 
-    Distances come from differences of coordinates: exact where points coincide, which
+    Distances come from differences of coordinates, which are exact at equal points, as
     the Matern-1/2 kernel needs.
     """
     if kind == "linear":
@@ -61,7 +61,7 @@ def kernel_matrix_ref(x: Tensor, y: Tensor, kind: str) -> Tensor:
         return _differentiable(gaps.square().sum(-1), kind)
     if 1 in (x.shape[-2], y.shape[-2]):
         gaps = (x - y).square_()
-        # a product with ones is a sum that reads memory once
+        # a product with ones sums in one read of memory
         squared = gaps @ gaps.new_ones(x.shape[-1], 1)
         shape = *gaps.shape[:-2], x.shape[-2], y.shape[-2]
         return _from_squared(squared.view(shape), kind)
@@ -74,19 +74,19 @@ def kernel_matrix_ref(x: Tensor, y: Tensor, kind: str) -> Tensor:
 
 
 def _far(x: Tensor, y: Tensor) -> bool:
-    """Whether points lie so far out that squares would cancel noticeably."""
+    """Return whether points are so far out that squares would cancel noticeably."""
     known = [v for v in (x, y) if v.numel()]
     out = max((float(v.square().sum(-1).max()) for v in known), default=0.0)
     return out > FAR[x.dtype]
 
 
 def _by_product(x: Tensor, y: Tensor, kind: str) -> Tensor:
-    """``k(y, x)``, ``(*b, u, n)``, of a smooth kernel, by one matrix product.
+    """Return ``k(y, x) (*b, u, n)`` of a smooth kernel by one matrix product.
 
-    Squares cancel: not for points far from the origin, see :func:`_far`.
+    Squares cancel for points far from the origin, see :func:`_far`.
 
-    Two more columns carry the squares, so that the product is the squared distance, or
-    for the RBF the exponent, and no further pass over ``u x n`` numbers is needed.
+    Two more columns hold the squares, so that the product is the squared distance, or
+    for the RBF the exponent, without another pass over ``u x n`` numbers.
     """
     times = -0.5 if kind == "rbf" else 1.0
     x2, y2 = (x * x).sum(-1, keepdim=True), (y * y).sum(-1, keepdim=True)
@@ -105,18 +105,18 @@ def kernel_columns_ref(
     kinds: tuple[str, ...],
     far: bool | None = None,
 ) -> Tensor:
-    """``weights^T k(y, x)``, ``(*b, k, n)``: a few combinations of kernel rows.
+    """Return ``weights^T k(y, x) (*b, k, n)``: combinations of kernel rows.
 
     Args:
         x: the actions, one scaled copy per factor, ``(f, *b, n, d)``.
-        y: the distinct tried actions, scaled alike, ``(f, *b, u, d)``.
+        y: the distinct tried actions, scaled like ``x``, ``(f, *b, u, d)``.
         weights: ``(*b, u, k)``.
         kinds: one kernel per factor; the kernel is their product.
-        far: whether distances must come from differences of coordinates; looked for
-            among them unless it is known, which a device is then waited for.
+        far: whether distances must come from differences of coordinates; ``None``:
+            find out, which waits for a device.
 
-    Kernel values are made, used and dropped: memory is that of ``u x n``, so callers
-    hand over blocks of actions that fit the cache.
+    Kernel values are computed, used and dropped. They take ``u x n`` numbers of memory,
+    so pass blocks of actions that fit the cache.
     """
     values: Tensor | None = None
     for factor, kind in enumerate(kinds):
@@ -141,5 +141,5 @@ def kernel_columns(
     kinds: tuple[str, ...],
     far: bool | None = None,
 ) -> Tensor:
-    """:func:`kernel_columns_ref`, by the fastest implementation for where ``x`` is."""
+    """Do as :func:`kernel_columns_ref`, by the fastest code for the device of ``x``."""
     return kernel_columns_ref(x, y, weights, kinds, far)

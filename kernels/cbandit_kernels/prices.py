@@ -1,10 +1,10 @@
-"""The price of one cost over a window of rows: at it, the average spend is the target.
+"""The price of one cost at which the average spend over a window is the target.
 
 At a price each row plays the choice of greatest ``reward - price * cost``; over all
-rows this is a *plan*, with an average reward and an average spend. The spend of the
-best plan is a step function that does not rise with the price. Two plans, one that
-spends too much and one that does not, are equally good at one price between theirs; the
-best plan at that price replaces one of them, until none is better.
+rows this is a *plan*, with an average reward and an average spend. The best plan's
+spend is a step function that does not rise with the price. Of two plans, one spends too
+much and one does not; at one price they are equally good. The best plan at that price
+replaces one of them, until no plan is better.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from cbandit_kernels.types import Priced
 
 __all__ = ["window_price", "window_price_ref"]
 
-# On the host, by numpy: the numbers are few, and calls of torch cost more than they do.
+# On the host, by numpy: there are few numbers, and calls of torch cost more.
 
 Numbers = npt.NDArray[Any]
 
 
 class _Plans(NamedTuple):
-    """The best plan at some price: average reward and spend, last row's choice.
+    """The best plan at a price: average reward and spend, and the last row's choice.
 
     All are ``(T,)``; a price may be infinite.
     """
@@ -63,7 +63,7 @@ class _Window:
         return _Plans(price, reward, spend, at[:, -1])
 
     def cheapest(self) -> _Plans:
-        """Return the cheapest plan; of choices that cost the same, the better one."""
+        """Return the cheapest plan; of equally cheap choices, the best."""
         cost = np.where(np.isneginf(self.f), np.inf, self.c)
         least = cost.min(-1, keepdims=True)
         at = np.where(cost <= least, self.f, -np.inf).argmax(-1)
@@ -85,20 +85,20 @@ def window_price_ref(
     Args:
         f: estimated rewards, ``(T, n, K)`` float64, on the host; minus infinity forbids
             a choice, and every row allows one.
-        c: estimated costs, likewise.
+        c: estimated costs, ``(T, n, K)``.
         target: ``(T,)``.
         begin: finite prices near which to look first, ``(T, k)``.
-        feasible: the target may be exceeded by this share of the spends.
-        rounding: a plan is better if it is by this share of rewards and spends.
-        backend: ``None``, ``"native"`` to insist on compiled loops, or ``"torch"``.
+        feasible: the share of the spends by which the target may be exceeded.
+        rounding: the share of rewards and spends by which a better plan must be better.
+        backend: ``None``, ``"native"`` to require compiled loops, or ``"torch"``.
     """
     window, tau = _Window(f.numpy(), c.numpy()), target.numpy()
     high, low = window.cheapest(), window.planned(np.zeros(len(tau)))
     scale = np.maximum(np.maximum(abs(high.spend), abs(low.spend)), abs(tau))
     infeasible = high.spend > tau + feasible * scale
     tau = np.maximum(tau, high.spend)
-    free = low.spend <= tau  # nothing has to be paid for
-    # those of the last search, which mostly lie next to the price
+    free = low.spend <= tau  # the target does not bind
+    # begin with prices of the last search, which mostly are near
     for near in () if begin is None else begin.numpy().T:
         low, high = _between(low, high, tau, window.planned(near))
     active, price = ~free, np.zeros(len(tau))
@@ -124,7 +124,7 @@ def window_price_ref(
         for pair in (
             (low.last, high.last),
             (1 - share, share),
-            # an infinite price says nothing about where to begin
+            # an infinite price does not help to begin
             (low.price, np.where(np.isinf(high.price), 2 * price, high.price)),
         )
     )
@@ -144,7 +144,7 @@ def window_price(
     *,
     backend: str | None = None,
 ) -> Priced:
-    """:func:`window_price_ref`, by compiled loops where they are at hand."""
+    """Do as :func:`window_price_ref`, by compiled loops if they are available."""
     if backend == "native" or (backend is None and native(f)):
         from cbandit_kernels._native.prices import price
 
@@ -155,7 +155,7 @@ def window_price(
 def _between(
     low: _Plans, high: _Plans, target: Numbers, new: _Plans
 ) -> tuple[_Plans, _Plans]:
-    """Return the nearest plans above and below the target, of three of them."""
+    """Return the nearest plans above and below the target, out of the three."""
     over = new.spend > target
     below = over & (new.price > low.price)
     above = ~over & (new.price < high.price)

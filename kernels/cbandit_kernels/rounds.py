@@ -1,15 +1,15 @@
-"""One pass over the actions a round: update what is believed, score, take the best.
+"""One pass over the actions a round: update the beliefs, score, find the best.
 
 The posterior covariance of what was told with every action is ``k`` columns over the
-set, *k* normally 1. They change means and variance in place; estimates, the policy's
-score and its maximum follow in the same pass, so that each number is read and written
-once a round. Three forms: :func:`stream_round` makes the columns itself, from the ``u``
-distinct actions tried; :func:`stored_round` sums them from kernel rows that are kept;
-:func:`finish_round` is given them, by a matrix product.
+set, normally 1. They change means and variances in place; estimates, the policy's score
+and its maximum follow in the same pass, so each number is read and written once a
+round. There are three forms: :func:`stream_round` computes the columns from the ``u``
+distinct actions tried, :func:`stored_round` sums them from stored kernel rows, and
+:func:`finish_round` takes them as an argument.
 
-Each has its plain-torch reference beside it, of the same signature, which takes its
-place on a device where they do not agree (:mod:`cbandit_kernels.checked`). ``T``
-trials, ``F`` functions (the reward first), ``n`` actions, ``d`` coordinates.
+Each has a plain-torch reference with the same signature, which replaces it on a device
+where the two disagree (:mod:`cbandit_kernels.checked`). ``T`` trials, ``F`` functions
+(the reward first), ``n`` actions, ``d`` coordinates.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ __all__ = [
     "stream_round_ref",
 ]
 
-VALUES = 1 << 25  # kernel values that are made together
+VALUES = 1 << 25  # kernel values computed at once
 
-TRIED = 9  # actions, in a sample that checks a kernel
+TRIED = 9  # tried actions in a sample that checks a kernel
 
 
 def finish_round_ref(
@@ -50,18 +50,18 @@ def finish_round_ref(
     *,
     backend: str | None = None,
 ) -> Found:
-    """The pass over a stretch whose columns are known.
+    """Do the pass over a stretch whose columns are known; return the best action.
 
     Args:
         columns: ``(T, k, n)``; ``k`` may be 0.
-        change: what they change.
-        mean: ``(T, F, n)``, changed in place; it may be a stretch of a larger tensor.
+        change: how the columns change means and variances.
+        mean: ``(T, F, n)``, changed in place; may be a stretch of a larger tensor.
         var: ``(T, n)``, likewise.
-        look: what to ask.
+        look: the score, and how estimates are made.
         start: the number of the first action of the stretch.
-        draw: ``(T, F, n)``: what stands for the standard deviation in a joint draw.
-        backend: ``None``: the fastest at hand. ``"triton"``, ``"native"`` or
-            ``"torch"`` to insist on it.
+        draw: ``(T, F, n)``, replaces the standard deviation in a joint draw.
+        backend: ``None``: the fastest available. ``"triton"``, ``"native"`` or
+            ``"torch"`` to require it.
     """
     mean.baddbmm_(change.shift.to(mean), columns)
     var.sub_((change.spread.to(var).unsqueeze(1) @ columns.square()).squeeze(1))
@@ -79,7 +79,7 @@ def finish_round_ref(
         values = values.masked_fill(~allowed, -torch.inf)
     value = values.amax(-1)
     good = values >= look.reach(value).unsqueeze(-1)
-    place = good.to(torch.uint8).argmax(-1)  # the first of them
+    place = good.to(torch.uint8).argmax(-1)  # the first one
     at = place.view(-1, 1, 1).expand(-1, estimate.shape[1], 1)
     return Found(value, place + start, estimate.gather(-1, at)[..., 0])
 
@@ -121,7 +121,7 @@ def _launch_finish(
 
 
 def _finishes(mean: Tensor, change: Change, look: Look, draw: Tensor | None) -> bool:
-    """Whether the device's kernel can be trusted with such a round."""
+    """Return whether the device's kernel is checked for such a round."""
     if not on_device(mean):
         return False
     count = change.spread.shape[-1]
@@ -145,7 +145,7 @@ def stored_round_ref(
     *,
     backend: str | None = None,
 ) -> Found:
-    """The pass over a stretch of which all kernel rows are kept.
+    """Do the pass over a stretch with stored kernel rows; return the best action.
 
     Args:
         rows: the rows in chunks, ``(T, each, n)``; the last chunk may hold more.
@@ -171,7 +171,7 @@ def stored_round(
     *,
     backend: str | None = None,
 ) -> Found:
-    """:func:`stored_round_ref`, by compiled loops where they are at hand."""
+    """Do as :func:`stored_round_ref`, by compiled loops if they are available."""
     known = (rows, weights, change, mean, var, look, start, draw)
     if backend == "native" or (backend is None and native(mean)):
         from cbandit_kernels._native.rounds import stored
@@ -195,14 +195,15 @@ def stream_round_ref(
     *,
     backend: str | None = None,
 ) -> Found:
-    """The pass over a stretch of free-form actions, their kernel values made anew.
+    """Do the pass over a stretch of points, with kernel values computed on the way.
 
     Args:
         points: the stretch, ``(n, d)`` or ``(T, n, d)``.
-        frame: how kernels see coordinates.
+        frame: how kernels scale coordinates.
         tried: the distinct tried actions, ``(1 or T, u, d)``.
         weights: ``(T, u, k)``: the columns are these combinations of kernel rows.
-        kinds: one of :data:`KINDS` a factor; the kernel is their product.
+        kinds: the kernel of each factor, one of :data:`KINDS`; the kernel is their
+            product.
         change, mean, var, look, start, draw, backend: see :func:`finish_round_ref`.
     """
     x, y = frame(points), frame(tried.to(points.dtype))
@@ -276,7 +277,7 @@ def _streams(
     look: Look,
     draw: Tensor | None,
 ) -> bool:
-    """Whether the device's kernel can be trusted with such a round."""
+    """Return whether the device's kernel is checked for such a round."""
     if not on_device(mean):
         return False
     count, dim, own = change.spread.shape[-1], points.shape[-1], points.dim() == 3
@@ -294,5 +295,5 @@ def _streams(
 
 
 def on_device(values: Tensor) -> bool:
-    """Whether these lie where Triton's kernels run."""
+    """Return whether ``values`` are where Triton's kernels run."""
     return values.is_cuda

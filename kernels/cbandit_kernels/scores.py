@@ -1,7 +1,7 @@
 """The scores that policies maximise, in plain torch: pure and differentiable.
 
 ``f`` is ``(*b, n)``, ``g`` is ``(*b, m, n)``, weights are ``(*b, m)``; feasible means
-``g <= 0``. Every other backend computes the same.
+``g <= 0``. Every other backend computes the same values.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def optimistic_feasible(f: Tensor, g: Tensor) -> Tensor:
 
 
 def least_violating(g: Tensor) -> Tensor:
-    """Return ``-max_j g_j``, to maximise where nothing is believed feasible."""
+    """Return ``-max_j g_j``, to be maximised where nothing is believed feasible."""
     return -g.amax(-2)
 
 
 def score_ref(f: Tensor, g: Tensor, look: Look) -> Tensor:
-    """Return the look's score, ``(T, n)``, of ``f (T, n)`` and ``g (T, m, n)``."""
+    """Return the look's score ``(T, n)`` for ``f (T, n)`` and ``g (T, m, n)``."""
     if callable(look.score):
         return look.score(f, g)
     if look.score == "least":

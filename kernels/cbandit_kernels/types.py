@@ -1,4 +1,4 @@
-"""The arguments and answers of a round's pass, whichever backend makes it.
+"""The arguments and results of a round's pass, the same for all backends.
 
 ``T`` trials, ``F`` functions (the reward first), ``n`` actions, ``d`` coordinates.
 """
@@ -28,14 +28,15 @@ SCORES = ("primal-dual", "rectified", "feasible", "least")
 
 
 class Frame(NamedTuple):
-    """Kernels see coordinates as ``(x - center) * scale``.
+    """The map ``(x - center) * scale`` from coordinates to a kernel's inputs.
 
     Args:
-        center: ``(f, 1 or T, d)``, one a factor; 0 for ``linear``'s own origin.
-        scale: likewise.
+        center: ``(f, 1 or T, d)``, one row a factor; 0 for ``linear``, which has its
+            own origin.
+        scale: ``(f, 1 or T, d)``.
         far: whether distances must come from differences of coordinates, because
             squares of scaled coordinates would cancel noticeably, or powers of them
-            overflow. Set it where they may exceed 100 (float64: 500).
+            overflow. Set it if they may exceed 100 (float64: 500).
     """
 
     center: Tensor
@@ -43,7 +44,7 @@ class Frame(NamedTuple):
     far: bool = False
 
     def __call__(self, x: Tensor) -> Tensor:
-        """``(f, 1 or T, n, d)`` of ``x``, ``(n, d)`` or ``(T, n, d)``."""
+        """Return ``x``, ``(n, d)`` or ``(T, n, d)``, mapped: ``(f, 1 or T, n, d)``."""
         return (x - self.center.unsqueeze(-2)) * self.scale.unsqueeze(-2)
 
 
@@ -60,7 +61,7 @@ class Change(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """Values over whole rows of a grid, as a product: ``left @ right``.
+    """Values over whole rows of a grid, as the product ``left @ right``.
 
     Args:
         left: ``(T, k, rows, r)``.
@@ -71,21 +72,21 @@ class Factors(NamedTuple):
     right: Tensor
 
     def values(self) -> Tensor:
-        """``(T, k, rows * tails)``."""
+        """Return the product, ``(T, k, rows * tails)``."""
         return (self.left @ self.right.unsqueeze(1)).flatten(2)
 
 
 class Late(NamedTuple):
-    """Changes of a covariance that are yet to be applied: less ``sum_p w_p c_p c_p^T``.
+    """Changes not yet applied to a covariance: subtract ``sum_p w_p c_p c_p^T``.
 
-    A large matrix is read and written once for several changes; of each only the column
-    is needed before.
+    A large matrix is read and written once for several changes; before that, only one
+    column is needed for each.
 
     Args:
         columns: ``(T, W, N)``, room for ``W`` changes.
         weights: ``(T, W)``.
-        var: ``(T, N)``, the diagonal after them; of no meaning where nothing waits.
-        waiting: how many there are, fewer than ``W``.
+        var: ``(T, N)``, the diagonal after the changes; meaningless if there are none.
+        waiting: how many changes there are, fewer than ``W``.
     """
 
     columns: Tensor
@@ -95,13 +96,13 @@ class Late(NamedTuple):
 
     @staticmethod
     def room(cov: Tensor, changes: int) -> Late:
-        """Room for so many changes of ``cov (T, N, N)``."""
+        """Return room for ``changes`` changes of ``cov (T, N, N)``."""
         trials, size, _ = cov.shape
         columns = cov.new_zeros(trials, changes, size)
         return Late(columns, columns[..., 0].clone(), columns[:, 0].clone(), 0)
 
     def apply(self, cov: Tensor) -> None:
-        """Apply what waits, in place."""
+        """Apply all changes, in place."""
         for p in range(self.waiting):
             column, weight = self.columns[:, p], self.weights[:, p, None]
             scaled = (column * weight).unsqueeze(-2)
@@ -110,27 +111,27 @@ class Late(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A round as a value: which score of which estimates is wanted of every action.
+    """A round as a value: the score to maximise, and how estimates are made.
 
-    The estimate is ``mean + coefficient * spread + offset``, kept within ``bound``.
-    The spread is the standard deviation, or a joint draw less the mean.
+    The estimate is ``mean + coefficient * spread + offset``, clipped to ``bound``. The
+    spread is the standard deviation, or a joint draw less the mean.
 
     Args:
         coefficient: ``(T, F)``.
         offset: ``(T, F)``, or ``None``: nothing is added.
-        bound: ``(T, F)``; estimates are kept within ``[-bound, bound]``. ``None``: they
-            are not.
+        bound: ``(T, F)``; estimates are clipped to ``[-bound, bound]``. ``None``: they
+            are not clipped.
         score: one of :data:`SCORES`, or a function of ``f (T, n)`` and ``g (T, m, n)``
             that returns ``(T, n)``. Backends take only the former.
         weight: ``(T, m)``, the costs' weights in the first two of :data:`SCORES`.
             ``None``: the reward alone counts.
         mask: ``(1 or T, N)`` bool over the whole set, the actions allowed.
-        beside: ``(T, k, N)``, costs that are known of every action; they follow the
-            estimated ones in ``g``. Backends do not take them.
-        tolerance: ``(T,)``; the first action whose score comes so close to the largest
-            is chosen. ``None``: only equal scores are equals.
-        link: turns ``mean + coefficient * spread``, ``(T, F, n)``, into what the offset
-            is added to; ``None``: that itself is. Backends do not take it.
+        beside: ``(T, k, N)``, known costs of every action; they follow the estimated
+            costs in ``g``. Backends do not take them.
+        tolerance: ``(T,)``; the first action whose score is this close to the largest
+            is chosen. ``None``: only equal scores tie.
+        link: maps ``mean + coefficient * spread``, ``(T, F, n)``, before the offset is
+            added; ``None``: no map. Backends do not take it.
     """
 
     coefficient: Tensor
@@ -144,25 +145,25 @@ class Look:
     link: Callable[[Tensor], Tensor] | None = None
 
     def reach(self, value: Tensor) -> Tensor:
-        """The least score that is as good as the largest, ``value (T,)``."""
+        """Return the least score that ties with the largest, ``value (T,)``."""
         if self.tolerance is None:
             return value
         return value - self.tolerance.to(value)
 
     def closer(self, value: Tensor, reach: Tensor) -> Look:
-        """The same where the largest is ``value`` and ``reach (T,)`` is needed."""
+        """Return the look in which scores from ``reach (T,)`` on tie with ``value``."""
         return replace(self, tolerance=(value - reach).clamp_min(0))
 
 
 @dataclass(frozen=True)
 class Found:
-    """The best action of a stretch: the first one whose score is within the tolerance.
+    """The best action of a stretch: the first one within tolerance of the best score.
 
     Args:
-        value: the largest score, ``(T,)``; minus infinity where nothing is allowed,
-            plus infinity where a score is not a number.
+        value: the largest score, ``(T,)``; minus infinity if nothing is allowed, plus
+            infinity if a score is not a number.
         index: ``(T,)``, int64, counted from the whole set's first action.
-        estimate: at that action, ``(T, F)``.
+        estimate: the estimates there, ``(T, F)``.
     """
 
     value: Tensor
@@ -175,11 +176,11 @@ class Priced(NamedTuple):
 
     Args:
         price: ``(T,)``.
-        arms: of the last row, ``(T, 2)``, by number; an unused one is last and 0.
+        arms: the last row's choices by number, ``(T, 2)``; an unused one is last and 0.
         shares: their probabilities, ``(T, 2)``.
-        near: prices at which the plans that are mixed are best, ``(T, 2)``.
-        infeasible: trials in which no plan reaches the target, ``(T,)``; what is said
-            of these is of the cheapest plan.
+        near: prices at which the mixed plans are best, ``(T, 2)``.
+        infeasible: trials in which no plan reaches the target, ``(T,)``; their values
+            are those of the cheapest plan.
     """
 
     price: Tensor
@@ -200,7 +201,7 @@ class WeightSums(NamedTuple):
         root: ``W``, ``(T, K, D, D)``, of any dtype.
         rotated: ``b W``, ``(T, K, F, D)``.
         fitted: ``b W W' b'``, ``(T, K, F, F)``.
-        log_det: of ``I + A``, ``(T, K)``.
+        log_det: ``log det (I + A)``, ``(T, K)``.
     """
 
     sums: Tensor

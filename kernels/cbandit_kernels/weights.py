@@ -1,4 +1,4 @@
-"""Bayesian regression on features, block by block: one more observation.
+"""Add an observation to a Bayesian regression on features, block by block.
 
 A block holds ``A = sum p h h'``, ``b = sum p y h'`` and a root ``W`` of ``(I + A)^-1``.
 """
@@ -30,11 +30,11 @@ def enter_weights_ref(
 
     Args:
         held: the sums.
-        block: of each trial's observation, ``(T,)``.
+        block: the block of each trial's observation, ``(T,)``.
         h: its features, ``(T, D)``.
         precision: ``(T,)``; 0 where nothing was observed.
         values: ``(T, F)``.
-        backend: ``None``, ``"native"`` to insist on compiled loops, or ``"torch"``.
+        backend: ``None``, ``"native"`` to require compiled loops, or ``"torch"``.
     """
     place = torch.arange(len(block), device=block.device), block
     row = (h * precision.unsqueeze(-1)).unsqueeze(-2)
@@ -63,7 +63,7 @@ def enter_weights(
     *,
     backend: str | None = None,
 ) -> None:
-    """:func:`enter_weights_ref`, by compiled loops where they are at hand."""
+    """Do as :func:`enter_weights_ref`, by compiled loops if they are available."""
     if backend == "native" or (backend is None and native(held.sums)):
         from cbandit_kernels._native.weights import enter
 

@@ -1,7 +1,7 @@
-"""Rounds over a whole set in one call: a grid's matrix product, a small set's table.
+"""Rounds over a whole set in one call: by a grid's product, or a small set's table.
 
-They belong beside :mod:`cbandit_kernels.rounds`: the same change, the same look, the
-same answer. On the CPU compiled loops fuse what the references do in several trips.
+They have the change, the look and the result of :mod:`cbandit_kernels.rounds`. On the
+CPU compiled loops fuse what the references do in several passes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = [
     "product_round_ref",
 ]
 
-FUSED_RANK = 64  # inner dimension from which on BLAS and a second trip are faster
+FUSED_RANK = 64  # from this inner dimension on, BLAS and a second pass are faster
 
 
 def product_round_ref(
@@ -36,11 +36,11 @@ def product_round_ref(
     *,
     backend: str | None = None,
 ) -> Found:
-    """The pass over whole rows of a grid, whose columns are products of two factors.
+    """Do the pass over whole rows of a grid, with columns as products of two factors.
 
     Args:
         columns: the factors.
-        draw: a joint draw, as values or as factors of its own.
+        draw: a joint draw, as values or as factors.
         change, mean, var, look, start, backend: see
             :func:`~cbandit_kernels.rounds.finish_round_ref`.
     """
@@ -59,7 +59,7 @@ def product_round(
     *,
     backend: str | None = None,
 ) -> Found:
-    """:func:`product_round_ref`, fused where that pays."""
+    """Do as :func:`product_round_ref`, fused if that pays."""
     if backend == "native" or (backend is None and native(mean)):
         if columns.left.shape[-1] < FUSED_RANK:
             from cbandit_kernels._native.rounds import product
@@ -80,19 +80,19 @@ def joint_round_ref(
     *,
     backend: str | None = None,
 ) -> Found:
-    """The round of a small set whose whole posterior covariance is kept.
+    """Do the round of a small set whose whole posterior covariance is stored.
 
     Args:
         cov: ``(T, N, N)``, changed in place.
         mean: ``(T, F, N)``, likewise.
-        look: what to ask.
-        told: an observation to take in first: the action's number in each trial, its
-            precisions ``(T,)`` (0: nothing was seen) and values ``(T, F)``.
-        draw: ``(T, F, N)``: what stands for the standard deviation in a joint draw.
-        late: changes that ``cov`` lacks. What is told becomes one more of them, to be
-            counted by the caller; if there is no room for another one then, all are
-            applied, and none waits. ``None``: ``cov`` is changed at once.
-        backend: ``None``, ``"native"`` to insist on compiled loops, or ``"torch"``.
+        look: the score, and how estimates are made.
+        told: an observation to condition on first: the action's number in each trial,
+            precisions ``(T,)`` (0: not observed) and values ``(T, F)``.
+        draw: ``(T, F, N)``, replaces the standard deviation in a joint draw.
+        late: changes that ``cov`` lacks. What is told becomes one more of them, which
+            the caller counts; if there is then no room for another one, all are
+            applied, and none is left. ``None``: ``cov`` is changed at once.
+        backend: ``None``, ``"native"`` to require compiled loops, or ``"torch"``.
     """
     late = Late.room(cov, 1) if late is None else late
     var = late.var if late.waiting else cov.diagonal(dim1=-2, dim2=-1).clone()
@@ -131,7 +131,7 @@ def joint_round(
     *,
     backend: str | None = None,
 ) -> Found:
-    """:func:`joint_round_ref`, by compiled loops where they are at hand."""
+    """Do as :func:`joint_round_ref`, by compiled loops if they are available."""
     if backend == "native" or (backend is None and native(mean)):
         from cbandit_kernels._native.rounds import joint
 

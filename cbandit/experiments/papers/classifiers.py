@@ -1,7 +1,7 @@
-"""Pictures of digits read by one of four classifiers, under two limits.
+"""Digits read by one of four classifiers, under two limits.
 
 See :mod:`cbandit.problems.classifiers`. CKB keeps both limits on average; RPOL keeps
-them in each round, and so mostly forgoes the readers that exceed them.
+them in each round, and so mostly avoids the classifiers that exceed them.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def _windowed(problem: Gridded, task: Task) -> Policy:
 def _ckb(
     problem: Gridded, task: Task, kind: Callable[..., Policy] = CKB, **options: object
 ) -> Policy:
-    """Build CKB with the constants from which its theorem sets the steps."""
+    """Build CKB with the constants from which its theorem sets the step and cap."""
     options |= {"clip": BOUNDS, "slater": SLATER, "horizon": task.settings.horizon}
     return _policy(problem, task, kind, **options)
 
@@ -72,8 +72,8 @@ def _ckb_restart(problem: Gridded, task: Task) -> Policy:
 
 _rpol, _config = partial(_policy, kind=RPOL), partial(_policy, kind=CONFIG)
 PLAIN: dict[str, Factory] = {"RPOL-UCB": _rpol, "CKB-UCB": _ckb, "CONFIG": _config}
-# ours but for lam: width, windows, rounds between restarts. A restart every 100 rounds
-# would come exactly at the changes, as if the baseline were told of them
+# ours except lam: width, windows, rounds between restarts. A restart every 100 rounds
+# would fall exactly on the changes, as if the baseline knew them
 SHARED = {
     "beta": Parameter(1.0, (), "exploration width of every policy", 0),
     "lam": Parameter("theory", (), "the beliefs' noise: 1 + 2/T, or a number", 1e-12),
@@ -81,14 +81,14 @@ SHARED = {
 LATE = {
     **SHARED,
     "window": Parameter(30, (), "rounds that feedback is waited for", 1),
-    # above some 0.05 it searches, and violates, longer than it gains by
+    # above about 0.05 the search, and its violations, cost more than it gains
     "weight": Parameter(0.03, (), "of the outstanding rounds' deviations", 0),
 }
-# ours: what the library does with late feedback when nothing is set
+# ours: the library's default with late feedback
 _counted = partial(_policy, kind=RPOL, pending="hallucinate")
 DRIFTING = {
     **SHARED,
-    # a window's posterior never grows narrow, and RPOL-SWUCB pays for a wide one
+    # a window's posterior stays wide, so a wide band is costly for RPOL-SWUCB
     "beta": Parameter(0.3, (), "exploration width of every policy", 0),
     "window": Parameter(100, (), "rounds that RPOL-SWUCB remembers", 1),
     "restart": Parameter(120, (), "rounds between CKB's restarts", 1),

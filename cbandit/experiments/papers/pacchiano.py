@@ -64,7 +64,7 @@ def _linear(problem: Any, task: Task, build: Callable[..., Policy]) -> Policy:
 
 
 def _hard_linear(problem: LinearProblem, task: Task) -> Policy:
-    """Build LC-LUCB, told the safe arm's reward and cost; all means lie in [0, 1]."""
+    """Build LC-LUCB, with the safe arm's reward and cost known; means are in [0, 1]."""
     norm = math.sqrt(problem.actions.dim)
     belief = Linear(subgaussian=1.0, ridge=1.0, norm=norm, length=1.0)
     r0, c0 = problem.theta[..., 0], problem.mu[..., 0]
@@ -95,7 +95,7 @@ def _tau(default: float, *others: float) -> Parameter:
     return Parameter(default, (default, *others), "the cost's threshold")
 
 
-# the paper's text has 1, and 1/2 holds for whatever lies between 0 and 1
+# the paper's text has 1; values between 0 and 1 have R = 1/2 at most
 RADIUS = Parameter(1.0, (), "OPB's R; 1/2 holds for yes or no", 1e-6)
 
 HARD = {

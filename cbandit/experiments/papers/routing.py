@@ -1,8 +1,8 @@
-"""Requests routed to language models: CKB beside the router that the data come with.
+"""Requests routed to language models: CKB beside the router published with the data.
 
 See :mod:`cbandit.problems.language_models` for the data. The rival, ParetoBandit by
-A. Taberner-Miller, is LinUCB that forgets, with a pacer of the budget; it runs through
-its own package.
+A. Taberner-Miller, is LinUCB with forgetting and a pacer for the budget; it runs
+through its own package.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from cbandit.problems.language_models import FEATURES, MISSING, routing
 
 
 class Routers:
-    """One ``BanditRouter`` of ``paretobandit`` a trial, and all that each was asked.
+    """One ``BanditRouter`` of ``paretobandit`` a trial, with all calls made to each.
 
-    Saved and copied are the questions and answers: routers are rebuilt by them.
+    Checkpoints and copies hold the calls and answers; routers are rebuilt from them.
 
     Args:
-        prices: of each model, as ``create`` takes them in its ``model_registry``.
-        known: how many of the models there are at first.
+        prices: each model's, as ``create`` takes them in its ``model_registry``.
+        known: how many of the models are known at first.
         penalty: the routers' ``cost_penalty``.
-        limits: what the pacers aim at, one a trial.
-        seeds: likewise.
+        limits: what the pacers aim at, one for each trial.
+        seeds: the routers' seeds, one for each trial.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class Routers:
         ]
 
     def call(self, kind: str, values: Any) -> list[int]:
-        """Put something to all routers; return the models that they take, if asked.
+        """Make a call to all routers; for ``"route"``, return the models they choose.
 
         Args:
             kind: ``"route"``, with a row of features a trial; ``"reward"`` or
                 ``"cost"``, with what came: a trial, and for a reward the features and
                 the model, then the value; ``"register"``, with a model.
-            values: see there.
+            values: what ``kind`` comes with.
         """
         if self._made is None:
             self._made = self._fresh()
@@ -104,7 +104,7 @@ class Routers:
 def _put(
     routers: Sequence[Any], prices: Sequence[Any], kind: str, values: Any
 ) -> list[int]:
-    """Do what :meth:`Routers.call` says."""
+    """Make a call to all routers, as :meth:`Routers.call` describes."""
     if kind == "route":
         rows = np.array(values)
         return [int(r.route(row)[0]) for r, row in zip(routers, rows, strict=True)]
@@ -114,7 +114,7 @@ def _put(
     for i, *told in values if kind in ("reward", "cost") else ():
         if kind == "cost":
             routers[i].budget_pacer.observe(*told)
-        else:  # time has passed when the request was routed
+        else:  # the clock advanced when the request was routed
             row, model, reward = told
             name = str(model)
             routers[i].update(name, np.array(row), reward, advance_time=False)
@@ -124,16 +124,16 @@ def _put(
 class ParetoRouter(Policy):
     """Route by the ``BanditRouter`` of ``paretobandit``, one router a trial.
 
-    It starts without priors, with the width and the forgetting that the package names
+    It starts without priors, with the width and the forgetting that the package states
     for a cold start, and keeps the first cost near its threshold by an adaptive pacer.
 
     Args:
         actions: a space of one category, the models, and a context of 25 numbers.
-        prices: of each model, as ``create`` takes them in its ``model_registry``.
-        costs: how many costs there are; the first alone is paced.
+        prices: each model's, as ``create`` takes them in its ``model_registry``.
+        costs: how many costs there are; only the first is paced.
         known: how many models it knows at first; ``None``: all.
-        penalty: the router's ``cost_penalty``; 0, as in the package's own
-            demonstration of budgets, leaves all of it to the pacer.
+        penalty: the router's ``cost_penalty``; 0, as in the package's own demonstration
+            of budgets, leaves costs to the pacer alone.
         common: see below.
     """
 
@@ -159,18 +159,18 @@ class ParetoRouter(Policy):
 
     @locked
     def register(self, model: int) -> None:
-        """Let the routers know of one more model, by its number."""
+        """Make one more model known to the routers, by its number."""
         self._now.state.call("register", model)
 
     def decide(self, state: Routers, asked: Asked) -> tuple[Decision, Routers]:
-        """Return the model that each router takes."""
+        """Return the model that each router chooses."""
         if asked.shown is None:
             raise CBanditError(f"{self.name} needs a space with a cb.Context")
         models = state.call("route", _with_one(asked.shown.values))
         return Decision(torch.tensor(models)), state
 
     def absorb(self, state: Routers, news: News) -> Routers:
-        """Tell routers of rewards, and their pacers of the first cost."""
+        """Tell the routers the rewards, and their pacers the first cost."""
         on: Any = self.actions
         x = news.choice.x.reshape(self.size, -1)
         rows, models = _with_one(on.split(x)[1]), on.index(x).tolist()
@@ -198,8 +198,8 @@ PRICES = (
 )
 
 
-# chosen on the requests to learn on alone, as the constant of the belief: with the
-# mean, choices whose costs are estimated too low spend more than the budget
+# chosen on the training requests alone, as was the belief's constant: with the mean,
+# choices whose costs are estimated too low spend more than the budget
 CAUTION = -0.25
 
 

@@ -28,8 +28,8 @@ from cbandit.problems import (
 from cbandit.simulation.parts import Policy
 
 LENGTHS = (5, 10, 14, 35, 50)  # ours: epochs such that T = L S for T = 350
-# radius, step, dual step and leak of OCO, tuned as in the paper: of a grid of some 500
-# settings the one of least [regret]_+ + violation after 350 rounds, over 20 trials of
+# radius, step, dual step and leak of OCO, tuned as in the paper: the best of a grid of
+# some 500 settings by [regret]_+ + violation after 350 rounds, over 20 trials of
 # another seed; see benchmarks/README.md
 OCO = {
     "shi-small-feasible": (0.12, 0.018, 0.3, 0.1),
@@ -45,7 +45,7 @@ def _matern(task: Task) -> MaternKernel:
 
 
 def _started(policy: GPPolicy, problem: Gridded, task: Task) -> Policy:
-    """Show the policy each trial's start, one observation from before round 1."""
+    """Give the policy each trial's start, one observation from before round 1."""
     world = Streams(task.settings.seed, task.trials, "start")
     reward, cost = problem.look(problem.actions.at(problem.start), 1, world)
     policy.observe(
@@ -62,10 +62,10 @@ def _epochs(
     """Build the epoch-penalty policy of Algorithm 2, or 3 for a noisy constraint.
 
     Args:
-        problem: over a grid.
-        task: gives the parameters.
-        epoch: rounds of an epoch, where that is not a parameter.
-        fixed: keep the multiplier at 1.
+        problem: the problem over a grid.
+        task: has the parameters.
+        epoch: rounds of an epoch, if it is not a parameter.
+        fixed: whether the multiplier stays at 1.
     """
     parameters = task.settings.parameters
     noisy = parameters["constraint"] == "noisy"

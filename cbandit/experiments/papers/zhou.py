@@ -32,7 +32,7 @@ def _policy(
 ) -> Policy:
     """Build a policy with the papers' beliefs and widths.
 
-    The theory's widths, at ``B`` and ``G = max|g|``, unless ``beta`` is a number.
+    Widths are the theory's, at ``B`` and ``G = max|g|``, unless ``beta`` is a number.
     """
     known, parameters = problem.known, task.settings.parameters
     noises = known.noise, known.cost_noise
@@ -50,7 +50,7 @@ def _policy(
     draw = parameters.get("draw")
     law = {"draw": draw} if explore is Rand and draw else {}
     with warnings.catch_warnings():
-        # beside noise as small as theirs that form is a heuristic, as is known here
+        # with noise as small as theirs that form is a heuristic, which is known here
         warnings.filterwarnings("ignore", r"RKHS\(form='small-lam'\)")
         return kind(
             problem.actions,
@@ -76,7 +76,7 @@ def _ckb(problem: Table, task: Task, explore: type[Explore]) -> Policy:
 
 
 def _safe(problem: Table, task: Task, kind: Callable[..., Policy]) -> Policy:
-    """Build StageOpt or SGP-UCB, which are told of some feasible actions."""
+    """Build StageOpt or SGP-UCB, which are given some feasible actions."""
     options = {"safe": problem.known.safe, "rounds": SAFE_ROUNDS}
     if kind is StageOpt:
         options["lipschitz"] = problem.known.cost_lipschitz

@@ -26,8 +26,8 @@ class Safe:
         index: its number in the set, or ``(*trials,)``.
         x: or its coordinates, ``(d,)`` or ``(*trials, d)``; on a :class:`~cbandit.Star`
             its centre.
-        reward: its expected reward, a number or ``(*trials,)``; left out, it is
-            estimated first by playing the action.
+        reward: its expected reward, a number or ``(*trials,)``; left out, the policy
+            plays the action first to estimate it.
         cost: its expected costs, a number, ``(m,)`` or ``(*trials, m)``; likewise.
 
     Example:
@@ -54,17 +54,17 @@ class Safe:
 
 @dataclass(frozen=True, eq=False)
 class SafeAction:
-    """The safe action of ``T`` trials, and what the user knows of it.
+    """The safe action of ``T`` trials, and what the user states of it.
 
     Args:
         index: its number, ``(T,)``; ``None`` on a star.
         x: where it lies, ``(T, d)``.
         reward: its expected reward, ``(T,)``; ``None``: to be estimated.
         cost: its expected costs, ``(T, m)``; likewise.
-        subgaussian: of the noise of reward and costs, ``(T, 1 + m)``.
+        subgaussian: ``R`` of the noise of reward and costs, ``(T, 1 + m)``.
         largest: ``r_max``, the largest possible mean reward, ``(T,)``.
-        log: ``2 ln((m + 1) T / delta)`` of the tests on estimates; 0 if there are none.
-        fixed: whether the thresholds never move.
+        log: ``2 ln((m + 1) T / delta)``, for tests on estimates; 0 if there are none.
+        fixed: whether the thresholds never change.
     """
 
     index: Tensor | None
@@ -90,11 +90,11 @@ class SafeAction:
 
         Args:
             policy: the policy, which has the set, ``delta`` and the horizon.
-            safe: as the user gives it.
+            safe: the safe action as the user gives it.
             subgaussian: see the class.
-            largest: as the user gives it; ``None``: it is the ``usual`` one.
-            usual: see ``largest``.
-            linear: whether reward and costs are 0 at 0, where they are not given.
+            largest: as the user gives it; ``None``: it is ``usual``.
+            usual: the default of ``largest``.
+            linear: whether reward and costs are known to be 0 at the origin.
         """
         safe, batch = policy.senses.safe(safe), policy.batch_shape
         if not isinstance(safe, Safe):
@@ -148,14 +148,14 @@ class SafeAction:
         return self.cost is not None and bool(self.origin.all())
 
     def listed(self) -> list[tuple[int | None, Tensor]]:
-        """Return the action's number (or ``None``) and its point, trial by trial."""
+        """Return the action's number (or ``None``) and its point, for each trial."""
         numbers: list[Any] = [None] * len(self.x)
         if self.index is not None:
             numbers = self.index.tolist()
         return list(zip(numbers, self.x.double().cpu(), strict=True))
 
     def below(self, limits: Tensor) -> None:
-        """Raise an error unless the costs given are below the limits ``(T, m)``."""
+        """Raise an error unless the stated costs are below the limits ``(T, m)``."""
         if self.cost is None or not bool((limits <= self.cost).any()):
             return
         at = int((limits - self.cost).flatten().argmin())
@@ -166,9 +166,9 @@ class SafeAction:
         )
 
     def within(self, actions: Actions) -> Tensor | None:
-        """Return the action's number in another set, ``(T,)``, ``None`` on a star.
+        """Return the action's number in another set, ``(T,)``; ``None`` on a star.
 
-        It raises an error if the set lacks the action; a star has it as its centre.
+        It raises an error if the set lacks the action. On a star it is the centre.
         """
         if isinstance(actions, Star):
             _centre(actions, self.x)
@@ -182,7 +182,7 @@ class SafeAction:
 
 
 def numbered(index: Tensor | None) -> Tensor:
-    """Return actions' numbers; raise an error if they have none, as on a star."""
+    """Return actions' numbers; raise an error for ``None``, as on a star."""
     if index is None:
         raise CBanditError("actions of this round must be numbered")
     return index
@@ -195,7 +195,7 @@ def _place(
     size: int,
     device: torch.device,
 ) -> tuple[Tensor | None, Tensor]:
-    """Return the action's number ``(T,)`` (``None`` on a star) and place ``(T, d)``."""
+    """Return the action's number ``(T,)`` (``None`` on a star) and point ``(T, d)``."""
     if actions.continuous:
         raise CBanditError(
             f"actions must be a Finite, ProductGrid or Star; got {actions}"
@@ -231,7 +231,7 @@ def _numbers_at(actions: Actions, x: Tensor) -> Tensor:
     """Return the numbers ``(T,)`` of actions at ``x (T, d)``."""
     if actions.batch_shape:
         index: Tensor = actions.index(x.unsqueeze(1))
-    else:  # a set that all trials share is looked through once for equal points
+    else:  # a set that all trials share is searched once for equal points
         index = actions.index(x[:1] if bool((x == x[:1]).all()) else x)
     return index.reshape(-1).expand(len(x))
 

@@ -1,6 +1,6 @@
-"""The model of stage-wise policies whose arms have numbers and no coordinates.
+"""The model of stage-wise policies for independent arms, which have only numbers.
 
-It has averages and counts of every arm, and bounds of arms that were never pulled.
+It has the average and the count of every arm, and bounds for arms never pulled.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cbandit.actions import Actions
 from cbandit.policies.safe.estimate import Block, SafeEstimate
 from cbandit.posterior.tally import Tally
 
-BLOCK = 2**16  # arms looked at together: a block stays in the processor's cache
+BLOCK = 2**16  # arms at a time, so that a block fits into the processor's cache
 
 
 class Arms:
@@ -24,7 +24,7 @@ class Arms:
     Args:
         actions: the arms.
         subgaussian: ``R`` of reward and costs, ``(T, F)``.
-        dtype: of the averages.
+        dtype: the dtype of the averages.
     """
 
     longest = None
@@ -60,20 +60,19 @@ def bound_unpulled(
 ) -> None:
     """Overwrite the bounds of arms that were never pulled, and of the safe arm.
 
-    A cost that was not seen yet may be the largest that is stated; an arm of which
-    nothing is stated is not played. The reward's bound is raised until the largest
-    share ``g`` of the arm that fits beside the safe one has ``g u_r + (1 - g) u_r1 >=
-    r_max``. With a lower bound the arm may look worse than known ones, and is never
-    tried.
+    A cost that was never observed may be as large as the largest mean stated; without a
+    statement the arm is not played. The reward's bound is raised until the largest
+    share ``g`` of the arm that fits beside the safe one has
+    ``g u_r + (1 - g) u_r1 >= r_max``. With a lower bound the arm might look worse than
+    known ones and never be tried.
 
     Args:
-        u: ``u_r`` and every ``u_c``, ``(T, 1 + m, K)``.
-        count: pulls of every arm, ``(T, 1 + m, K)``.
+        u: bounds ``u_r`` and every ``u_c``, ``(T, 1 + m, K)``.
+        count: the pulls of every arm, ``(T, 1 + m, K)``.
         safe: what is known of the safe arm.
-        tau: thresholds, ``(T, m)``.
+        tau: the thresholds, ``(T, m)``.
         at: the safe arm's number, ``(T,)``.
-        top: the largest mean of every cost that is stated, ``(m, 1)``; infinite where
-            none is.
+        top: the largest mean stated for every cost, ``(m, 1)``; infinite if none is.
     """
     safe.exact(u, tau, at)
     known = u.gather(-1, at.view(-1, 1, 1).expand(-1, u.shape[1], 1))
@@ -87,9 +86,9 @@ def bound_unpulled(
         cost.copy_(torch.where(pulls[:, 1:] > 0, cost, top))
         least = (cost - known[:, 1:]).mul_(slope)
         least = reduce(torch.maximum, [gap, *least.unbind(1)]).add_(known[:, 0])
-        # an arm whose cost has no known bound is not played, so no bonus is infinite
+        # an arm whose cost may be infinite is not played, so no bonus is infinite
         least.nan_to_num_(0.0, posinf=0.0)
         torch.maximum(reward, least, out=least)
         pulled = reduce(torch.minimum, pulls.unbind(1)) > 0
         reward.copy_(torch.where(pulled, reward, least))
-    safe.exact(u, tau, at)  # it may be one of those
+    safe.exact(u, tau, at)  # the safe arm may be one never pulled

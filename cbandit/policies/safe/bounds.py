@@ -1,13 +1,15 @@
-"""Bounds of reward and costs: how they are inflated, and when they are trusted.
+"""Bounds of reward and costs: how far they are inflated, and when they are trusted.
 
-Optimism about the reward, pessimism about costs, and a reward that is inflated as much
-as pessimism takes away. Where costs have widths ``w_j``, their bounds are at most ``2
-w_j`` above the truth. Beside the safe action the best distribution still fits with a
-share ``g``, ``1 / g - 1 <= max_j E 2 w_j / (tau_j - c0_j)``, which loses ``(1 - g)
-(r_max - r0)`` at most. A bonus of ``max_j rho_j w_j`` with ``rho_j = 2 (r_max - r0) /
-(tau_j - c0_j)`` on top of the reward's own width makes up for it. It is the costs'
-widths that count: where the reward is known better, its own width is too small.
-With one width ``w`` for all that is ``alpha_r w``, ``alpha_r = 1 + max_j rho_j``.
+Bounds are optimistic for the reward and pessimistic for costs, and the reward's is
+inflated as much as pessimism takes away. If costs have widths ``w_j``, their bounds are
+at most ``2 w_j`` above the truth. The best distribution, mixed with the safe action,
+then still fits with a share ``g``, where
+``1 / g - 1 <= max_j E 2 w_j / (tau_j - c0_j)``; this loses at most
+``(1 - g) (r_max - r0)``. A bonus of ``max_j rho_j w_j`` with
+``rho_j = 2 (r_max - r0) / (tau_j - c0_j)``, added to the reward's own width, makes up
+for it. The bonus must use the costs' widths: the reward's is too small if it is known
+better. With one width ``w`` for all functions the sum is ``alpha_r w``,
+``alpha_r = 1 + max_j rho_j``.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from cbandit.errors import CBanditError
 from cbandit.posterior.units import Units
 
 FEW = 5  # outcomes after which a standardised belief's spread is trusted
-FAR = 1e6  # spreads, more than any believable cost
+FAR = 1e6  # spreads; no believable cost is this large
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +37,7 @@ class Scales:
     """The scales ``alpha_r = 1 + rho`` and ``alpha_c``: given, or the theorem's.
 
     Args:
-        reward: ``alpha_r``, ``(T,)``, or ``None``: the theorem's.
+        reward: ``alpha_r``, ``(T,)``, or ``None``: by the theorem.
         cost: ``alpha_c``, likewise.
     """
 
@@ -46,7 +48,7 @@ class Scales:
     def of(
         cls, alpha: ArrayLike | None, per_trial: Callable[[str, Any], Tensor]
     ) -> Scales:
-        """Return the scales that a user gives as ``alpha``."""
+        """Return the scales that a user states as ``alpha``."""
         if alpha is None:
             return cls(None, None)
         pair = alpha if isinstance(alpha, tuple) else (alpha, None)
@@ -64,8 +66,8 @@ class Scales:
         """Return ``beta`` with the costs' part times ``alpha_c``, and ``rho (T, m)``.
 
         Args:
-            beta: widths of reward and costs, ``(T, 1 + m)``.
-            ratio: ``rho`` unless a user gives ``alpha_r``, ``(T, m)``.
+            beta: the widths of reward and costs, ``(T, 1 + m)``.
+            ratio: ``rho``, unless a user states ``alpha_r``, ``(T, m)``.
         """
         if self.reward is not None:
             ratio = (self.reward.unsqueeze(-1) - 1).expand_as(ratio)
@@ -80,9 +82,11 @@ def bounds_of(mean: Tensor, std: Tensor, width: Tensor, rho: Tensor) -> Tensor:
 
     Args:
         mean: estimates, ``(T, 1 + m, n)``.
-        std: their spreads, ``(T, 1 + m, n)``, or ``(T, 1, n)``: all alike.
+        std: spreads of the estimates, ``(T, 1 + m, n)``, or ``(T, 1, n)`` if all are
+            equal.
         width: ``beta``, ``(T, 1 + m)``.
-        rho: by how much of each cost's width the reward is inflated, ``(T, m)``.
+        rho: the multiple of each cost's width by which the reward is inflated,
+            ``(T, m)``.
     """
     extra = rho * width[:, 1:]
     if std.shape[1] == 1:
@@ -96,20 +100,20 @@ def bounds_of(mean: Tensor, std: Tensor, width: Tensor, rho: Tensor) -> Tensor:
 
 
 class Trust:
-    """A check that spreads rest on enough outcomes to call actions safe by them.
+    """A check that spreads rest on enough outcomes to call actions safe.
 
     Args:
-        name: of the policy, for a warning that is given once.
+        name: the policy's name, for a warning that is given once.
     """
 
     def __init__(self, name: str) -> None:
         self.name, self._warned = name, False
 
     def enough(self, units: Units | None, patience: int = 0) -> Tensor | None:
-        """Return the trials ``(T,)`` whose beliefs say what is safe; ``None``: all.
+        """Return the trials ``(T,)`` whose beliefs can say what is safe; ``None``: all.
 
-        A standardised belief cannot say so while its spread rests on few outcomes. The
-        first time this happens after ``patience`` outcomes, a warning says it.
+        A standardised belief cannot while its spread rests on few outcomes. The first
+        time that this happens after ``patience`` outcomes, a warning says so.
         """
         if units is None:
             return None

@@ -1,10 +1,10 @@
 """Confidence sets of finite classes of functions, and the programmes over them.
 
-The paper fits a cost among all functions and keeps those near the fit that have the
-value ``c0`` at the safe arm. Here the fit is sought among the latter: the truth is one
-of them, so that the paper's bound on its distance to the fit holds as it is, and the
-set is never empty. The linear programmes, one a triple of functions, are solved on the
-host.
+The paper fits a cost among all functions, and keeps the functions near the fit that
+have the value ``c0`` at the safe arm. Here the fit is sought among functions with that
+value. The truth is one of them, so the paper's bound on its distance from the fit
+holds, and the set is never empty. There is a linear programme for each triple of
+functions; they are solved on the host.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from cbandit.search.simplex.lp import solve_policy
 class Classes:
     """The classes of the reward and of every cost, and their confidence sets.
 
-    All is on the host. Observations are counts and averages of every arm, ``(T, 1 + m,
-    K)``.
+    Everything is on the host. Observations are counts and averages of every arm, ``(T,
+    1 + m, K)``.
 
     Args:
-        beliefs: the functions, the reward's first. Those of a cost are the ones that
-            have its value ``c0`` at the safe arm.
-        safe: the safe arm, and the noise's ``R``.
+        beliefs: the functions, the reward's first. For a cost, only those with its
+            value ``c0`` at the safe arm.
+        safe: the safe arm, and ``R`` of the noise.
         arms: how many arms there are.
     """
 
@@ -65,7 +65,7 @@ class Classes:
             self._agree.append(agree)
 
     def fit(self, count: Tensor, mean: Tensor) -> Tensor:
-        """Return the functions nearest to what was observed, ``(T, 1 + m, K)``."""
+        """Return the functions nearest to the observations, ``(T, 1 + m, K)``."""
         fits = []
         for j, (belief, agree) in enumerate(
             zip(self._beliefs, self._agree, strict=True)
@@ -76,7 +76,7 @@ class Classes:
         return torch.stack(fits, 1)
 
     def inside(self, t: int, delta: float, count: Tensor, mean: Tensor) -> list[Tensor]:
-        """Return masks ``(T, G)`` of the functions in each class' confidence set."""
+        """Return masks ``(T, G)`` of the functions in each class's confidence set."""
         fit, sets = self.fit(count, mean), []
         for j, (belief, agree) in enumerate(
             zip(self._beliefs, self._agree, strict=True)
@@ -90,7 +90,7 @@ class Classes:
         belief, square = self._beliefs[j], self._square[:, j, None]
         radius = belief.radius
         if radius is None:
-            # the paper's 24 is 12 for each of two functions, a reward and a cost
+            # the paper's 24 is 12 for each of two functions, a reward and one cost
             size = len(belief.values) * len(self._beliefs)
             log = math.log(12 * size * math.log(2 * max(t, 1)) / delta)
             return 512 * log * square
@@ -115,16 +115,16 @@ class Classes:
 
 
 def _squared(away: Tensor, count: Tensor) -> Tensor:
-    """Return the sums of squares ``(T, G)`` over all pulls ``(T, K)``."""
+    """Return the squared distances ``(T, G)``, summed over all pulls ``(T, K)``."""
     return (count.unsqueeze(1) * away.square()).sum(-1)
 
 
 def optimistic(theta: Tensor, mu: list[Tensor], alpha: Tensor) -> Tensor:
-    """Return ``theta + alpha_j (mu'_j - mu''_j)`` of all triples, ``(n, K)``.
+    """Return ``theta + alpha_j (mu'_j - mu''_j)`` for all triples, ``(n, K)``.
 
     Args:
         theta: the reward's functions, ``(R, K)``.
-        mu: those of every cost, ``(G_j, K)``.
+        mu: the functions of every cost, ``(G_j, K)``.
         alpha: ``(m,)``.
     """
     gaps = [
@@ -135,21 +135,21 @@ def optimistic(theta: Tensor, mu: list[Tensor], alpha: Tensor) -> Tensor:
 
 
 def solved(u_r: Tensor, mu: list[Tensor], tau: Tensor) -> Distribution:
-    """Return the best distribution among those for each row of ``u_r`` ``(n, K)``.
+    """Return the best distribution over all objectives, the rows of ``u_r (n, K)``.
 
-    Every function in ``mu`` keeps its cost's limit in ``tau`` ``(m,)``.
+    It keeps each cost's limit ``tau (m,)`` under every function in ``mu``.
     """
     limits = [limit.expand(len(h)) for limit, h in zip(tau, mu, strict=True)]
     u_c = torch.cat(mu).expand(len(u_r), -1, -1)
     pi = solve_policy(u_r, u_c, torch.cat(limits))
     value = pi.value.masked_fill(pi.infeasible, -torch.inf)
-    close = CLOSE * (u_r.amax() - u_r.amin())  # there is no prior deviation
+    close = CLOSE * (u_r.amax() - u_r.amin())  # as there is no prior deviation
     best = int(best_place(value.unsqueeze(0), close))
     return Distribution(pi.distribution.index[best], pi.distribution.probability[best])
 
 
 def stacked(answers: list[Distribution], device: torch.device) -> Distribution:
-    """Stack the trials' distributions into one, padded with zeros."""
+    """Stack distributions, one for each trial, padded with zeros."""
     k = max(answer.index.shape[-1] for answer in answers)
 
     def padded(value: Tensor) -> Tensor:
@@ -166,14 +166,14 @@ def stacked(answers: list[Distribution], device: torch.device) -> Distribution:
 def valued(
     pi: Distribution, fit: Tensor, limits: Tensor, confidence: float, actions: Actions
 ) -> Recommendation:
-    """Return distributions over a set as a feasible recommendation.
+    """Return distributions over the arms as a feasible recommendation.
 
     Args:
-        pi: over the arms, one a trial.
+        pi: the distribution of each trial.
         fit: the fitted functions, ``(T, 1 + m, K)``.
         limits: the thresholds, ``(T, m)``.
-        confidence: that the expected costs are within them.
-        actions: the set.
+        confidence: the probability that the expected costs keep them.
+        actions: the set of arms.
     """
     fitted = fit.gather(-1, pi.index.unsqueeze(1).expand(-1, fit.shape[1], -1))
     value = (fitted * pi.probability.unsqueeze(1)).sum(-1)  # T x F

@@ -1,9 +1,9 @@
 """Estimates of the safe action's reward and costs, and decisions that use them.
 
-Where they are not given, Algorithm 5 estimates them: the action is played until ``c0 +
-w <= tau`` and ``r0 + w <= r_max`` hold for the averages seen, ``w = 3 R sqrt(2 ln((m +
-1) T / delta) / n)``; each estimate is frozen when its own test passes. Then both gaps
-are known within a factor of 1/2 to 3/2.
+If reward and costs are not stated, Algorithm 5 estimates them: the action is played
+until the averages satisfy ``c0 + w <= tau`` and ``r0 + w <= r_max``, where
+``w = 3 R sqrt(2 ln((m + 1) T / delta) / n)``; each average is frozen when its test
+passes. Then both gaps are known within a factor of 1/2 to 3/2.
 
 A. Pacchiano, M. Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise
 constraints, 2024, Algorithm 5, with the analysis' width.
@@ -33,14 +33,14 @@ Block = tuple[int, Tensor, Tensor]  # first action, means (T, F, n), spreads (T,
 
 @dataclass(frozen=True, eq=False)
 class Average:
-    """An average over plays of the safe action, until its test has passed.
+    """An average over plays of the safe action, frozen once its test has passed.
 
     Args:
-        mean: ``(T, k)``.
+        mean: the average, ``(T, k)``.
         scale: ``3 R``, ``(T, k)``.
         log: ``2 ln((m + 1) T / delta)``.
         plays: how many plays are in each average, ``(T, k)``.
-        known: trials in which the test has passed, ``(T,)``.
+        known: the trials in which the test has passed, ``(T,)``.
     """
 
     mean: Tensor
@@ -51,9 +51,9 @@ class Average:
 
     @classmethod
     def start(cls, value: Tensor | None, r: Tensor, log: float) -> Average:
-        """Return the average before any play; it is ``value (T, k)`` if that is given.
+        """Return the average before any play, or ``value (T, k)`` if that is given.
 
-        ``r`` is the noise's ``R``, ``(T, k)``.
+        ``r`` is ``R`` of the noise, ``(T, k)``.
         """
         nothing = torch.zeros_like(r)
         known = torch.full_like(nothing[:, 0], value is not None, dtype=torch.bool)
@@ -71,10 +71,10 @@ class Average:
 
         Args:
             values: what was observed, ``(T, k)``.
-            where: in which trials the action was played and this was observed, ``(T,
-                k)``.
-            limit: what the average and its width must stay under, ``(T, k)``.
-            size: the unit of ``scale``, ``(T, k)``; infinite where there is none yet.
+            where: which values count, because the action was played and they were told,
+                ``(T, k)``.
+            limit: what the average plus its width must not exceed, ``(T, k)``.
+            size: the unit of ``scale``, ``(T, k)``; infinite while there is none.
         """
         fresh = (where & ~self.known.unsqueeze(-1)).double()
         plays = self.plays + fresh
@@ -87,10 +87,10 @@ class Average:
 
 @dataclass(frozen=True, eq=False)
 class SafeEstimate:
-    """The safe action's reward and costs, given or estimated so far.
+    """What is known of the safe action's reward and costs.
 
     Args:
-        action: the safe action as the user gives it.
+        action: the safe action as the user states it.
         reward: its reward, ``(T, 1)``.
         cost: its costs, ``(T, m)``.
         ready: whether both are known in all trials.
@@ -118,12 +118,12 @@ class SafeEstimate:
     def after(
         self, news: News, limits: Tensor, units: Units | None = None
     ) -> SafeEstimate:
-        """Return the estimate after feedback, which counts if it is of the safe action.
+        """Return the estimate after feedback, if that is of the safe action.
 
         Args:
             news: the choice and its feedback.
-            limits: that round's thresholds, ``(T, m)``.
-            units: those of the noise; ``None``: the user's own.
+            limits: the thresholds of its round, ``(T, m)``.
+            units: the units of the noise; ``None``: the user's own.
         """
         size = self._sizes(units)
         x = news.choice.x.reshape(len(size), -1).double()
@@ -146,13 +146,13 @@ class SafeEstimate:
         return torch.where(units.known, units.size, torch.inf)
 
     def unsafe(self, limits: Tensor, units: Units | None = None) -> Tensor | None:
-        """Return the trials ``(T,)`` whose data say that the safe action is not safe.
+        """Return the trials ``(T,)`` whose data say that the safe action is unsafe.
 
-        ``None``: in no trial. It raises an error if they say so in all trials.
+        ``None``: no trial. It raises an error if the data of all trials say so.
 
         Args:
             limits: this round's thresholds, ``(T, m)``.
-            units: those of the noise; ``None``: the user's own.
+            units: the units of the noise; ``None``: the user's own.
         """
         if self.action.cost is not None:
             if not self.action.fixed:
@@ -161,7 +161,7 @@ class SafeEstimate:
         if self.ready:
             return None
         room, played = limits - self.cost.mean, (self.cost.plays > 0).any(-1)
-        # w is three times the width that holds with probability 1 - delta
+        # w is three times a width that holds with probability 1 - delta
         width = self.cost.width * self._sizes(units)[:, 1:]
         beyond = (room + width / 3 < 0).any(-1)
         unsafe = played & ~self.cost.known & beyond
@@ -177,9 +177,9 @@ class SafeEstimate:
     def ratio(self, limits: Tensor, units: Units | None = None) -> Tensor:
         """Return ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``.
 
-        The factor is 6 in place of 2 if a value is estimated, and the gap is 1 where
-        too little is known. In units the ratio is 0 where there is no unit yet. The
-        limits are in the user's own units.
+        A value that is estimated makes the factor 6, not 2; where too little is known
+        the gap counts as 1. With ``units``, the ratio is in these, and 0 where a
+        function has none. The limits are in the user's own units.
         """
         stated = self.action.reward is not None and self.action.cost is not None
         gap = (self.action.largest - self.reward.mean[:, 0]).unsqueeze(-1)
@@ -190,9 +190,9 @@ class SafeEstimate:
         return (ratio / units.ratio(limits.shape[-1])).nan_to_num(0.0)
 
     def within(self, units: Units | None) -> SafeEstimate:
-        """Return the same with the given reward and costs converted to units.
+        """Return this with the stated reward and costs converted to units.
 
-        Where there is no unit yet, the safe action's cost is at its threshold.
+        Where a cost has no unit yet, the safe action's cost is set to its threshold.
         """
         if units is None:
             return self
@@ -209,15 +209,15 @@ class SafeEstimate:
     # -- among the actions of a round ------------------------------------------------
 
     def exact(self, u: Tensor, limits: Tensor, at: Tensor, start: int = 0) -> None:
-        """Overwrite the bounds ``u`` of the safe action with what is known of it.
+        """Overwrite the bounds ``u`` of the safe action by what is known of it.
 
-        Where its cost is only estimated, the action is admissible all the same.
+        Even if its cost is only estimated, the action counts as within the limits.
 
         Args:
-            u: bounds of the actions from ``start`` on, ``(T, 1 + m, n)``.
+            u: bounds of the actions from number ``start`` on, ``(T, 1 + m, n)``.
             limits: this round's thresholds, ``(T, m)``.
             at: the action's number in this round's set, ``(T,)``.
-            start: the number of the first of the ``n``.
+            start: the number of the first action in ``u``.
         """
         at, last = at - start, u.shape[-1] - 1
         present, place = (at >= 0) & (at <= last), at.clamp(0, last)
@@ -241,14 +241,14 @@ class SafeEstimate:
         infeasible: Tensor | None,
         enough: Tensor | None = None,
     ) -> Decision:
-        """Return a draw, or the safe action while too little is known of it.
+        """Return an action drawn, or the safe one while too little is known of it.
 
         Args:
             distribution: what to draw from, ``(T, k)``.
-            at: the action's number in this round's set, ``(T,)``.
+            at: the safe action's number in this round's set, ``(T,)``.
             streams: where the draw comes from.
-            infeasible: trials in which it is seen not to be safe, ``(T,)``.
-            enough: trials whose beliefs may say what is safe, ``(T,)``; ``None``: all.
+            infeasible: trials whose data say that the safe action is unsafe, ``(T,)``.
+            enough: trials whose beliefs can say what is safe, ``(T,)``; ``None``: all.
         """
         index, probability = distribution.index, distribution.probability
         if not self.ready or enough is not None:
@@ -257,7 +257,7 @@ class SafeEstimate:
             index = torch.where(warm, index, at.unsqueeze(-1) * first)
             probability = torch.where(warm, probability, first.to(probability))
         share = probability.double()
-        last = (share > 0).sum(-1) - 1  # rounding must not reach the zero padding
+        last = (share > 0).sum(-1) - 1  # rounding must not lead into the zero padding
         uniform = devices.put(streams.uniform().reshape(-1, 1), share.device)
         place = torch.minimum((uniform >= share.cumsum(-1)).sum(-1), last)
         number = index.gather(-1, place.unsqueeze(-1)).squeeze(-1)
@@ -267,7 +267,7 @@ class SafeEstimate:
     # -- recommendations -------------------------------------------------------------
 
     def among(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """Yield blocks with the safe action's given values, which have spread 0."""
+        """Yield blocks in which the safe action has its stated values and spread 0."""
         at, reward, cost = self.action.index, self.action.reward, self.action.cost
         for start, mean, std in blocks:
             if at is None or (reward is None and cost is None):
@@ -296,9 +296,9 @@ class SafeEstimate:
 
         Args:
             actions: the set.
-            blocks: yields estimates and spreads over the set, once a call.
+            blocks: returns estimates and spreads over the set, each time it is called.
             limits: the thresholds, ``(T, m)``.
-            confidence: that its expected costs are feasible.
+            confidence: the probability that the expected costs keep them.
             left: the actions to choose from, ``(T, N)``; ``None``: all.
         """
 
@@ -316,13 +316,14 @@ class SafeEstimate:
     ) -> Recommendation:
         """Return the best recommendation among actions with data, for ``T`` trials.
 
-        The safe action needs no data where its cost is given. A trial in which no
-        action remains claims nothing; it is an error if that is so in all trials.
+        The safe action needs no data if its cost is stated. A trial without such an
+        action recommends nothing; it is an error if no trial has one.
 
         Args:
-            data: actions of which all functions are known, ``(T, N)``.
-            left: those that have not failed, ``(T, N)``; ``None``: all.
-            best: returns the recommendation among actions ``(T, N)``; ``None``: all.
+            data: the actions with data of all functions, ``(T, N)``.
+            left: the actions that have not failed, ``(T, N)``; ``None``: all.
+            best: takes actions ``(T, N)``, or ``None`` for all; returns the best of
+                them.
         """
         action, bare = self.action, ~data.any(-1)
         unknown = torch.zeros_like(bare) if action.cost is not None else bare
@@ -340,7 +341,7 @@ class SafeEstimate:
 
 
 def must_hold(mask: Tensor | None, safe: Tensor | None) -> None:
-    """Raise an error unless ``among (1 or T, N)`` leaves the safe action ``(T,)``."""
+    """Raise an error unless ``among (1 or T, N)`` has the safe action ``(T,)``."""
     if mask is None or safe is None:
         return
     allowed = mask.expand(len(safe), -1).gather(-1, safe.unsqueeze(-1))

@@ -1,9 +1,8 @@
 """Linear functions: their estimates, and the best action that is surely safe.
 
-The search looks at finitely many actions one by one, at a star along its segments.
-Along a segment from the safe action the costs' bounds are convex: what is safe is one
-stretch of it. The reward's bound is convex too, so that it is largest at an end of that
-stretch.
+Finite sets are searched action by action, stars along their segments. Along a segment
+from the safe action the costs' bounds are convex, so the safe part is one stretch. The
+reward's bound is convex too, so it is largest at an end of that stretch.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ from cbandit.policies.safe.stagewise import Stage
 from cbandit.posterior.ridge import Ridge
 from cbandit.recommend import Recommendation, quantile, recommend
 
-CHUNK = 2**14  # actions looked at together
-LEAST = 1e-10  # of a squared length; a smaller ridge is lost in rounding
+CHUNK = 2**14  # actions at a time
+LEAST = 1e-10  # share of a squared length; a smaller ridge is lost in rounding
 
-#: how contexts go with linear models
+#: how contexts work with linear models
 ROWS = (
     "Or build it on one cb.Finite set of vectors, features of choice and context, and "
     "give each round's to ask(actions=cb.Finite(rows)), the safe one among them"
@@ -49,12 +48,12 @@ class Plane:
     Args:
         actions: the policy's set.
         beliefs: about the reward and every cost.
-        safe: the safe action. Where its cost is given, costs are only estimated in
+        safe: the safe action. If its cost is stated, costs are only estimated in
             directions orthogonal to it.
-        delta: the share of runs in which the reward's bound may fail; any cost's bound
-            may fail in as many.
-        beta: the width, a number, ``(*trials,)`` or a callable of the round, in place
-            of the theory's.
+        delta: the share of runs in which the reward's bound may fail; as many for the
+            costs' bounds together.
+        beta: the width, a number, ``(*trials,)`` or a callable of the round, which
+            replaces the theory's.
         batch: ``()`` or ``(trials,)``.
     """
 
@@ -72,10 +71,10 @@ class Plane:
         self._lam = self._stacked("ridge", [b.ridge for b in beliefs])  # T x F
         #: ``S`` of every function, ``(T, F)``
         self.norm = norm = self._stacked("norm", [b.norm for b in beliefs])
-        #: of a reward per length, before data
+        #: the prior deviation of a reward per unit of length
         self._deviation = norm[:, 0] + self.subgaussian[:, 0] / self._lam[:, 0].sqrt()
         lengths = [b.length for b in beliefs if b.length is not None]
-        #: ``L``, where it is stated, ``(T,)``
+        #: ``L``, if it is stated, ``(T,)``
         self.stated = self._stacked("length", lengths).amin(-1) if lengths else None
         self._smallest = self._lam.amin(-1)
         #: the length of the longest action of the policy's set, ``(1 or T,)``
@@ -113,7 +112,7 @@ class Plane:
     # -- learning --------------------------------------------------------------------
 
     def start(self) -> Ridge:
-        """Return estimates before data; along the safe action costs may be known."""
+        """Return estimates without data; costs along the safe action may be known."""
         dim, safe = self.actions.dim, self.safe
         if safe.cost is None:
             return Ridge.start(self._lam, dim)
@@ -125,7 +124,7 @@ class Plane:
         return Ridge.start(self._lam, dim, along, slope)
 
     def place(self, x: Tensor, arm: Tensor | None) -> Tensor:
-        """Return ``x``, which is where observations of an action are entered."""
+        """Return ``x``: observations of an action are entered at its point."""
         return x
 
     def has_data(self, observations: Ridge) -> Tensor:
@@ -133,7 +132,7 @@ class Plane:
         return (observations.count > 0).all(-1, keepdim=True)
 
     def believed(self, observations: Ridge) -> Iterator[Block]:
-        """Yield estimates and spreads over the policy's set; of a star, at its tips."""
+        """Yield estimates and spreads over the policy's set, of a star at its tips."""
         for start, points in self.blocks(self.actions):
             mean, norm = observations.at(points)
             yield start, mean, norm * self.subgaussian.unsqueeze(-1)
@@ -153,14 +152,14 @@ class Plane:
     def scale(self, t: int, state: Stage, scales: Scales, ratio: Tensor) -> Tensor:
         """Return the factors of the norms in ``V_r`` and every ``V_c``, ``(T, F)``.
 
-        The reward's factor is ``alpha_r beta``. Its bonus stands for the costs'
+        The reward's factor is ``alpha_r beta``. Its bonus makes up for the costs'
         ellipsoids (see :mod:`cbandit.policies.safe.bounds`) but multiplies the reward's
-        ellipsoid: where a cost's ellipsoid is longer, by other noise, norm, ridge or
-        data, the bonus grows in proportion.
+        ellipsoid. So where a cost's ellipsoid is longer, because of noise, norm, ridge
+        or data, the bonus is larger in proportion.
 
         Args:
             t: the round.
-            state: of the policy.
+            state: the policy's state.
             scales: the factors by which widths are inflated.
             ratio: ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``.
         """
@@ -177,7 +176,7 @@ class Plane:
     def meet(self, state: Stage, on: Actions) -> tuple[Tensor | None, Stage]:
         """Find the safe action in a round's set; return its number and the new state.
 
-        A longer action than any before widens all bounds from now on.
+        If an action is longer than any before, all bounds are wider from now on.
         """
         if on is self.actions:
             return self.safe.index, state
@@ -191,7 +190,7 @@ class Plane:
         return at, state._replace(longest=longest)
 
     def length(self, actions: Actions) -> Tensor:
-        """Return the longest action's length, ``(1 or T,)``, after checks of it."""
+        """Return the longest action's length, ``(1 or T,)``; raise if too long."""
         if isinstance(actions, Star):
             ends = actions.ends.double()
             longest: Tensor = ends.norm(dim=-1).amax(-1).reshape(-1)
@@ -217,7 +216,7 @@ class Plane:
 
     @staticmethod
     def blocks(actions: Actions) -> Iterator[tuple[int, Tensor]]:
-        """Yield ``(start, points (1 or T, n, d))`` of a set; of a star, its tips."""
+        """Yield ``(start, points (1 or T, n, d))`` of a set; for a star, its tips."""
         if isinstance(actions, Star):
             tips = actions.tips.double()
             yield 0, tips if tips.dim() == 3 else tips.unsqueeze(0)
@@ -233,7 +232,7 @@ class Plane:
         return _fan(star, self.safe.x)
 
     def close(self, state: Stage) -> Tensor:
-        """Return by how little rewards differ that are as good as equal, ``(T,)``."""
+        """Return the difference below which rewards count as equal, ``(T,)``."""
         close: Tensor = CLOSE * self._deviation * state.longest
         return close
 
@@ -250,16 +249,16 @@ class Plane:
     ) -> tuple[Decision, Stage]:
         """Return the action of greatest ``V_r`` with ``V_c <= tau``, and the state.
 
-        The safe action always fits.
+        The safe action is always allowed.
 
         Args:
-            name: the policy's.
-            state: of the policy.
+            name: the policy's name.
+            state: the policy's state.
             asked: the round.
             bounds: ``V_r`` and ``V_c``.
-            tau: thresholds, ``(T, m)``.
-            at: the safe action's number in this round's set, ``(T,)``; ``None``: that
-                is a star.
+            tau: the thresholds, ``(T, m)``.
+            at: the safe action's number in this round's set, ``(T,)``; ``None``: the
+                set is a star.
         """
         on, safe, mask = asked.actions, state.safe, asked.mask
         infeasible = safe.unsafe(tau)
@@ -288,9 +287,9 @@ class Plane:
     def _values(
         self, on: Actions, bounds: Bounds, tau: Tensor, at: Tensor
     ) -> Iterator[tuple[int, Tensor]]:
-        """Yield ``V_r`` and ``V_c - tau`` of the set ``on``, block by block.
+        """Yield starts and ``V_r``, ``V_c - tau`` as ``(T, F, n)`` over the set ``on``.
 
-        For the safe action, number ``at (T,)``, the second is at most 0.
+        At the safe action, number ``at (T,)``, ``V_c - tau`` is lowered to 0 if above.
         """
         for start, points in self.blocks(on):
             v = bounds.at(points)
@@ -309,8 +308,8 @@ class Plane:
     ) -> Recommendation:
         """Return the best action believed feasible with ``confidence``.
 
-        On a star ``index`` is the segment's, and 0 for the centre. The action is one of
-        ``left (T, N)``, those that have not failed; ``None``: all.
+        On a star ``index`` is the segment's number, and 0 for the centre. Only actions
+        in ``left (T, N)`` are considered, those that have not failed; ``None``: all.
         """
         if self._fan is not None:
             return self._likely_on_star(self._fan, state, limits, confidence, left)
@@ -330,7 +329,8 @@ class Plane:
         ridge, r = state.seen, self.subgaussian
         width = quantile(confidence, limits.shape[-1]) * (1 + 1e-9) * r
         a = _reach(ridge.solved[0] @ fan, ridge.rays(fan), width, limits, state.safe)
-        # the mean reward is affine along a segment: an end, or a tip if none is safe
+        # along a segment the mean reward is affine: best at an end, or a tip if none is
+        # safe
         tips, centre = fan[..., 1:], fan[..., :1]
         ends = [torch.lerp(centre, tips, a[:, None, :, e]) for e in range(a.shape[-1])]
         points = torch.cat([centre, tips, *ends], -1).mT  # T x n x d
@@ -349,9 +349,9 @@ class Bounds(NamedTuple):
     """The bounds ``V_r`` and every ``V_c``: ``<x, w> + scale ||x||_{Sigma^-1}``.
 
     Args:
-        ridge: the estimates.
+        ridge: the estimates ``w`` and ``Sigma``.
         scale: the inflated widths, ``(T, F)``.
-        shift: added to the reward's coefficients, ``(T, d)``.
+        shift: what is added to the reward's coefficients, ``(T, d)``.
     """
 
     ridge: Ridge
@@ -384,15 +384,15 @@ def _best_on_star(
 ) -> tuple[Tensor, Tensor]:
     """Return the segment ``(T,)`` and the point ``(T, d)`` of greatest ``V_r``.
 
-    The points are those of a star with ``V_c <= tau``, and its centre.
+    All points of the star with ``V_c <= tau`` are considered, and its centre.
 
     Args:
         fan: the star, see :func:`_fan`.
-        mask: ``(1 or T, K)``, the segments allowed.
+        mask: the segments allowed, ``(1 or T, K)``.
         bounds: ``V_r`` and ``V_c``.
-        tau: ``(T, m)``.
+        tau: the thresholds, ``(T, m)``.
         safe: what is known of the centre.
-        tolerance: values that differ by less are as good, ``(T,)``.
+        tolerance: values that differ by less count as equal, ``(T,)``.
     """
     mean, ray = bounds.parts(fan)  # T x F x (1 + K), T x F x d x (1 + K)
     a, value = _ends(mean, ray, bounds.scale, tau, safe)  # T x K x e, T x (1 + K e)
@@ -400,7 +400,7 @@ def _best_on_star(
         allowed = mask.repeat_interleave(a.shape[-1], -1)
         value[:, 1:].masked_fill_(~allowed, -torch.inf)
     best = best_place(value, tolerance)
-    # 0 is the centre, then both ends of a segment beside each other
+    # 0 is the centre; the two ends of a segment are next to each other
     place = (best - 1).clamp_min(0)
     share = a.flatten(1).gather(-1, place.unsqueeze(-1))
     share = share.masked_fill((best == 0).unsqueeze(-1), 0.0)
@@ -413,20 +413,20 @@ def _best_on_star(
 def _ends(
     mean: Tensor, ray: Tensor, scale: Tensor, tau: Tensor, safe: SafeEstimate
 ) -> tuple[Tensor, Tensor]:
-    """Return the safe ends of each segment, and ``V_r`` at the centre and at these.
+    """Return the safe ends of each segment, and ``V_r`` at the centre and the ends.
 
-    They are shares of the segment, ``(T, K, e)``; the values are ``(T, 1 + K e)``.
+    The ends are shares of the segment, ``(T, K, e)``; the values are ``(T, 1 + K e)``.
 
     Args:
         mean: means at the centre and the tips, ``(T, F, 1 + K)``.
-        ray: ``A x`` there, ``(T, F, d, 1 + K)``.
+        ray: ``A x`` at the centre and the tips, ``(T, F, d, 1 + K)``.
         scale: the inflated widths, ``(T, F)``.
         tau: ``(T, m)``.
         safe: what is known of the centre.
     """
     wide = scale.unsqueeze(-1)
     if safe.action.rays:
-        # from 0 on, bounds are in proportion to the share of the way
+        # from the origin on, bounds are proportional to the share of the segment
         bounds = torch.addcmul(mean, wide, ray.square().sum(-2).sqrt())
         cost = safe.cost.mean.unsqueeze(-1)
         a = search.furthest(cost, bounds[:, 1:, 1:], tau.unsqueeze(-1))
@@ -447,8 +447,8 @@ def _reach(
 ) -> Tensor:
     """Return the ends ``(T, K, e)`` of each segment's safe stretch, as shares of it.
 
-    If the centre's cost is given, the stretch begins there and has one other end. The
-    arguments are those of :func:`_ends`.
+    If the centre's cost is stated, the stretch begins there and only its far end is
+    returned. The arguments are those of :func:`_ends`.
     """
     wide, tau = scale[:, 1:].unsqueeze(-1), tau.unsqueeze(-1)
     if safe.action.cost is not None:
@@ -471,7 +471,7 @@ def _fan(star: Star, x0: Tensor) -> Tensor:
 
     Args:
         star: the star.
-        x0: the safe action, its centre, ``(T, d)``.
+        x0: the safe action, which is the centre, ``(T, d)``.
     """
     tips = star.tips.double()
     tips = tips if tips.dim() == 3 else tips.unsqueeze(0)

@@ -1,4 +1,4 @@
-"""Distributions over vectors: the best of those whose mean keeps its limits."""
+"""Distributions over vectors: the best one whose mean keeps its limits."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cbandit._core import devices
 from cbandit.choice import Distribution
 from cbandit.search.conic import Array, SafePolicies
 
-PAIRED = 64  # up to so many actions, middles of pairs are looked at too
+PAIRED = 64  # with at most so many actions, midpoints of pairs are considered too
 STARTS, NEAR = 8, 0.9  # starts of the ascent, and the cosine below which two differ
-LEAP = 0.05  # how far the ascent looks ahead at most, as a share of a point's length
-SAME = 1e-8  # means of distributions that are closer count as the same
+LEAP = 0.05  # the ascent's longest step ahead, as a share of a point's length
+SAME = 1e-8  # the distance within which means of distributions count as equal
 
 
 def best_mixture(
@@ -28,13 +28,13 @@ def best_mixture(
     Args:
         solver: ``"l1"`` or ``"ascent"``.
         points: the actions, ``(K, d)``.
-        w: coefficients of reward and costs, ``(1 + m, d)``.
-        root: ``A`` of their ellipsoids, ``(1 + m, d, d)``, times their widths.
-        tau: ``(m,)``.
+        w: the coefficients of reward and costs, ``(1 + m, d)``.
+        root: ``A`` of each ellipsoid, times its width, ``(1 + m, d, d)``.
+        tau: the thresholds, ``(m,)``.
         x0: the safe action, ``(d,)``.
     """
     safe, dim = SafePolicies(points, w[1:], root[1:], tau), points.shape[1]
-    # Sigma^{-1} = A' A, whatever root A is: its symmetric one spans the vertices
+    # Sigma^{-1} = A' A for any root A; the vertices need the symmetric one
     inverse = root[0].T @ root[0]
     value, vectors = np.linalg.eigh(inverse)
     symmetric = (vectors * np.sqrt(value.clip(0))) @ vectors.T
@@ -74,7 +74,7 @@ class _Places:
         self._points, self._count = np.empty((64, dim)), 0
 
     def holds(self, x: Array) -> bool:
-        """Return whether a point is one of them, to the solver's tolerance."""
+        """Return whether a point was visited, within the solver's tolerance."""
         away = np.abs(self._points[: self._count] - x).max(-1, initial=0.0)
         return bool((away <= SAME).any())
 
@@ -99,14 +99,14 @@ def _climbed(
 ) -> tuple[Array | None, float]:
     """Return the distribution where an ascent from ``theta`` ends, and its ``V_r``.
 
-    Along a smooth limit the steps are many and alike. So as long as it pays, the next
-    ``theta`` is taken at a point further on, twice as far each time.
+    Along a smooth limit there are many similar steps. So as long as it pays, the next
+    ``theta`` is that of a point further ahead, twice as far each time.
 
     Args:
         safe: the distributions.
-        theta: coefficients to begin with.
-        towards: the ellipsoid's best coefficients for a point, and its ``V_r``.
-        met: points that other ascents have visited; those of this one are added.
+        theta: the coefficients to begin with.
+        towards: returns the ellipsoid's best coefficients for a point, and its ``V_r``.
+        met: points that ascents have visited; this ascent adds its own.
     """
     best, reached, leap = None, -math.inf, 0.0
     last = np.zeros(safe.points.shape[1])
@@ -132,10 +132,10 @@ def _climbed(
 def _promising(
     points: Array, w: Array, root: Array, tau: Array, x0: Array
 ) -> list[Array]:
-    """Return a few feasible points of great ``V_r`` that lie in different directions.
+    """Return a few feasible points of large ``V_r`` in different directions.
 
-    The search goes along lines from the safe action to every action and, if there are
-    not too many, to the middle of every pair.
+    They lie on lines from the safe action to every action and, if there are not too
+    many, to the midpoint of every pair.
     """
     ends = points
     if len(points) <= PAIRED:
@@ -147,7 +147,7 @@ def _promising(
     )
     start, cost = bound[0, 1:], bound[1:, 1:]
     room, rise = np.maximum(tau - start, 0), np.maximum(cost - start, 1e-300)
-    # a cost's bound is convex, and so below its limit up to this share
+    # a cost's bound is convex, so it is below its limit up to this share
     share = np.minimum(room / rise, 1).min(-1)
     boundary = x0 + share[:, None] * (ends - x0)
     image = boundary @ root[0].T
@@ -176,13 +176,13 @@ def within_limits(
     """Return ``shares`` mixed with the safe action as far as ``V_c <= tau`` needs.
 
     Args:
-        shares: distributions, ``(T, K)``; empty where none was found.
+        shares: the distributions, ``(T, K)``; zero in a trial where none was found.
         points: the actions, ``(T, K, d)``.
-        w: ``(T, 1 + m, d)``.
-        root: ``(T, 1 + m, d, d)``.
-        tau: ``(T, m)``.
+        w: the coefficients, ``(T, 1 + m, d)``.
+        root: ``A`` of the ellipsoids, ``(T, 1 + m, d, d)``.
+        tau: the thresholds, ``(T, m)``.
         x0: the safe action, ``(T, d)``.
-        c0: its costs, ``(T, m)``, if they were given.
+        c0: its costs, ``(T, m)``, if they are stated.
         at: its number, ``(T,)``.
     """
     x0 = x0.unsqueeze(1)  # T x 1 x d

@@ -29,7 +29,7 @@ REWARD, COSTS, EVERY = slice(0, 1), slice(1, None), slice(None)
 
 
 class Model(Protocol):
-    """How a stage-wise policy learns: linear functions, or independent arms."""
+    """What a stage-wise policy learns: linear functions, arms, for example."""
 
     @property
     def longest(self) -> Tensor | None:
@@ -39,11 +39,11 @@ class Model(Protocol):
         """Return the empty observations before the first round."""
 
     def place(self, x: Tensor, arm: Tensor | None) -> Tensor:
-        """Return the key of an action in the observations: its point or its number.
+        """Return what identifies an action in the observations: its point or number.
 
         Args:
             x: the action, ``(T, d)``.
-            arm: its number in the policy's set, ``(T,)``, where that is known.
+            arm: its number in the policy's set, ``(T,)``, if that is known.
         """
 
     def has_data(self, observations: Any) -> Tensor:
@@ -54,17 +54,18 @@ class Model(Protocol):
 
 
 class Stage(NamedTuple):
-    """The state of a stage-wise policy between two rounds.
+    """The state of a stage-wise policy between rounds.
 
     Args:
         seen: the observations, as the model keeps them.
-        safe: the safe action's reward and costs as far as known.
+        safe: what is known of the safe action's reward and costs.
         multiplier: the dual solution of the last programme, ``(T, m)``; 0 without one.
-        ratio: ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``, once it stays the same.
-        longest: of linear policies, the greatest length of an action so far,
+        ratio: ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``, if it cannot change any
+            more.
+        longest: in linear policies, the greatest length of an action so far,
             ``(1 or T,)``.
-        warned: of linear policies, whether it has said that it may never leave the safe
-            action.
+        warned: in linear policies, whether they have warned that they may never leave
+            the safe action.
     """
 
     seen: Any
@@ -78,19 +79,19 @@ class Stage(NamedTuple):
 class Stagewise(Policy):
     """Base class of policies with a safe action and limits in every round.
 
-    It has the safe action, the scales of optimism and the observations; a policy adds
+    It has the safe action, the scales of optimism and the observations. A policy adds
     its rule, and calls ``_start`` at the end of its constructor.
 
     Args:
         actions: what can be chosen.
-        kind: of the beliefs.
+        kind: the class of the beliefs.
         reward: the belief about the reward.
         costs: the belief about the cost, or one a cost, also by name.
         safe: the action known to be safe.
         delta: the share of runs in which a bound may fail.
-        alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; the theorem's unless given.
-        largest: ``r_max``, the largest possible mean reward; unless given the upper end
-            of the reward's means or range where that is known, else 1.
+        alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; by the theorem unless given.
+        largest: ``r_max``, the largest possible mean reward; unless given, the upper
+            end of the reward's means or range if that is known, else 1.
         common: see :class:`~cbandit.policies.base.Policy`.
     """
 
@@ -166,7 +167,7 @@ class Stagewise(Policy):
         functions: Sequence[int],
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Return ``values (T, f)``; raise an error outside of the stated ranges."""
+        """Return ``values (T, f)``; raise an error if one is outside its range."""
         for column, f in zip(values.unbind(-1), functions, strict=True):
             limits = self._ranges[f]
             if limits is None:
@@ -188,16 +189,16 @@ class Stagewise(Policy):
         return state.safe.ratio(limits) if state.ratio is None else state.ratio
 
     def _lasting_ratio(self, safe: SafeEstimate) -> Tensor | None:
-        """Return that ratio if it stays the same from now on, else ``None``."""
+        """Return the ratio of all rounds to come; ``None``: it may still change."""
         if not safe.ready or callable(self.thresholds):
             return None
         return safe.ratio(self.limits(1))
 
     def _unsafe(self, state: Stage, asked: Asked, tau: Tensor) -> Tensor | None:
-        """Return the trials in which the data say the safe arm is not safe, ``(T,)``.
+        """Return the trials in which the data say the safe arm is unsafe, ``(T,)``.
 
-        It is for policies that know arms by their numbers, and raises an error if the
-        round's set is another one or leaves the safe arm out.
+        It is for policies that know arms by their numbers. It raises an error if the
+        round has another set, or one without the safe arm.
         """
         if asked.actions is not self.actions:
             raise CBanditError(
@@ -232,13 +233,13 @@ class Stagewise(Policy):
         return state._replace(seen=seen)
 
     def _weighed(self, functions: slice, told: Told) -> tuple[Tensor, Tensor | None]:
-        """Return the told values, and the weight of each observation, ``(T, f)``."""
+        """Return told values and their weights, ``(T, f)``; ``None``: all 1."""
         if _whole(told):
             return told.values, None
         values, came = told.wide(self.m)
         weight = came.to(values)
         if told.noise is not None:
-            # noisier observations count less; better ones never more than once
+            # noisier observations count less; more precise ones count once
             r = self._subgaussian[:, functions].square()
             weight = weight * (r / told.noise.unsqueeze(-1)).clamp_max(1.0)
         return values, weight
@@ -253,12 +254,12 @@ class Stagewise(Policy):
         cost: Any = None,
         params: Any = None,
     ) -> None:
-        """Learn from ``n`` rows of data from before.
+        """Learn from ``n`` rows of earlier data.
 
         Args:
             index: the actions' numbers, ``(n,)`` or ``(*trials, n)``.
             x: or the actions themselves, ``(n, d)`` or ``(*trials, n, d)``.
-            params: or these by name, ``n`` dicts, or with trials lists of them.
+            params: or the actions by name, ``n`` dicts, or with trials lists of dicts.
             reward: ``(n,)`` or ``(*trials, n)``.
             cost: ``(n, m)`` or ``(*trials, n, m)``; without the last axis if m = 1.
         """
@@ -322,9 +323,9 @@ class Stagewise(Policy):
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Return what to deploy: the best distribution believed feasible.
 
-        It is one over the policy's own set whose expected costs are feasible with
-        probability ``confidence``; if the policy plays single actions, the best action.
-        Before data it is the safe action, where its cost was given.
+        It is over the policy's own set, and its expected costs are feasible with
+        probability ``confidence``. If the policy plays single actions, it is the best
+        action. Before data it is the safe action, if its cost was stated.
         """
         confidence = checks.share("confidence", confidence)
         now = self._settled()
@@ -345,7 +346,7 @@ class Stagewise(Policy):
     def _likely(
         self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
     ) -> Recommendation:
-        """Return the best that is believed feasible with ``confidence``, by trial."""
+        """Return each trial's best that is believed feasible with ``confidence``."""
 
         def blocks() -> Iterator[Block]:
             return self._model.believed(state.seen)
@@ -354,5 +355,5 @@ class Stagewise(Policy):
 
 
 def _whole(told: Told) -> bool:
-    """Return whether an item has all its functions and trials, and usual noise."""
+    """Return whether an item has all functions and trials, and the usual noise."""
     return told.where is None and told.noise is None and told.columns is None

@@ -1,5 +1,4 @@
 """Joint draws from a prior or posterior.
 
-They come from a root of a small covariance, from roots of a grid's axes, or by random
-features.
+They use a root of a small covariance, roots over a grid's axes, or random features.
 """

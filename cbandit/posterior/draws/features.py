@@ -1,6 +1,6 @@
-"""Draws over any set or box: random Fourier features, corrected at what was tried.
+"""Draws over any set or box, by random Fourier features and an exact correction.
 
-The prior is approximated by ``FEATURES`` features; the correction is exact.
+The prior is approximated by ``FEATURES`` features; the update with data is exact.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Waves(NamedTuple):
         frequencies: ``(T, d, k)``.
         cosines: the weights of the cosines, ``(T, k, F)``.
         sines: the weights of the sines, likewise.
-        origin: what points are counted from, ``(1, 1, d)``.
+        origin: the point that points are taken relative to, ``(1, 1, d)``.
     """
 
     frequencies: Tensor
@@ -41,21 +41,22 @@ class Waves(NamedTuple):
     def __call__(self, x: Tensor) -> Tensor:
         """Return the paths ``(T, F, n)`` at points, ``(n, d)`` or ``(T, n, d)``."""
         phase = (x - self.origin).to(self.frequencies) @ self.frequencies
-        # features side by side would be copied first: five times the time
+        # features next to each other would be copied first, which takes five times as
+        # long
         return (phase.cos() @ self.cosines + phase.sin() @ self.sines).mT
 
     def of(self, functions: slice) -> Waves:
-        """Return the paths of some functions."""
+        """Return the paths of the functions in a slice."""
         cosines, sines = self.cosines[..., functions], self.sines[..., functions]
         return self._replace(cosines=cosines, sines=sines)
 
     def to(self, dtype: torch.dtype) -> Waves:
-        """Return the waves in another dtype; points are counted from their origin."""
+        """Return the waves in another dtype; points less the origin stay exact."""
         frequencies, cosines, sines = (part.to(dtype) for part in self[:3])
         return Waves(frequencies, cosines, sines, self.origin)
 
     def along(self, low: Tensor, rate: Tensor) -> Waves:
-        """Return the waves as functions of points that ``low + rate x`` maps."""
+        """Return the waves as functions of ``x`` where points are ``low + rate x``."""
         origin = (self.origin - low) / rate
         frequencies = self.frequencies * rate.unsqueeze(-1)
         return self._replace(frequencies=frequencies, origin=origin)
@@ -77,7 +78,7 @@ class Plane(NamedTuple):
         return (x @ self.slopes).mT + self.levels
 
     def of(self, functions: slice) -> Plane:
-        """Return the paths of some functions."""
+        """Return the paths of the functions in a slice."""
         return Plane(self.slopes[..., functions], self.levels[:, functions])
 
 
@@ -87,12 +88,12 @@ def waves(
     functions: int,
     origin: Tensor | None = None,
 ) -> Waves | None:
-    """Draw paths of the terms of a kernel that are stationary and not constant.
+    """Draw paths for the kernel's terms that are stationary and not constant.
 
     Frequencies come from each term's spectral density: normal for the RBF, Student-t
-    for Matern, sums of these for products. That of categories, which are whole numbers,
-    is 0 with the probability that is their correlation, else uniform on a circle. Every
-    term has as many. ``None`` if there is no such term.
+    for Matern, sums of these for products. For categories, which are whole numbers, a
+    frequency is 0 with probability equal to their correlation, else uniform on a
+    circle. Every term has equally many frequencies. ``None`` if there is no such term.
     """
     terms = [term for term in _terms(covariance) if term.curved]
     if not terms:
@@ -113,7 +114,7 @@ def waves(
 
 
 def plane(covariance: Covariance, streams: Streams, functions: int) -> Plane | None:
-    """Draw paths of the linear and the constant terms of a kernel, if it has any."""
+    """Draw paths for the linear and constant terms of a kernel; ``None`` if none."""
     terms = [term for term in _terms(covariance) if not term.curved]
     if not terms:
         return None
@@ -136,9 +137,9 @@ def plane(covariance: Covariance, streams: Streams, functions: int) -> Plane | N
 def correction(history: History, tried: Tensor, streams: Streams) -> Tensor:
     """Return weights ``(T, E, F)`` that turn a prior draw into one of the posterior.
 
-    They are of the entries of the history's system. The result has mean 0. By
-    Matheron's rule it is the draw ``f`` less ``K (K + P^-1)^-1 (f(x_u) + e)``, with ``e
-    ~ N(0, P^-1)``; ``tried (T, F, U)`` is the draw at the tried actions.
+    Each weight belongs to an entry of the history's system. The result has mean 0: by
+    Matheron's rule it is the draw ``f`` less ``K (K + P^-1)^-1 (f(x_u) + e)``, ``e ~
+    N(0, P^-1)``, where ``tried (T, F, U)`` is the draw at the tried actions.
     """
     trials, functions, used = tried.shape
     if used == 0:
@@ -155,14 +156,14 @@ def correction(history: History, tried: Tensor, streams: Streams) -> Tensor:
 class Pathwise:
     """A draw from a posterior less its mean, a differentiable function of points.
 
-    The prior is approximated by random features, the update is exact.
+    The prior is approximated by random features; the update is exact.
 
     Args:
         covariance: the prior covariance.
-        waves: the curved part of the prior path, of the kernel's inputs, if any.
-        plane: its linear and constant part, if any.
+        waves: the curved part of the prior path over the kernel's inputs, if any.
+        plane: the linear and constant part, if any.
         points: the tried actions, ``(T, E, d)``.
-        weights: of the correction, ``(T, E, F)``.
+        weights: the weights of the correction, ``(T, E, F)``.
     """
 
     covariance: Covariance
@@ -186,7 +187,7 @@ class Pathwise:
         return replace(path, weights=weights)
 
     def of(self, functions: slice) -> Pathwise:
-        """Return the draws of some functions."""
+        """Return the draws of the functions in a slice."""
         waves, plane = self.waves, self.plane
         return replace(
             self,
@@ -214,13 +215,13 @@ def check_features(covariance: Covariance) -> None:
 
 
 def _terms(covariance: Covariance) -> list[Term]:
-    """Return the terms of a kernel, or raise if one has no random features."""
+    """Return a kernel's terms; raise if one of them has no random features."""
     terms, unit = covariance.terms, covariance.unit
     whole = None if unit is None else unit.whole
 
     def known(term: Term) -> bool:
         kinds = [form.kind for form in term.forms]
-        if term.apart is not None:  # of whole numbers alone
+        if term.apart is not None:  # categories, as whole numbers
             if whole is None or bool((term.apart[..., ~whole] < 1).any()):
                 return False
             kinds.append("categories")
@@ -257,7 +258,7 @@ def _frequencies(
     lots = _leading(streams.uniform(2 * covariance.dim, count))
     lot, share = devices.put(lots, term.apart.device).chunk(2, -2)
     turns = torch.where(lot < term.apart.unsqueeze(-1), 0.0, 2 * math.pi * share)
-    if covariance.unit is not None:  # inputs are whole numbers over the span
+    if covariance.unit is not None:  # inputs are the whole numbers over their span
         turns = turns * covariance.unit.span.unsqueeze(-1)
     return total + turns
 
@@ -268,5 +269,5 @@ def _root(term: Term) -> Tensor:
 
 
 def _leading(draws: Tensor) -> Tensor:
-    """Return draws with a leading axis of trials, added where there is none."""
+    """Return draws with the trials as first axis, added if missing."""
     return draws if draws.dim() == 3 else draws.unsqueeze(0)

@@ -1,6 +1,6 @@
 """Columns and joint draws over a product grid, as products of two factors.
 
-Draws are exact in law, from a root of each group of axes.
+Draws have exactly the posterior's law, from a root for each group of axes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Products:
     Args:
         left: ``(T, k, rows, r)``.
         right: ``(1 or T, r, tails)``.
-        skipped: how many rows of the grid come before the first of ``left``.
+        skipped: how many rows of the grid precede the first row of ``left``.
     """
 
     def __init__(self, left: Tensor, right: Tensor, skipped: int) -> None:
@@ -34,7 +34,7 @@ class Products:
 
     @property
     def fused(self) -> bool:
-        """Whether a compiled round can take the factors instead of their product."""
+        """Whether a compiled round can use the factors instead of their product."""
         return self._left.shape[-1] < FUSED_RANK and native(self._left)
 
     def whole(self, start: int, stop: int) -> bool:
@@ -43,7 +43,7 @@ class Products:
         return start % tails == 0 == stop % tails
 
     def factors(self, start: int, stop: int) -> Factors:
-        """Return the factors of a stretch that is :meth:`whole`."""
+        """Return the factors of a stretch for which :meth:`whole` is true."""
         tails, skipped = self._right.shape[-1], self._skipped
         rows = slice(start // tails - skipped, stop // tails - skipped)
         return Factors(self._left[:, :, rows], self._right)
@@ -73,15 +73,15 @@ def grid_path(
     z: Tensor,
     dtype: torch.dtype,
 ) -> Path:
-    """Return the draw ``R_1 Z R_2^T``, which is corrected by changing ``Z``.
+    """Return the draw ``R_1 Z R_2^T``; changing ``Z`` corrects it for data.
 
     Args:
         number: the tried actions' numbers, ``(T, U)``.
         tails: the size of the second group of axes.
         heads: the part of the first group that is stored here.
-        roots: of the two groups' covariances.
+        roots: the roots of the two groups' covariances.
         z: standard normals, ``(T, F, r_1, r_2)``.
-        dtype: of what is handed out.
+        dtype: the dtype of the values returned.
     """
     first, second = (
         root.matrix.expand(len(number), -1, -1).gather(
@@ -121,16 +121,16 @@ def grid_path(
 def by_size(
     roots: tuple[Root, Root], work: Callable[Given, Tensor]
 ) -> Callable[Given, Tensor]:
-    """Return ``work``, on one thread if the matrices are too small to gain by more."""
+    """Return ``work``, on one thread if the matrices are too small for more."""
     return work if roots[1].halved else on_one_thread(work)
 
 
 def grid_normals(
     streams: Streams, functions: int, first: Tensor, second: Tensor
 ) -> Tensor:
-    """Draw normals ``(T, F, r_1, r_2)`` on the host, for the columns a trial has.
+    """Draw normals ``(T, F, r_1, r_2)`` on the host, only for real columns.
 
-    ``first (T, r_1)`` and ``second (T, r_2)`` flag those columns.
+    ``first (T, r_1)`` and ``second (T, r_2)`` flag the columns that a trial has.
     """
     counts = [mask.sum(-1).tolist() for mask in (first, second)]
     shapes = [(functions, rows, columns) for rows, columns in zip(*counts, strict=True)]

@@ -1,14 +1,14 @@
-"""Prior paths over a set, drawn in lots: rounds that share frequencies.
+"""Prior paths over a set, drawn in lots of rounds that share frequencies.
 
-Nearly all the time of a path goes into its cosines and sines, ``FEATURES`` of them for
-each action. The paths of ``ROUNDS`` rounds take the same frequencies and are computed
-together, as one matrix product. Each has weights of its own, and so the law of a path
-whose frequencies are drawn for it alone. Paths of one lot are independent given the
-frequencies; how far these are from the kernel's spectral density, about 1/30 of the
-prior variance with 1 024 features, they have in common.
+A path takes nearly all its time for cosines and sines, ``FEATURES`` of them for each
+action. The paths of ``ROUNDS`` rounds share frequencies and are computed together as
+one matrix product. Each path has its own weights, and so the same law as if its
+frequencies were its own. Given the frequencies, paths of one lot are independent; they
+share the frequencies' error against the kernel's spectral density, about 1/30 of the
+prior variance with 1 024 features.
 
-Cosines and sines are computed in float32, eight times as fast: values are off by about
-1e-6 of the prior deviation, far less than by there being finitely many.
+Cosines and sines are computed in float32, eight times as fast. Values are then off by
+about 1e-6 of the prior deviation, far less than because features are finitely many.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from cbandit.posterior.covariance import Prior
 from cbandit.posterior.draws.features import Plane, Waves, plane, waves
 
 ROUNDS = 32
-ROOM = 1 << 28  # bytes that paths over the set may take
+ROOM = 1 << 28  # most bytes of paths over the set
 TOGETHER, CUDA_TOGETHER = 1 << 20, 1 << 26  # cosines computed at a time
 
 
 class SetPath(NamedTuple):
-    """A prior path ``(T, F, n)`` over a stretch of a set.
+    """A prior path ``(T, F, n)`` over the stored stretch of a set.
 
     Args:
-        prior: the set, the stretch of it that is stored here, and the covariance.
+        prior: the set, its stretch that is stored here, and the covariance.
         waves: the curved part of the path, if any.
         plane: its linear and constant part, if any.
         values: the curved part over the whole stretch; ``None``: not stored.
@@ -61,28 +61,28 @@ class SetPath(NamedTuple):
 
 
 class Lots:
-    """A source of prior paths over a set, one a round, with a lot of them at hand.
+    """A source of prior paths over a set, one a round, computed a lot at a time.
 
     Args:
-        prior: the set, the stretch of it that is stored here, and the covariance.
+        prior: the set, its stretch that is stored here, and the covariance.
     """
 
     def __init__(self, prior: Prior) -> None:
         self._prior = prior
-        self._lot: tuple[Any, ...] = ()  # which lot these are the waves of
+        self._lot: tuple[Any, ...] = ()  # identifies the lot of the stored waves
         self._waves: Waves | None = None
         self._values: Tensor | None = None
-        self._begin = 0  # the first round that these values are of
+        self._begin = 0  # the first round of the stored values
 
     def __getstate__(self) -> dict[str, Any]:
-        # all else follows from the streams
+        # all else is recomputed from the streams
         return {"_prior": self._prior}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         Lots.__init__(self, state["_prior"])
 
     def draw(self, streams: Streams, functions: int, name: str) -> SetPath:
-        """Draw one path for each function, for ``name``, which has lots of its own."""
+        """Draw a path for each function; every ``name`` has its own lots."""
         prior = self._prior
         flat = plane(prior.covariance, streams, functions)
         lot, place = divmod(streams.turn(f"paths {name}"), ROUNDS)
@@ -101,7 +101,8 @@ class Lots:
             return SetPath(prior, own, flat, None)
         begin = place - place % width
         if self._values is None or self._begin != begin:
-            # these rounds together whichever comes first: the same bits after a load
+            # always the same rounds together, so that a loaded policy gets the same
+            # bits
             rounds = slice(begin * functions, (begin + width) * functions)
             self._values, self._begin = self._over_set(self._waves.of(rounds)), begin
         rows = slice((place - begin) * functions, (place - begin + 1) * functions)
@@ -110,14 +111,14 @@ class Lots:
     def _middle(self) -> Tensor:
         """Return the middle of the set in the kernel's inputs, ``(1 or T, 1, d)``.
 
-        Phases are counted from there, so that they are small.
+        Phases are taken relative to it, so that they are small.
         """
         ends = self._prior.covariance.inputs(self._prior.actions.extent())
         middle = ends.mean(-2, keepdim=True)
         return middle if middle.dim() == 3 else middle.unsqueeze(0)
 
     def _over_set(self, paths: Waves) -> Tensor:
-        """Return paths ``(T, k, n)`` over the stretch that is stored here."""
+        """Return paths ``(T, k, n)`` over the stored stretch."""
         prior, ((first, last), used) = self._prior, (self._prior.ends, paths.cosines)
         out = used.new_empty(len(used), used.shape[-1], last - first)
         together = CUDA_TOGETHER if out.is_cuda else TOGETHER

@@ -1,4 +1,4 @@
-"""Roots of prior covariances, without columns that are below rounding."""
+"""Roots of prior covariances, without columns smaller than rounding."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 def prior_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
     """Return ``L (*b, N, r)`` with ``L L^T`` the covariance ``(*b, N, N)``.
 
-    Eigenvectors whose eigenvalue is below ``tolerance`` of the largest are left out:
-    together they are below rounding. Covariances of a batch may have different ranks;
+    Eigenvectors whose eigenvalue is below ``tolerance`` of the largest are left out, as
+    together they are below rounding. If covariances of a batch have different ranks,
     missing columns are 0.
     """
     values, vectors = torch.linalg.eigh(covariance.double())
@@ -27,7 +27,7 @@ def prior_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
 def pivoted_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
     """Return ``L (*b, N, r)`` like :func:`prior_root`, by a pivoted Cholesky factor.
 
-    At full rank that is a tenth of the work; the columns are not orthogonal. It stops
+    At full rank it takes a tenth of the time; the columns are not orthogonal. It stops
     once every remaining variance is below ``tolerance`` of the largest.
     """
     size = covariance.shape[-1]
@@ -47,11 +47,11 @@ def pivoted_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
 
 
 class Root:
-    """A root ``R (1 or T, n, r)`` of a covariance, ``R R^T``, and products with it.
+    """A root ``R (1 or T, n, r)`` of a covariance, and products with it.
 
     If the covariance is mirror-symmetric (a stationary kernel on a symmetric axis), its
-    eigenvectors are even or odd: the halves of a product are the sum and
-    the difference of two products of half the size, which halves the work.
+    eigenvectors are even or odd, so a product's halves are the sum and the difference
+    of two products of half the size. This halves the work.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Root:
         off = (covariance - turned).abs().max()
         if n < 2 or not mirrored or bool(off > 1e-6 * covariance.abs().max()):
             return cls(prior_root(covariance))
-        covariance = (covariance + turned) / 2  # symmetric already, but for rounding
-        half, evens = n // 2, n - n // 2  # a middle action is even
+        covariance = (covariance + turned) / 2  # symmetric up to rounding before
+        half, evens = n // 2, n - n // 2  # a middle action counts as even
         within = covariance[..., :evens, :evens]
         across = covariance.flip(-1)[..., :evens, :evens]
         weight = torch.ones(evens, dtype=covariance.dtype, device=covariance.device)
@@ -86,7 +86,7 @@ class Root:
         nothing = odd.new_zeros(*odd.shape[:-2], evens - half, odd.shape[-1])
         middle = torch.cat([even[..., half:, :], nothing], -1)
         matrix = torch.cat([top, middle, bottom], -2)
-        # a thin root is multiplied faster as a whole than by halves
+        # a thin root multiplies faster whole than in halves
         return cls(matrix, (even, odd) if 2 * matrix.shape[-1] > n else None)
 
     @property

@@ -26,12 +26,12 @@ from cbandit.posterior.rows.stored import Stored
 from cbandit_kernels import describe_native
 
 JOINT_ACTIONS = 512
-JOINT_ACTIONS_SAMPLING = 1024  # above it a full-rank draw costs more than by features
+JOINT_ACTIONS_SAMPLING = 1024  # with more, features draw faster than a full root
 EXPECTED_ROWS = 300
-FEATURES = 1024  # above so many a linear kernel is like any other
-SHARP = 1e5  # prior variance over noise, above which sums of features round too much
+FEATURES = 1024  # with more, a linear kernel is treated like any other
+SHARP = 1e5  # prior variance over noise; beyond it sums of features round too much
 BLOCK = 1 << 17
-CUDA_BLOCK = 1 << 26  # launches cost little beside it
+CUDA_BLOCK = 1 << 26  # large enough to make launches cheap
 
 BEYOND = Plan("factor", "an action outside the set was observed")
 
@@ -43,7 +43,7 @@ def _swept(
     _check_memory(plan, prior, functions)
     step = block_of(prior, functions)
     if prior.device.type == "cuda" and isinstance(prior.actions, ProductGrid):
-        # whole rows of the second group, 16 at a time: kernels load 16 bytes at once
+        # 16 whole rows of the second group at a time, as kernels load 16 bytes at once
         whole = 16 * prior.actions.row
         step = max(step - step % whole, whole if whole <= 2 * step else step)
     return Swept(prior, functions, plan, rows(prior), step)
@@ -64,7 +64,7 @@ def plan(wanted: str, prior: Prior, samples: bool, noise: Tensor | None = None) 
     """Plan the engine for a set: ``wanted``, or the best one for ``"auto"``.
 
     Args:
-        wanted: the engine that was asked for.
+        wanted: the name of the engine asked for.
         prior: the set and the prior over it.
         samples: whether joint draws will be asked for.
         noise: the least variance of an observation.
@@ -114,7 +114,7 @@ def plan(wanted: str, prior: Prior, samples: bool, noise: Tensor | None = None) 
 
 
 def make_engine(plan: Plan, prior: Prior, functions: int) -> Engine:
-    """Return a new engine without data; on large sets for one stretch of them."""
+    """Return a new engine without data; on large sets, for the stored stretch."""
     make = MAKERS.get(plan.name, Engine)
     return make(prior, functions, plan)
 
@@ -138,8 +138,8 @@ def _check_memory(plan: Plan, prior: Prior, functions: int) -> None:
 def block_of(prior: Prior, functions: int) -> int:
     """Return how many actions are computed together.
 
-    As many as fit the cache, or on CUDA as fill the device; fewer if the temporaries of
-    so many would not fit beside means and variances.
+    It is as many as fit the cache, or fill a CUDA device; fewer if their temporaries
+    would not fit in memory beside means and variances.
     """
     if prior.device.type != "cuda":
         return BLOCK
@@ -150,7 +150,7 @@ def block_of(prior: Prior, functions: int) -> int:
 
 
 def describe_engines(device: torch.device | None = None) -> str:
-    """Say which engine ``"auto"`` takes here for some typical sets, and why."""
+    """Describe which engine ``"auto"`` takes on some typical sets, and why."""
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.float32 if device.type == "cuda" else torch.float64
     axis = torch.linspace(0, 1, 1000, dtype=dtype)

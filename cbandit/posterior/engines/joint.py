@@ -1,8 +1,8 @@
 """The *joint* engine: the whole posterior covariance of a small set, float64.
 
-A new observation is a change of rank one, which takes ``O(N^2)`` however many came
-before. A compiled round needs one column of the covariance only. So a few changes wait,
-and the covariance is read and written once for all of them.
+A new observation changes the covariance by one rank, in ``O(N^2)`` whatever came
+before. A compiled round needs only one column of the covariance, so a few changes are
+collected, and the covariance is read and written once for all of them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Joint(Engine):
     """An engine of means ``(T, F, N)`` and a covariance ``(T, N, N)``, :attr:`cov`."""
 
     by_features = False
-    REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
-    SHARES = 64  # of the gain, that are summed together
+    REWEIGH_EVERY = 64  # removals after which the means are computed afresh
+    SHARES = 64  # terms of the gain that are summed together
     LATE = 8  # changes that are applied together
-    MANY = 128  # from this many actions on draws must not take O(N^3)
+    MANY = 128  # with so many actions or more, draws must not take O(N^3)
 
     def __init__(self, prior: Prior, functions: int, plan: Plan) -> None:
         actions, self._size = prior.actions, int(prior.actions.size)
@@ -55,9 +55,9 @@ class Joint(Engine):
         self._to_prior()
         self.mean = self._cov.new_zeros(prior.trials, functions, self._size)
         self._gain = self._cov.new_zeros(prior.trials)
-        # precision x variance of what was told since the gain was last asked for
+        # precision times variance of observations since the gain was last read
         self._shares: list[Tensor] = []
-        # an observation that the next pass takes in, if it is a compiled one
+        # an observation that the next pass applies, if that is a compiled one
         self._told: Update | None = None
         self._forgotten, self.stale = 0, False
         points = prior.actions.block(0, self._size)
@@ -67,7 +67,7 @@ class Joint(Engine):
 
     @property
     def cov(self) -> Tensor:
-        """The posterior covariance without the observations that still wait."""
+        """The posterior covariance without the observations still to be applied."""
         if self._late.waiting:
             with self.history.writing():
                 self._late.apply(self._cov)
@@ -115,7 +115,7 @@ class Joint(Engine):
         self.history.enter(slots, update)
 
     def _take_in(self) -> None:
-        """Apply the waiting observations to means and covariance."""
+        """Apply the collected observations to means and covariance."""
         if self._told is None:
             return
         slots, precision = cast("Sequence[int]", self._told.keys), self._told.precision
@@ -137,7 +137,7 @@ class Joint(Engine):
         self.cov.addcmul_(column.unsqueeze(-1), scaled, value=sign)
 
     def forget(self, update: Update) -> None:
-        """Remove an observation, by a solve without it."""
+        """Remove an observation by solving without it."""
         self.settle()
         slots, precision = cast("Sequence[int]", update.keys), update.precision
         slot = devices.put(slots, self._cov.device)
@@ -152,7 +152,7 @@ class Joint(Engine):
         self._change(column, weight, (mean - update.values) * weight, 1)
         self._gain = self.gain().sub(torch.log1p(share), alpha=0.5)
         self._forgotten += 1
-        # changes come and go, their rounding errors only come
+        # rounding errors of changes add up, even if the changes cancel
         self.stale |= self._forgotten % self.REWEIGH_EVERY == 0
         self.stale |= self.history.clashes(slots, update)
 
@@ -168,7 +168,7 @@ class Joint(Engine):
         self.stale = False
 
     def settle(self) -> None:
-        """Apply waiting observations and changed targets."""
+        """Apply collected observations and changed targets."""
         if self._told is not None:
             with self.history.writing():
                 self._take_in()
@@ -190,7 +190,7 @@ class Joint(Engine):
         return self._find if native(self._cov) else None
 
     def _find(self, look: Look, streams: Streams | None = None) -> Best:
-        """Apply waiting observations and find the best action."""
+        """Apply collected observations and find the best action."""
         if self.stale:
             self.settle()
         draw = None if streams is None else self._draw(streams)
@@ -218,7 +218,7 @@ class Joint(Engine):
         return self._gain
 
     def covariances(self, to: Tensor) -> Between:
-        """Return posterior covariances ``(T, n, o)`` and variances from the table."""
+        """Return a function to posterior covariances ``(T, n, o)`` and variances."""
         self.settle()
         cov, var = self.cov, self._var
         return lambda at: (cov[:, at][..., to], var[:, at], var[:, to])
@@ -229,7 +229,7 @@ class Joint(Engine):
         streams: Streams | None = None,
         ahead: Coming | None = None,
     ) -> Iterator[Block]:
-        """Yield the set block by block; draws are exact in law."""
+        """Yield blocks of the set; draws have exactly the posterior's law."""
         self.settle()
         var = self._var if ahead is None else self._after(ahead)
         mean, std = self.mean, var.clamp_min(0).sqrt_().unsqueeze(1)
@@ -242,7 +242,7 @@ class Joint(Engine):
             yield Block(start, stop, mean[..., start:stop], std[..., start:stop], part)
 
     def _after(self, ahead: Coming) -> Tensor:
-        """Return the variances after outstanding choices, ``(T, N)``."""
+        """Return the variances ``(T, N)`` once outstanding choices are told."""
         if not ahead.numbered():
             points = self.prior.actions.block(0, self._size)
             return self.history.at(points, ahead)[1]
@@ -254,11 +254,11 @@ class Joint(Engine):
         return var - explained(inner, rows, ahead.precision).square().sum(-2)
 
     def _draw(self, streams: Streams) -> Tensor:
-        """Draw from the posterior less its mean, ``(T, F, N)``, exact in law.
+        """Draw from the posterior less its mean, ``(T, F, N)``, with its exact law.
 
         With the prior ``L L^T``, weights on ``L`` have posterior precision
-        ``I + L^T P L``: positive definite as it stands, and small where ``L`` is thin.
-        Over many actions, where it need not be, a prior draw is corrected instead.
+        ``I + L^T P L``, which is positive definite, and small where ``L`` is thin. Over
+        many actions, where it need not be small, a prior draw is corrected instead.
         """
         many = self._size > self.MANY
         if self._root is None:
@@ -272,8 +272,8 @@ class Joint(Engine):
         precision = half.mT @ half
         precision.diagonal(dim1=-2, dim2=-1).add_(1)
         factor = devices.cholesky(precision)
-        # as many draws as actions, whatever the rank: a trial's do not depend on
-        # others'
+        # as many draws as actions, whatever the rank, so that a trial's draws do not
+        # depend on the other trials
         size = root.shape[-2]
         z = streams.normal(self.functions, size).view(-1, self.functions, size)
         z = devices.put(z[..., -rank:], root.device)
@@ -282,7 +282,7 @@ class Joint(Engine):
         return draws
 
     def _corrected(self, root: Tensor, streams: Streams) -> Tensor:
-        """Return ``f - K (K + P^-1)^-1 (f + e)`` of a prior draw ``f``.
+        """Return ``f - K (K + P^-1)^-1 (f + e)`` for a prior draw ``f``.
 
         The noise ``e`` is drawn from ``N(0, P^-1)``.
         """

@@ -1,23 +1,24 @@
-"""The engine: keeps the posterior of functions that share their observations.
+"""The engine, which keeps the posterior of functions observed together.
 
-An engine is the one thing of the posterior that changes in place. :class:`Engine` keeps
-its history alone and solves for every point as it is asked, which is all that a box
-needs. Other engines keep arrays over a set beside the history. They derive from it and
-replace what their arrays do better: :meth:`Engine.blocks` at least, and ``append``,
-``forget``, ``refresh`` and ``clear`` where arrays follow the history.
+Of the posterior only engines change in place. :class:`Engine` keeps its history alone
+and solves for points on request, which is all that a box needs. Other engines also keep
+arrays over a set. They derive from it and replace what their arrays do better:
+:meth:`Engine.blocks` at least, and ``append``, ``forget``, ``refresh`` and ``clear`` if
+arrays follow the history.
 
 ``history.stands_for`` is the number of the log whose observations the arrays hold, and
-``None`` while they are written: whoever uses an engine compares the two and, where they
-differ, clears it and has it observe. The caller takes care of it around ``append``,
-``forget``, ``observe``, ``correct``, ``revise`` and ``clear``. An engine does so around
-arrays that it writes in other calls, by ``with self.history.writing():``.
+``None`` while they are written. The user of an engine compares it with the current
+log's number; if they differ, it clears the engine and observes the log anew. The caller
+sets the number around ``append``, ``forget``, ``observe``, ``correct``, ``revise`` and
+``clear``. If an engine writes arrays in other calls, it does so inside ``with
+self.history.writing():``.
 
-An engine owes its history, which others read:
+An engine must keep its history up to date, as others read it:
 
-* ``append``: ``place`` the keys, ask ``clashes`` before ``enter`` (where it says yes,
-  arrays that were changed one by one are to be computed afresh), then ``enter``;
-* ``forget``: ``enter`` with ``sign=-1``; what is solved for is asked after that;
-  ``release`` once nothing that waits refers to an emptied slot.
+* ``append``: ``place`` the keys, ask ``clashes`` before ``enter`` (if it is true,
+  compute arrays that are changed one by one afresh), then ``enter``;
+* ``forget``: ``enter`` with ``sign=-1``, then solve; ``release`` once no change that
+  is still to be applied refers to an emptied slot.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Path = Callable[[Tensor], Tensor]
 Fused = Callable[..., Best]
 """A backend's pass over the set: it applies observations and finds the best action.
 
-It takes the look, streams or ``None`` and, where the engine ``opens``, outstanding
+It takes the look, then streams or ``None``, and if the engine ``opens``, outstanding
 choices or ``None``.
 """
 
@@ -58,36 +59,36 @@ class Plan:
 
 
 class Engine:
-    """An engine that stores its history alone and solves for every point on request.
+    """An engine that stores only its history and solves for points on request.
 
     Args:
         prior: the set and the prior over it.
         functions: ``F``, how many functions share their observations.
-        plan: the engine's name, and why it was chosen.
+        plan: the engine's name and the reason for it.
     """
 
     history: History
     functions: int
     first = 0
-    """The number of the first function, 0 the reward; it tells apart whose draws."""
+    """The number of the first function, 0 the reward; it separates engines' draws."""
     step: int | None = None
-    """How many actions a stretch should hold; ``None``: all, because they are few."""
+    """How many actions a stretch should hold; ``None``: all, as there are few."""
     keeps_all = True
-    """Whether every rank stores the whole set, however many share it."""
+    """Whether every rank stores the whole set, even if ranks share it."""
     keeps_rows = False
-    """Whether its bytes are mostly kernel rows, faster to compute than to read."""
+    """Whether most of its bytes are kernel rows, faster to compute than to read."""
     by_features = True
-    """Whether joint draws are by random features, which not all kernels have."""
+    """Whether joint draws use random features, which not all kernels have."""
     by_slots = True
     """Whether the history keeps observations by action, in a small system."""
     drifts = False
-    """Whether its dtype is so narrow that forgetting leaves errors."""
+    """Whether its dtype is so narrow that forgetting leaves rounding errors."""
     light = False
     """Whether a checkpoint leaves its arrays out."""
     opens = False
-    """Whether its pass that updates and scores at once takes outstanding choices."""
+    """Whether its pass that updates and scores takes outstanding choices."""
     stale = False
-    """Whether the means in its arrays are of older targets."""
+    """Whether the means in its arrays belong to earlier targets."""
 
     def __init__(self, prior: Prior, functions: int, plan: Plan) -> None:
         self.prior, self.plan = prior, plan
@@ -95,29 +96,29 @@ class Engine:
 
     @property
     def fused(self) -> Fused | None:
-        """A pass that updates and scores at once; ``None`` if there is none."""
+        """A pass that updates and scores; ``None`` if there is none."""
         return None
 
     def turn(self, t: int) -> None:
-        """Look at the beliefs as of round ``t``, where they fade."""
+        """Set the round for which beliefs are read, if data fade."""
 
     def noises(self, scale: Scale) -> Tensor:
-        """Return the noise variances ``(T, f)`` that were learned, in units."""
+        """Return the learned noise variances ``(T, f)``, in units."""
         raise CBanditError(
             f"engine={self.plan.name!r} does not learn a noise: take engine='auto'"
         )
 
     def reframed(self, wanted: Sequence[bool], later: Sequence[Sequence[bool]]) -> bool:
-        """Return whether an action of an earlier round changes how all are seen.
+        """Return whether an action of an earlier round changes how inputs are scaled.
 
         See :meth:`Moments.reframed`.
         """
         return False
 
     def takes(self, keys: Sequence[Hashable]) -> bool:
-        """Return whether it can condition on actions of these names.
+        """Return whether it can condition on actions with these keys.
 
-        They are numbers in all trials, or in none.
+        The keys are numbers in all trials, or in none.
         """
         return True
 
@@ -126,7 +127,7 @@ class Engine:
         return True
 
     def describe(self) -> str:
-        """Say which engine it is, and why."""
+        """Return the engine's name and the reason for it, in words."""
         return f"{self.plan.name} ({self.plan.why})"
 
     # -- changes ---------------------------------------------------------------------
@@ -148,7 +149,7 @@ class Engine:
             self.history.enter(slots, update)
 
     def forget(self, update: Update) -> None:
-        """Remove an observation, by a solve without it."""
+        """Remove an observation by solving without it."""
         slots = self.place(update)
         if slots is not None:
             self.history.enter(slots, update, -1)
@@ -163,7 +164,7 @@ class Engine:
         self.refresh()
 
     def correct(self, before: Update, after: Update) -> None:
-        """Change the targets of an observation, which differ in nothing else."""
+        """Change the targets of an observation; all else must be equal."""
         slots, _ = self.history.place(before.keys, None, before.wanted)
         change = (after.values - before.values) * before.precision.unsqueeze(-1)
         self.history.correct(devices.put(slots, change.device), change)
@@ -175,7 +176,7 @@ class Engine:
         self.stale = True
 
     def split(self, rest: Tensor, apart: Tensor) -> Engine:
-        """Keep the functions ``rest``; return an engine of the functions ``apart``."""
+        """Keep the functions ``rest``; return an engine for the functions ``apart``."""
         self.settle()
         self.history.stands_for = None
         other = copy.deepcopy(self, {id(part): part for part in self._shared()})
@@ -197,7 +198,7 @@ class Engine:
         """Compute all arrays afresh from the history, free of rounding drift."""
 
     def settle(self) -> None:
-        """Apply all waiting observations to the arrays."""
+        """Apply all observations that were collected to the arrays."""
 
     def make_room(self) -> None:
         """Switch to kernel rows that take less memory, if memory runs short."""
@@ -216,16 +217,16 @@ class Engine:
     ) -> Iterator[Block]:
         """Yield the stored set block by block; ``stretches`` must cover all of it.
 
-        Waiting observations are applied to a stretch just before it is yielded, so that
-        a round reads and writes each number once. A block is valid until the engine
-        changes.
+        Collected observations are applied to a stretch just before it is yielded, so
+        that a round reads and writes each number once. A block is valid until the
+        engine changes.
 
         Args:
-            stretches: the first action of each and one past its last.
-            streams: the random source; with it each block carries a joint draw less its
+            stretches: the first action of each, and one past its last.
+            streams: the random source; if given, each block has a joint draw less its
                 mean.
-            ahead: outstanding choices; deviations are as if their outcomes had come.
-                They may take slots of the history, in which nothing is observed.
+            ahead: outstanding choices, which reduce deviations as if their outcomes had
+                come. They may take slots of the history, without an observation.
         """
         path = None if streams is None else self.path(streams)
         for start, stop in stretches:
@@ -246,14 +247,14 @@ class Engine:
     def drawn(self, x: Tensor, streams: Streams, functions: int) -> Tensor:
         """Return a joint draw less its mean, ``(T, f, n)``, at points ``(T, n, d)``.
 
-        It is exact, by a root of the posterior covariance of these points.
+        The draw is exact, by a root of the posterior covariance of these points.
         """
         x = x.double()
         between, _, _ = self.history.covariances(x)(x)
         root = pivoted_root(between)
         normals = streams.normal(functions, x.shape[-2])
         normals = devices.put(normals, x.device).reshape(-1, functions, x.shape[-2])
-        # roots of different ranks use the same last columns, whatever the batch
+        # roots of different ranks use the same last columns, so batches do not matter
         return normals[..., -root.shape[-1] :] @ root.mT
 
     def path(self, streams: Streams) -> Path:
@@ -268,7 +269,7 @@ class Engine:
         return actions.at(index)
 
     def covariances(self, to: Tensor) -> Between:
-        """Return posterior covariances with ``to`` as a function of action numbers."""
+        """Return a function from numbers to posterior covariances with ``to``."""
         of = self.history.covariances(self.points_of(to).double())
         return lambda at: of(self.points_of(at).double())
 

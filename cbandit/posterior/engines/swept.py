@@ -1,27 +1,27 @@
-"""The engines for large sets: means and variances kept in place, passed over in blocks.
+"""The engines for large sets: means and variances kept in place, updated in blocks.
 
 The posterior covariance of a tried action ``x`` with all actions is a combination of
-kernel rows, ``c = k(x, .) - sum_i w_i k(x_i, .)``; an observation changes the means by
-a multiple of ``c`` and the variance by a multiple of ``c^2``. The rows come from
-:mod:`cbandit.posterior.rows`; weights, and everything that decides by how much to
-change, come from the small float64 system.
+kernel rows, ``c = k(x, .) - sum_i w_i k(x_i, .)``. An observation changes the means by
+a multiple of ``c`` and the variances by a multiple of ``c^2``. The rows come from
+:mod:`cbandit.posterior.rows`; the weights and multiples come from the small float64
+system.
 
-Each change leaves a rounding error in the variance, which stays when the variance falls
-and would hide small deviations under noise below 1e-5 of the prior variance. There, a
-variance that has fallen to a tenth is solved for from the small system before the set
-is looked at: each action a few times in a life. Of variances that a refresh has just
-computed in float64, only those below a millionth of the prior's need it. Deviations are
-within 1e-8 of the prior's down to noise of 1e-12 (in float32 within 1e-3), unless
-actions lie so close that rounded kernel values no longer tell them apart.
+Each change leaves a rounding error in the variance. The error stays when the variance
+falls, and would hide small deviations if the noise is below 1e-5 of the prior variance.
+So with such noise, a variance that has fallen to a tenth is solved for from the small
+system before the set is looked at, a few times for each action in all. Just after a
+refresh in float64, only variances below a millionth of the prior's need this.
+Deviations are within 1e-8 of the prior's down to noise of 1e-12 (in float32 within
+1e-3), unless actions are so close that rounded kernel values no longer differ.
 
-Outstanding choices count in a second array of variances, which stands for the data and
-these choices together. It is kept from look to look: a choice enters it once, when it
-opens, and leaves it when it is cancelled. When it is told, data and open choices
-together stay what they were, and so does the array.
+Outstanding choices have a second array of variances, given the data and these choices
+together. It is kept from look to look: a choice changes it once when it opens, and once
+if it is cancelled. When a choice is told, data and open choices together stay the same,
+and so does the array.
 
-Changes wait until the next pass, which applies them, block by block, just before the
-block is handed out: a round reads and writes each number once. On CUDA one kernel does
-all of it, score and argmax included.
+Changes are collected until the next pass, which applies them block by block, just
+before a block is yielded: a round reads and writes each number once. On CUDA one kernel
+does all of it, score and argmax included.
 """
 
 from __future__ import annotations
@@ -46,34 +46,34 @@ from cbandit.posterior.rows.protocol import Columns, Rows
 from cbandit.posterior.system import Spot, System
 from cbandit_kernels import Change, Found, Look, native
 
-SAME = 1e-12  # share of a precision by which sums in another order may differ
+SAME = 1e-12  # share of a precision by which two orders of summing may differ
 
 
 class Swept(Engine):
     """An engine of means and variances over ``n`` actions, updated by kernel rows.
 
     Args:
-        prior: the set, and the stretch of it that is stored here.
+        prior: the set, and its stretch that is stored here.
         functions: ``F``.
-        plan: the engine's name, and why it was chosen.
+        plan: the engine's name and the reason for it.
         rows: where kernel rows come from.
         step: how many actions are computed together.
     """
 
     keeps_all = False
     opens = True
-    BACKEND: str | None = None  # "triton" insists on its kernels, on the CPU too
+    BACKEND: str | None = None  # "triton" requires its kernels, on the CPU too
     REFRESH_BYTES = 1 << 30
     PENDING_LIMIT = 32
-    FUSED_LIMIT = 4  # changes that one kernel applies in passing
-    REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
+    FUSED_LIMIT = 4  # changes that one kernel applies on the way
+    REWEIGH_EVERY = 64  # removals after which the means are computed afresh
     CHECK_EVERY = 512
-    CHECK_EARLY = (16, 64, 256)  # in a narrow dtype, whose errors may show at once
+    CHECK_EARLY = (16, 64, 256)  # for a narrow dtype, whose errors may show early
     CHECK_ACTIONS = 32
-    FALLEN = 0.1  # of a variance: below this share it is solved for again
-    LOST = 1e-6  # of the prior's: a variance below it is too near a refresh's rounding
+    FALLEN = 0.1  # a variance below this share of its last solve is solved for again
+    LOST = 1e-6  # share of the prior's; a refresh loses smaller variances in rounding
     SOLVED_TOGETHER = 1 << 12
-    NARROW = 1e-2  # off by more after a refresh: the dtype is too narrow
+    NARROW = 1e-2  # with a larger error after a refresh the dtype is too narrow
 
     step: int
     _opened: _Opened | None = None
@@ -102,7 +102,7 @@ class Swept(Engine):
             self.mean = self.mean.new_zeros(trials, functions, size)
         self._to_prior()
         self._pending: list[_Pending] = []
-        self._floor: Tensor | None = None  # below it a variance is solved for
+        self._floor: Tensor | None = None  # smaller variances are solved for
         self._opened = None
         self._changes = self._forgotten = 0
         self.drift = 0.0
@@ -110,7 +110,7 @@ class Swept(Engine):
         self._warned = False
 
     def describe(self) -> str:
-        """Say which engine it is, why, and how it stores the kernel's rows."""
+        """Return the engine's name, the reason for it, and how rows are stored."""
         words = filter(None, (self.plan.why, self.rows.remark))
         return f"{self.plan.name} ({'; '.join(words)})"
 
@@ -125,7 +125,7 @@ class Swept(Engine):
     # -- arrays ----------------------------------------------------------------------
 
     def stretches(self, target: int) -> Iterator[tuple[int, int]]:
-        """Cut the stored actions into stretches of about ``target``."""
+        """Cut the stored actions into stretches of about ``target`` actions."""
         return self.prior.actions.stretches(target, *self._ends)
 
     def arrays(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
@@ -138,7 +138,7 @@ class Swept(Engine):
         covariance, actions = self.prior.covariance, self.prior.actions
         if not covariance.level:
             return covariance.variance(actions.block(start, stop))
-        # a grid's points take longer to make than all that is done with them here
+        # computing a grid's points takes longer than all that follows
         one = covariance.variance(actions.block(start, start + 1))
         return one.expand(*one.shape[:-1], stop - start)
 
@@ -163,7 +163,7 @@ class Swept(Engine):
         self._changed()
 
     def forget(self, update: Update) -> None:
-        """Remove an observation, by the system without it."""
+        """Remove an observation, using the system without it."""
         slots = self.place(update)
         if slots is None:
             return
@@ -172,13 +172,13 @@ class Swept(Engine):
         change = self._change(spot, update)
         self._pending.append(_Pending(change.weights, -change.spread, -change.shift))
         self._forgotten += 1
-        # changes come and go, their rounding errors only come
+        # rounding errors of changes add up, even if the changes cancel
         self.stale |= self._forgotten % self.REWEIGH_EVERY == 0
         self.stale |= self.history.clashes(slots, update)
         self._changed()
 
     def place(self, update: Update) -> list[int] | None:
-        """Return an observation's slots, whose kernel rows are written if new."""
+        """Return an observation's slots; write the kernel rows of new ones."""
         return self._placed(update.keys, update.x, update.wanted)
 
     def _placed(
@@ -232,7 +232,7 @@ class Swept(Engine):
         )
         means = self.rows.multiply(system.alpha)
         # var = k(x, x) - |L^-1 S k_u(x)|^2, a few columns of weights at a time; on CUDA
-        # all, for kernel values are made once for each group
+        # all at once, as kernel values are computed once for each group
         column, room = self.rows.bytes_per_column(), self._room()
         group, step = 64, min(self.step, 1 << 15)
         if self.device.type == "cuda":
@@ -257,7 +257,7 @@ class Swept(Engine):
                 var.copy_((self._prior(start, stop) if first == 0 else var) - taken)
 
     def _stretch_of(self, columns: int) -> int:
-        """Return a stretch so long that ``columns`` columns of it fit in memory."""
+        """Return the length of a stretch so that ``columns`` columns fit in memory."""
         return max(1 << 12, self._room() // (8 * len(self._trial) * columns))
 
     def _room(self) -> int:
@@ -284,15 +284,15 @@ class Swept(Engine):
         self._pending.clear()
         self.stale = False
         if self.history.release():
-            self._opened = None  # it may count an action whose slot is free now
+            self._opened = None  # it may include an action whose slot is free now
 
     def _solve_for_fallen(
         self, var: Tensor, floor: Tensor | None, ahead: Coming | None = None
     ) -> Tensor:
-        """Solve again for variances that have fallen far since the last such solve.
+        """Solve again for variances that have fallen far since their last solve.
 
-        The rounding errors of the subtractions may be large beside what remains. The
-        result is the floor ``(T, n)`` below which they are to be solved for next.
+        What remains of them may be mostly rounding error. Return the floor ``(T, n)``
+        below which they are to be solved for next.
         """
         if floor is None:
             floor = torch.full_like(var, self.FALLEN * self._scale**2)
@@ -315,12 +315,13 @@ class Swept(Engine):
     def check(self) -> None:
         """Compare a few actions with a fresh solve; refresh if they have drifted.
 
-        If a refresh does not help, the dtype is too narrow; one warning says so.
+        If a refresh does not help, the dtype is too narrow; a warning then says so
+        once.
         """
         if self.history.used == 0:
             return
         self.settle()
-        self._opened = None  # the rounding errors of its changes go with it
+        self._opened = None  # recompute it, without its rounding errors
         self.drift = self._off()
         # NaN counts as drift
         if self.drift <= (1e-10 if self.dtype == torch.float64 else 1e-4):
@@ -366,7 +367,7 @@ class Swept(Engine):
         streams: Streams | None = None,
         ahead: Coming | None = None,
     ) -> Iterator[Block]:
-        """Yield the stored set block by block, waiting changes applied on the way."""
+        """Yield the stored set in blocks, and apply collected changes on the way."""
         if self.history.cancels:
             self.settle()
         history, number = self.history, self.history.stands_for
@@ -374,7 +375,7 @@ class Swept(Engine):
         opened = None if ahead is None else self._open(ahead)
         changes = self._columns()
         path = None if streams is None else self._draw(streams)
-        if changes is None:  # nothing is written: one may stop anywhere
+        if changes is None:  # nothing is written, so the caller may stop anywhere
             history.stands_for = number
         for start, stop in stretches:
             mean, var = self.arrays(start, stop)
@@ -396,14 +397,14 @@ class Swept(Engine):
 
     @property
     def fused(self) -> Fused | None:
-        """The kernel that updates and scores in one pass, where there is one."""
+        """The kernel that updates and scores in one pass, if there is one."""
         known = self.device.type == "cuda" or native(self.mean)
         return self._find if known or self.BACKEND else None
 
     def _find(
         self, look: Look, streams: Streams | None = None, ahead: Coming | None = None
     ) -> Best:
-        """Apply waiting changes and find the best action, in one pass."""
+        """Apply collected changes and find the best action, in one pass."""
         many = len(self._pending) > self.FUSED_LIMIT
         if self.stale or many or self.history.cancels or ahead is not None:
             self.settle()
@@ -444,9 +445,9 @@ class Swept(Engine):
         return first_of(candidates(), look.reach, closer)
 
     def _stacked(self, columns: int) -> tuple[Tensor, Change]:
-        """Return pending changes as weights ``(T, U, columns)``, padded by zeros.
+        """Return collected changes as weights ``(T, U, columns)``, padded by zeros.
 
-        With them come the factors of the columns' squares and of the columns.
+        The second value has the factors of the columns' squares and of the columns.
         """
         trials, count = len(self._trial), len(self._pending)
         double: dict[str, Any] = {"dtype": torch.float64, "device": self.device}
@@ -459,10 +460,10 @@ class Swept(Engine):
         return weights, Change(spread, shift)
 
     def _open(self, ahead: Coming) -> _Opened:
-        """Return the variances with the choices ``ahead`` counted as told.
+        """Return the variances that count the choices ``ahead`` as told.
 
-        Those of the last look are changed in place where data and choices together
-        are others now. They are kept from :attr:`_opened` until the caller is done.
+        The array of the last look is changed in place where data and choices together
+        differ now. It is taken out of :attr:`_opened` until the caller is done.
         """
         places = []
         for names, x in zip(ahead.keys, ahead.x, strict=True):
@@ -482,9 +483,9 @@ class Swept(Engine):
         grown = wanted.shape[1] - opened.precision.shape[1]
         held = torch.nn.functional.pad(opened.precision, (0, grown))
         gap = wanted - held
-        same = gap.abs() <= SAME * wanted.maximum(held)  # sums in another order
+        same = gap.abs() <= SAME * wanted.maximum(held)  # the order of sums may differ
         gap = gap.masked_fill(same, 0.0)
-        # first what left is taken out, for that is exact by the system without it
+        # first take out what is gone, which is exact by the system without it
         system = self._precise(held + gap.clamp_max(0))
         for change, sign in ((-gap, 1.0), (gap, -1.0)):
             self._count(opened.var, system, change.clamp_min(0), sign)
@@ -494,7 +495,7 @@ class Swept(Engine):
         return _Opened(opened.var, torch.where(same, held, wanted), floor)
 
     def _precise(self, precision: Tensor) -> System:
-        """Return the system of slots of a ``precision (T, U)``, without outcomes."""
+        """Return a system of the slots with ``precision (T, U)``, without outcomes."""
         root, slots = precision.sqrt(), torch.arange(precision.shape[1])
         slots = devices.put(slots, self.device).expand(len(root), -1)
         return System(self.history.gram, root, root.new_zeros(*root.shape, 0), slots)
@@ -502,12 +503,12 @@ class Swept(Engine):
     def _count(
         self, var: Tensor, system: System, precision: Tensor, sign: float
     ) -> None:
-        """Add to ``var (T, n)`` what observations take off it, times ``sign``.
+        """Add to ``var (T, n)`` what observations subtract from it, times ``sign``.
 
         Args:
-            var: changed in place.
-            system: of the slots without these observations.
-            precision: of the observations at each slot, ``(T, U)``.
+            var: the variances, changed in place.
+            system: the system of the slots without these observations.
+            precision: the observations' precision at each slot, ``(T, U)``.
             sign: 1 or -1.
         """
         count = int((precision > 0).sum(-1).max())
@@ -556,14 +557,14 @@ class Swept(Engine):
 
     def gain(self) -> Tensor:
         """Return the realised information gain, ``(T,)``."""
-        if self.history.used == 0:  # no system yet: the first one is factored whole
+        if self.history.used == 0:  # leave the first system to be factored whole
             return self.history.points.new_zeros(len(self._trial))
         return super().gain()
 
     # -- memory ------------------------------------------------------------------
 
     def make_room(self) -> None:
-        """Switch to rows that take less memory, if the rows no longer fit."""
+        """Switch to rows that take less memory, if these no longer fit."""
         used = self.history.used
         if not self.keeps_rows or used % 32:
             return
@@ -590,12 +591,12 @@ class Swept(Engine):
 
 
 class _Opened(NamedTuple):
-    """Variances with outstanding choices counted as if they had been told.
+    """Variances that count outstanding choices as told.
 
     Args:
-        var: of the stored actions, ``(T, n)``.
+        var: the variances of the stored actions, ``(T, n)``.
         precision: of data and choices together, by slot, ``(T, U)``.
-        floor: below it a variance is solved for again, ``(T, n)``; ``None``: none was.
+        floor: variances below it are solved for again, ``(T, n)``; ``None``: none.
     """
 
     var: Tensor
@@ -607,9 +608,10 @@ class _Pending(NamedTuple):
     """A change of means and variances that has not been applied yet.
 
     Args:
-        weights: of the kernel rows, ``(T, U)``, that sum to the change's column.
-        spread: what the column's square is multiplied by, ``(T,)``.
-        shift: what the column is multiplied by for the means, ``(T, F)``.
+        weights: of the kernel rows, ``(T, U)``; the weighted sum is the change's
+            column.
+        spread: the factor of the column's square in the variances, ``(T,)``.
+        shift: the factor of the column in the means, ``(T, F)``.
     """
 
     weights: Tensor
@@ -618,7 +620,7 @@ class _Pending(NamedTuple):
 
 
 class _Changes:
-    """Pending changes as columns, applied in place to one stretch at a time."""
+    """Collected changes as columns, applied in place to one stretch at a time."""
 
     def __init__(
         self, columns: Columns, count: int, spread: Tensor | None, shift: Tensor | None

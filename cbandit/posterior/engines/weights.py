@@ -1,12 +1,12 @@
 """The *weights* engine: Bayesian linear regression on finitely many features.
 
-What a round costs depends on the features, not on how many observations there were, and
-any point can be looked at. Over a numbered set with one block of weights, means and
-variances of all actions are kept and changed by one product a round; elsewhere they
-are computed as they are looked at. Draws are exact in law: they draw the weights.
+A round's cost depends on the features, not on how many observations there are, and any
+point can be looked at. On a numbered set with one block of weights, means and variances
+of all actions are kept and changed by one product a round; elsewhere they are computed
+when they are read. Draws have exactly the posterior's law, as the weights are drawn.
 
-Sums of features say less than the observations themselves: where these have less noise
-than 1e-12 of the prior variance, the rounding of the sums shows.
+Sums of features lose digits that single observations have: with noise below 1e-12 of
+the prior variance, the rounding of the sums shows.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from cbandit.posterior.observations import Between, Coming, Update, explained
 from cbandit.posterior.units import Scale
 
 STRETCH = 1 << 21  # features that are computed together
-CHANGES = 4096  # of the arrays, after which they are computed afresh
+CHANGES = 4096  # changes of the arrays after which they are computed afresh
 PENDING = 32
-EIGEN = 10  # eigenvectors of D features cost so many times D^3 operations
-TINY = 1e-13  # eigenvalues below this share of the greatest variance are rounding
+EIGEN = 10  # eigenvectors of D features cost this many times D^3 operations
+TINY = 1e-13  # share of the greatest variance; smaller eigenvalues are rounding
 
 
 class Change(NamedTuple):
-    """A change of the arrays that waits for the next look.
+    """A change of the arrays, to be applied at the next look.
 
     Args:
-        column: ``(T, D)``, times the features of all actions it is the column ``c``.
-        spread: what ``c^2`` is multiplied by and taken off the variances, ``(T,)``.
-        shift: what ``c`` is multiplied by for the means, ``(T, F)``.
+        column: ``(T, D)``; times the features of all actions it is the column ``c``.
+        spread: the factor of ``c^2`` that is subtracted from the variances, ``(T,)``.
+        shift: the factor of ``c`` in the means, ``(T, F)``.
     """
 
     column: Tensor
@@ -49,7 +49,7 @@ class Change(NamedTuple):
 
 
 class Weights(Engine):
-    """An engine whose history is sums of features."""
+    """An engine whose history consists of sums of features."""
 
     history: Moments  # type: ignore[assignment]
     by_features = False
@@ -72,7 +72,7 @@ class Weights(Engine):
         super().__init__(prior, functions, plan)
 
     def __getstate__(self) -> dict[str, Any]:
-        # faster computed than read
+        # faster to compute than to read
         return vars(self) | {"_table": None, "_noises": None, "_scale": None}
 
     def clear(self, functions: int) -> None:
@@ -84,14 +84,14 @@ class Weights(Engine):
         )
         self._pending: list[Change] = []
         self._changes = 0
-        # the last answer of noises(), and what it was of
+        # the last result of noises(), and its arguments
         self._noises: tuple[tuple[int, int], Tensor] | None = None
         self._scale: Scale | None = None
-        #: of all actions, ``(T, F, N)`` and ``(T, N)``; ``None``: not computed yet
+        #: means and variances of all actions, ``(T, F, N)`` and ``(T, N)``, or ``None``
         self._mean: Tensor | None = None
         self._var: Tensor | None = None
-        #: variances of all actions with open choices counted as told, ``(T, N)``, and
-        #: the weights' covariance that they are of, ``(T, D, D)``
+        #: variances of all actions that count open choices as told, ``(T, N)``, and the
+        #: weights' covariance behind them, ``(T, D, D)``
         self._open: tuple[Tensor, Tensor] | None = None
 
     def _keep(self, functions: Tensor) -> None:
@@ -112,7 +112,7 @@ class Weights(Engine):
         self._change(column, spread, (update.values - mean) * spread.unsqueeze(-1))
 
     def forget(self, update: Update) -> None:
-        """Remove an observation; its block is factored without it."""
+        """Remove an observation; factor its block without it."""
         self.history.enter(update, -1)
         if self._mean is None:
             return
@@ -134,7 +134,7 @@ class Weights(Engine):
             self._change(column, torch.zeros_like(before.precision), gap)
 
     def revise(self, weighted: Tensor) -> None:
-        """Refuse: weighted sums by action are not kept."""
+        """Raise an error, as sums by action are not kept."""
         raise CBanditError("engine='weights' keeps no sums by action to be replaced")
 
     def _column(self, update: Update) -> tuple[Tensor, Tensor, Tensor]:
@@ -157,12 +157,12 @@ class Weights(Engine):
     # -- arrays ----------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Compute all arrays afresh when they are next looked at."""
+        """Drop all arrays; they are computed afresh when next read."""
         self._pending.clear()
         self._changes, self._mean, self._var, self._open = 0, None, None, None
 
     def settle(self) -> None:
-        """Apply all waiting observations to the arrays."""
+        """Apply all collected observations to the arrays."""
         if not self._arrayed:
             return
         if self._mean is None or self._var is None:
@@ -216,7 +216,7 @@ class Weights(Engine):
         streams: Streams | None = None,
         ahead: Coming | None = None,
     ) -> Iterator[Block]:
-        """Yield the set block by block; draws are exact in law."""
+        """Yield blocks of the set; draws have exactly the posterior's law."""
         self.settle()
         dtype, draw = self.prior.dtype, None
         if self._mean is None or self._var is None:
@@ -241,18 +241,18 @@ class Weights(Engine):
             yield Block(start, stop, means[..., at], deviations[..., at], part)
 
     def _after(self, ahead: Coming, var: Tensor) -> Tensor:
-        """Return the variances ``(T, N)`` after the outcomes to come; ``var`` now.
+        """Return the variances ``(T, N)`` once choices are told; ``var`` holds today's.
 
-        Those of the last look are kept with the weights' covariance that they are of.
-        A choice that opens changes it by one rank, one that is told by none, for it was
-        counted: few eigenvectors of the difference bring the variances up to date.
+        The result is kept with the weights' covariance behind it. A choice that opens
+        changes this by one rank; one that is told does not change it, as it was
+        counted. So a few eigenvectors of the difference bring the variances up to date.
         """
         width, count = self.history.width, ahead.precision.shape[-1]
         if count * var.shape[-1] < EIGEN * width**2:
             return var - self._explained(ahead)
         _, root = self.history.roots_after(ahead)
         wanted = root[:, 0].double() @ root[:, 0].double().mT
-        kept, self._open = self._open, None  # until all of it is changed
+        kept, self._open = self._open, None  # until the change is complete
         if kept is None:
             now = self.history.weights()[1][:, 0].double()
             kept = var.clone(), now @ now.mT
@@ -269,7 +269,7 @@ class Weights(Engine):
         return var
 
     def _explained(self, ahead: Coming) -> Tensor:
-        """Return what choices to come take off the variances, ``(T, N)``."""
+        """Return what outstanding choices subtract from the variances, ``(T, N)``."""
         h = self.history.features(ahead.places())
         _, root = self.history.weights()
         half = h @ root[:, 0].double()
@@ -279,13 +279,13 @@ class Weights(Engine):
         return z.square().sum(-2)
 
     def path(self, streams: Streams) -> Path:
-        """Draw a joint path less its mean, exact in law."""
+        """Draw a joint path less its mean, with exactly the posterior's law."""
         return self.history.path(streams)
 
     def recent(
         self, contexts: Tensor, point: Path, ahead: Coming | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return moments of all blocks at rows, most of which were looked at before."""
+        """Return moments of all blocks at rows, see :meth:`Moments.recent`."""
         return self.history.recent(contexts, point, ahead)
 
     def drawn(self, x: Tensor, streams: Streams, functions: int) -> Tensor:
@@ -293,24 +293,24 @@ class Weights(Engine):
         return self.history.path(streams)(x)[:, :functions]
 
     def covariances(self, to: Tensor) -> Between:
-        """Return posterior covariances with ``to`` as a function of action numbers."""
+        """Return a function from numbers to posterior covariances with ``to``."""
         of = self.history.covariances(self.points_of(to))
         return lambda at: of(self.points_of(at))
 
     def takes(self, keys: Sequence[Hashable]) -> bool:
-        """Return whether it can condition on actions of these names: on any."""
+        """Return whether it can condition on these actions: always true."""
         return True
 
     def reframed(self, wanted: Sequence[bool], later: Sequence[Sequence[bool]]) -> bool:
-        """Return whether a point of an earlier round changes how all are seen."""
+        """Return whether a point of an earlier round changes how inputs are scaled."""
         return self.history.reframed(wanted, later)
 
     def turn(self, t: int) -> None:
-        """Look at the beliefs as of round ``t``."""
+        """Set the round for which beliefs are read."""
         self.history.now = t
 
     def noises(self, scale: Scale) -> Tensor:
-        """Return the noise variances ``(T, f)`` that were learned, in units."""
+        """Return the learned noise variances ``(T, f)``, in units."""
         key = self.history.version, self.history.now
         if self._noises is None or self._noises[0] != key or self._scale is not scale:
             noises = scale.noises(*self.history.residuals())

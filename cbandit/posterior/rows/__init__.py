@@ -1,4 +1,4 @@
-"""Where kernel rows over a large set come from.
+"""Kernel rows over a large set.
 
-Stored, recomputed, or kept as factors over a grid's axes, behind one protocol.
+They are stored, recomputed, or kept as factors over a grid's axes: one protocol.
 """

@@ -40,23 +40,23 @@ from cbandit_kernels import (
 class Kronecker(Rows):
     """A grid's rows as products over two groups of axes: one matrix product a round.
 
-    Where the kernel matrix of the second group has low rank ``r`` (the RBF), its rows
-    are stored on a basis of its range. Then the product's inner dimension is ``r``, not
-    ``u``. A first group of several axes is stored axis by axis, so that no row is ever
-    as long as the group; an axis of low rank has a basis too.
+    If the kernel matrix of the second group has low rank ``r`` (the RBF), its rows are
+    stored on a basis of its range, so the product's inner dimension is ``r``, not
+    ``u``. A first group of several axes is stored axis by axis, so that no row is as
+    long as the group; an axis of low rank has a basis too.
 
-    A basis leaves out the eigenvectors of each axis' kernel matrix whose eigenvalue is
-    below 1e-15 of the largest. On an axis of ``n`` values that changes kernel values by
-    at most ``n`` 1e-15 of the prior variance, as much as the decomposition's rounding
-    does, so that in float64 means and deviations stay within 1e-8 of the prior's
-    deviation. A basis is used where its rank is below half of the values: not for short
+    A basis leaves out eigenvectors of an axis' kernel matrix whose eigenvalue is below
+    1e-15 of the largest. On an axis of ``n`` values this changes kernel values by at
+    most ``n`` 1e-15 of the prior variance, as much as the decomposition's rounding
+    does. So in float64 means and deviations stay within 1e-8 of the prior's deviation.
+    A basis is used if its rank is below half the number of values: not for short
     lengthscales, nor for Matern kernels and categories, whose matrices have full rank.
     """
 
     name = "product"
     by_features = False
     BASIS_LIMIT = 2048
-    LEFT_OUT = 1e-15  # of the largest eigenvalue: below it they are rounding
+    LEFT_OUT = 1e-15  # share of the largest eigenvalue below which others are rounding
 
     def __init__(self, prior: Prior) -> None:
         actions = prior.actions
@@ -66,14 +66,14 @@ class Kronecker(Rows):
         self.trials, self.dtype, self.device = prior.trials, prior.dtype, prior.device
         self._axes, self._cut = _factors(prior.covariance, actions), actions.cut
         self._tails = math.prod(actions.sizes[self._cut :])
-        # the part of the first group that the stretch touches
+        # the part of the first group that the stored stretch needs
         first, last = prior.ends
         self._heads = slice(first // self._tails, (last - 1) // self._tails + 1)
         # one front for each axis of the first group; a short group is a single front
         cuts = range(self._cut + 1) if self._cut > 1 else (0, self._cut)
         self._spans = list(itertools.pairwise(cuts))
         self._roots: tuple[Root, Root] | None = None
-        self._ranked: list[Tensor] = []  # the columns of each root a trial has, (T, r)
+        self._ranked: list[Tensor] = []  # columns of each root a trial has, (T, r)
         spans = [*self._spans, (self._cut, actions.dim)]
         self._bases = [self._low_rank(*span) for span in spans]
         super().__init__(prior)
@@ -86,7 +86,7 @@ class Kronecker(Rows):
             torch.zeros(trials, 0, math.prod(sizes[a:b]), **like)
             for a, b in self._spans
         ]
-        # what is tried on each basis, of the tail too
+        # codes of the tried actions on each basis, the tail's too
         self._codes = [
             torch.zeros(trials, 0, 0 if basis is None else basis.shape[-1], **like)
             for basis in self._bases
@@ -98,7 +98,7 @@ class Kronecker(Rows):
         self._off_grid = False
 
     def __getstate__(self) -> dict[str, Any]:
-        # the factors are closures over the kernel: built again from it
+        # the factors are closures, built again from the kernel
         return {k: v for k, v in vars(self).items() if k != "_axes"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -118,7 +118,7 @@ class Kronecker(Rows):
 
     @property
     def remark(self) -> str:
-        """The ranks of the kernel's factors that are stored on a basis, in words."""
+        """The ranks of kernel factors that are stored on a basis, in words."""
         ranks = [
             f"{b.shape[-1]} of {b.shape[-2]}" for b in self._bases if b is not None
         ]
@@ -129,7 +129,7 @@ class Kronecker(Rows):
     def _low_rank(self, first: int, last: int) -> Tensor | None:
         """Return an orthonormal basis ``(1 or T, n, r)`` of the range over some axes.
 
-        ``None`` if its rank is not much less than their number of values.
+        ``None`` if its rank is not much less than the number of values.
         """
         sizes = self.actions.sizes[first:last]
         if not sizes or max(sizes) > self.BASIS_LIMIT:
@@ -207,11 +207,11 @@ class Kronecker(Rows):
     def _coded(self, weights: Tensor) -> Tensor:
         """Return ``A^T diag(w) code``, ``(T, k, N_1, r)``.
 
-        ``A`` is the rowwise product of the fronts. Factors that have a basis
-        stay on it until the sum over the tried actions.
+        ``A`` is the rowwise product of the fronts. Factors with a basis stay on it
+        until the sum over the tried actions.
         """
         used = weights.shape[1]
-        # a single front is cut down to the stretch at once, several at the end
+        # a single front is cut to the stretch now, several at the end
         stretch = self._heads if len(self._spans) == 1 else slice(None)
         short, bases = [], []
         for front, code, basis in zip(
@@ -233,7 +233,7 @@ class Kronecker(Rows):
         return left if len(self._spans) == 1 else left[:, :, self._heads]
 
     def seamless(self, draw: Columns | None) -> bool:
-        """Return whether compiled loops run without temporaries: at small ranks."""
+        """Return whether compiled loops need no temporaries, as at small ranks."""
         rank = self._codes[-1].shape[-1]
         if not 0 < rank < FUSED_RANK or not native(self._tail):
             return False
@@ -247,7 +247,7 @@ class Kronecker(Rows):
         draw: Columns | None,
         backend: str | None,
     ) -> Rounds:
-        """Return a pass over whole rows of the grid, products included if that pays."""
+        """Return a pass over whole rows; it multiplies factors if that pays."""
         columns = self.multiply(weights)
         pieces = finishing(columns, change, look, draw, backend)
         if not self.seamless(draw):
@@ -293,7 +293,7 @@ class Kronecker(Rows):
     def _root(self, first: int, last: int) -> Root:
         matrices = self._matrices(first, last)
         if len(matrices) == 1:
-            # what all trials share decides, so that one draws what it would alone
+            # decided by what all trials share, so that a trial alone draws the same
             stationary = bool(self.covariance.kernel.is_stationary)
             return Root.of(matrices[0], even(self.actions.axes[first]) and stationary)
         one = torch.ones(1, 1, 1, dtype=torch.float64, device=self.device)
@@ -317,5 +317,5 @@ def _factors(covariance: Covariance, actions: ProductGrid) -> list[AxisKernel]:
 
 
 def _longer(rows: Tensor, grown: int) -> Tensor:
-    """Pad rows ``(T, room, k)`` by ``grown``; torch 2.8 does not pad if k is 0."""
+    """Pad rows ``(T, room, k)`` by ``grown``; torch 2.8 cannot pad if k is 0."""
     return torch.cat([rows, rows.new_zeros(len(rows), grown, rows.shape[-1])], 1)

@@ -1,9 +1,9 @@
 """Rows of the prior covariance at the tried actions, over all actions.
 
 There are three ways to the same numbers. *Stored* keeps the rows, *Kronecker* a factor
-of them per half of the grid's axes, *Recomputed* nothing: it computes them in blocks.
-``write`` adds a new distinct action; ``multiply(weights)`` returns combinations of rows
-as a function of a stretch of actions.
+of them for each of two groups of grid axes, *Recomputed* nothing: it computes them in
+blocks. ``write`` adds a new distinct action; ``multiply(weights)`` returns combinations
+of rows, as a function of a stretch of actions.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Columns = Callable[[int, int], Tensor]
 """``(start, stop) -> (T, k, n)``: combinations of rows over a stretch of actions."""
 
 Rounds = Callable[[int, Tensor, Tensor], Found]
-"""``(start, mean, var)``: a round's one pass over a stretch of actions."""
+"""``(start, mean, var)``: one round's pass over a stretch of actions."""
 
 
 class Path(NamedTuple):
     """A prior draw of ``F`` functions, known over the set and at the tried actions.
 
     Args:
-        tried: at the tried actions, ``(T, F, U)``, float64.
-        corrected: returns the draw less the combinations of kernel rows that
-            ``weights (T, U, F)`` make.
+        tried: the draw at the tried actions, ``(T, F, U)``, float64.
+        corrected: takes ``weights (T, U, F)``; returns the draw less the kernel rows
+            combined with them.
     """
 
     tried: Tensor
@@ -42,20 +42,20 @@ class Path(NamedTuple):
 class Rows(ABC):
     """Kernel rows at the tried actions, over a stretch of the set.
 
-    Slots are the history's, one for each distinct action that a trial has tried. A slot
-    may pass from one action to another; then ``write`` replaces its row. Slots that a
-    trial never wrote have weight 0 in it; their rows must not hold NaN.
+    Slots are the history's, one for each distinct action of a trial. A slot may be
+    given to another action; then ``write`` replaces its row. In a trial, slots never
+    written have weight 0; their rows must not hold NaN.
 
     Args:
-        prior: the set, the stretch of it that is stored here, and the covariance.
+        prior: the set, its stretch that is stored here, and the covariance.
     """
 
     name: str
-    """The name of the engine that keeps such rows."""
+    """The name of the engine that keeps rows of this kind."""
     kept = False
-    """Whether whole rows are stored; they are faster to compute than to read."""
+    """Whether whole rows are stored, which are faster to compute than to read."""
     by_features = True
-    """Whether :meth:`path` draws by random features, which not all kernels have."""
+    """Whether :meth:`path` uses random features, which not all kernels have."""
 
     def __init__(self, prior: Prior) -> None:
         self.prior, self._lots = prior, Lots(prior)
@@ -63,7 +63,7 @@ class Rows(ABC):
 
     @property
     def remark(self) -> str:
-        """Words for users about how rows are stored, or none."""
+        """How rows are stored, in words for users; may be empty."""
         return ""
 
     @abstractmethod
@@ -80,7 +80,7 @@ class Rows(ABC):
     ) -> None:
         """Add a new distinct action ``x (len(trials), d)``, in one slot per trial.
 
-        ``keys`` are the actions' names: a number for an action of the set.
+        ``keys`` are the actions' keys: numbers for actions of the set.
         """
 
     @abstractmethod
@@ -92,11 +92,11 @@ class Rows(ABC):
         """Return the bytes that one more distinct action takes."""
 
     def bytes_per_column(self) -> int:
-        """Return the bytes that a column of ``multiply`` takes while it is used."""
+        """Return the bytes that a column of ``multiply`` takes while in use."""
         return 0
 
     def roomier(self) -> Rows | None:
-        """Return empty rows of a kind that takes less memory; ``None`` if none does."""
+        """Return empty rows of a kind that takes less memory; ``None``: no kind."""
         return None
 
     def rounds(
@@ -109,7 +109,7 @@ class Rows(ABC):
     ) -> Rounds:
         """Return a pass that applies columns ``weights^T K`` and finds the best action.
 
-        ``draw`` is the joint draw that takes the place of the standard deviation.
+        ``draw`` is the joint draw that replaces the standard deviation.
         """
         return finishing(self.multiply(weights), change, look, draw, backend)
 
@@ -120,7 +120,7 @@ class Rows(ABC):
     def path(self, streams: Streams, functions: int, points: Tensor, name: str) -> Path:
         """Draw from the prior; ``points (T, U, d)`` are the tried actions.
 
-        Draws for one ``name`` may share frequencies, those for others do not.
+        Draws with the same ``name`` may share frequencies, others do not.
         """
         prior = self._lots.draw(streams, functions, name)
 
@@ -138,9 +138,9 @@ def finishing(
     draw: Columns | None,
     backend: str | None,
 ) -> Rounds:
-    """Return a pass over columns that a matrix product has computed.
+    """Return a pass that applies columns from a matrix product and finds the best.
 
-    ``columns`` is ``None`` if there are none.
+    ``columns`` is ``None`` if there are no columns.
     """
 
     def go(start: int, mean: Tensor, var: Tensor) -> Found:

@@ -31,7 +31,7 @@ class Recomputed(Rows):
     """Rows that are not stored but recomputed in cache-sized blocks."""
 
     name = "stream"
-    DIMS = 16  # coordinates that a kernel holds in registers
+    DIMS = 16  # most coordinates that a kernel holds in registers
 
     def __init__(self, prior: Prior) -> None:
         covariance = prior.covariance
@@ -57,7 +57,7 @@ class Recomputed(Rows):
         self._points = torch.zeros(shape, dtype=torch.float64, device=device)
 
     def bytes_per_row(self) -> int:
-        """Return the bytes of ``T d`` numbers."""
+        """Return the bytes of ``T d`` numbers, an action's coordinates."""
         return self.prior.trials * self.prior.actions.dim * 8
 
     def write(
@@ -83,9 +83,8 @@ class Recomputed(Rows):
         tried = covariance.scaled(points)
         w = covariance.times(weights.clone()).to(dtype)
         kinds = covariance.kinds
-        # near the origin distances do not cancel, in a narrow dtype either; trials
-        # whose kernels differ have centres of their own, for their scales may be
-        # worlds apart
+        # near the origin distances do not cancel, even in a narrow dtype; trials whose
+        # kernels differ have their own centres, as their scales may be worlds apart
         apart = bool(covariance.batch_shape)
         center = tried.mean(-2 if apart else (-3, -2), keepdim=True)
         if "linear" in kinds:
@@ -108,7 +107,7 @@ class Recomputed(Rows):
         return columns
 
     def seamless(self, draw: Columns | None) -> bool:
-        """Return whether points lie in memory, so that no kernel value is stored."""
+        """Return whether points are stored, so that kernel values need not be."""
         dim, kinds = self.prior.actions.dim, self.prior.covariance.kinds
         if draw is not None or not isinstance(self.prior.actions, Finite):
             return False
@@ -124,7 +123,7 @@ class Recomputed(Rows):
         draw: Columns | None,
         backend: str | None,
     ) -> Rounds:
-        """Return a pass that computes kernel values on the way and stores none."""
+        """Return a pass that computes kernel values as it goes and stores none."""
         actions, covariance = self.prior.actions, self.prior.covariance
         if not weights.shape[-1] or actions.dim > self.DIMS:
             columns = self.multiply(weights) if weights.shape[-1] else None
@@ -162,7 +161,8 @@ class Recomputed(Rows):
     def _far(self) -> bool:
         """Return whether squares of coordinates in :meth:`multiply` would cancel.
 
-        Computed once, from the set's extent, so that no round waits for the device.
+        It is computed once, from the set's extent, so that no round waits for the
+        device.
         """
         if self._known_far is None:
             ends = self.prior.covariance.scaled(self.prior.actions.extent().double())

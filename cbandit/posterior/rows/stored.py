@@ -1,4 +1,4 @@
-"""Rows stored as they are: for any kernel and set, ``u N`` numbers."""
+"""Rows stored whole: for any kernel and set, ``u N`` numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cbandit_kernels import Change, Found, Look, native, stored_round
 
 
 class Stored(Rows):
-    """Rows stored as they are, ``u N`` numbers; a round reads them once.
+    """Rows stored whole, ``u N`` numbers; a round reads them once.
 
     With a ``stretch`` of the actions, only that part of the rows is stored.
     """
@@ -34,7 +34,7 @@ class Stored(Rows):
         return Recomputed(self.prior) if closed else None
 
     def bytes_per_row(self) -> int:
-        """Return the bytes of ``T N`` numbers."""
+        """Return the bytes of ``T N`` numbers, a row."""
         first, last = self.prior.ends
         return self.prior.trials * (last - first) * self.prior.dtype.itemsize
 
@@ -45,7 +45,7 @@ class Stored(Rows):
         x: Tensor,
         keys: Sequence[Hashable],
     ) -> None:
-        """Compute and keep the row of ``x``, in stretches that fit the cache."""
+        """Compute and store the row of ``x``, in stretches that fit the cache."""
         prior, actions, covariance = (
             self.prior,
             self.prior.actions,
@@ -58,14 +58,14 @@ class Stored(Rows):
             chunk = torch.empty(shape, dtype=prior.dtype, device=prior.device)
             self._rows.append(chunk)
         for slot in range(self._written, max(slots) + 1):
-            # trials without an action here weigh it by 0, and 0 times NaN, which
-            # fresh memory may hold, is NaN
+            # trials without this action weigh it by 0, but 0 times NaN, which fresh
+            # memory may hold, is NaN
             if count > 1:
                 self._rows[slot // self.CHUNK][:, slot % self.CHUNK].zero_()
         self._written = max(self._written, max(slots) + 1)
         apart = covariance.batch_shape or actions.batch_shape
         at = devices.put(trials, prior.device) if apart else None
-        # the coordinates of a stretch stay in cache, those of all trials together
+        # a stretch's coordinates stay in cache; those of all trials together do not
         step = max(1 << 8, (1 << 14) // len(trials))
         for start in range(first, last, step):
             stop = min(start + step, last)
@@ -79,7 +79,7 @@ class Stored(Rows):
     def _keep(
         self, trials: list[int], slots: list[int], stretch: slice, rows: Tensor
     ) -> None:
-        """Store a stretch of some rows ``(k, n)``, one for each of ``trials``."""
+        """Store a stretch of the rows ``(k, n)``, one row for each of ``trials``."""
         for k in sorted({slot // self.CHUNK for slot in slots}):
             some = [i for i, slot in enumerate(slots) if slot // self.CHUNK == k]
             trial = [trials[i] for i in some]
@@ -131,7 +131,7 @@ class Stored(Rows):
         draw: Columns | None,
         backend: str | None,
     ) -> Rounds:
-        """Return a pass that sums rows on the way, by compiled loops if possible."""
+        """Return a pass that sums rows as it goes, by compiled loops if possible."""
         if (
             not self._rows
             or not native(self._rows[0])

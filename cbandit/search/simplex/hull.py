@@ -1,8 +1,9 @@
 """One cost: the answer is an edge of the upper hull of the points ``(u_c, u_r)``.
 
-Cutting planes on the dual ``min_{lam >= 0} max_a u_r + lam (tau - u_c)`` find it.
-Between a feasible vertex and an infeasible one, the farthest arm above their chord
-replaces one of them; arms below the chord are dropped for good.
+It is found by cutting planes on the dual
+``min_{lam >= 0} max_a u_r + lam (tau - u_c)``: between a feasible vertex and an
+infeasible one, the arm farthest above their chord replaces one of them; arms below the
+chord are dropped for good.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from cbandit.search.simplex.programme import (
     power_of_two,
 )
 
-FEW = 4096  # up to so many arms a pass is cheaper than dropping any
+FEW = 4096  # with at most so many arms, a pass is cheaper than dropping any
 
 
 def one_cost(reward: Tensor, cost: Tensor, limit: Tensor) -> PolicySolution:
@@ -45,18 +46,18 @@ def one_cost(reward: Tensor, cost: Tensor, limit: Tensor) -> PolicySolution:
     excess = least - tau[:, 0]
     infeasible = excess > FEASIBLE * width
     if bool(infeasible.any()):
-        # take the best one of the least costly arms
+        # take the best arm among the least costly
         tied = torch.where(c == least.unsqueeze(1), r, -torch.inf)
         low = torch.where(infeasible, argmax(tied), low)
-    # a limit that is missed by rounding alone is moved
+    # move a limit that is missed by rounding alone
     tau = torch.where(infeasible | (excess <= 0), tau[:, 0], least).unsqueeze(1)
 
     high = argmax(r)
     low, high, lam, upper = _cuts(r, c, tau, low, high, ~infeasible, ROUNDING * top)
     low_d, high_d = at_each(c, low) - tau[:, 0], at_each(c, high) - tau[:, 0]
-    alone = infeasible | (high_d > 0) & (lam == 0)  # low alone
+    alone = infeasible | (high_d > 0) & (lam == 0)  # play low alone
     first = torch.where(alone, 1.0, high_d / (high_d - low_d))
-    first = torch.where(~infeasible & (high_d <= 0), 0.0, first)  # high alone
+    first = torch.where(~infeasible & (high_d <= 0), 0.0, first)  # play high alone
     p = torch.stack([first, 1 - first], 1)
     arm = torch.stack([low, high], 1)
     value = torch.where(p > 0, p * reward.gather(1, arm), 0.0).sum(1)
@@ -92,11 +93,11 @@ def _cuts(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Find the hull's edge over ``c = tau``: its arms, slope and dual value, ``(T,)``.
 
-    ``low`` is a feasible arm and ``high`` the best one; if ``high`` is feasible too, it
-    is the answer. Every step replaces one of them by the arm farthest above their
-    chord, so that the gap between them shrinks until no arm is above it. The arms of
-    the edge lie on or above any chord between two points of the hull. So arms below the
-    chord are dropped, once they are most of the arms.
+    ``low`` is a feasible arm and ``high`` the best arm; if ``high`` is feasible too, it
+    is the answer. Each step replaces one of them by the arm farthest above their chord,
+    until no arm is above it. The arms of the edge lie on or above any chord between two
+    points of the hull. So arms below the chord are dropped, once most of the arms are
+    below.
     """
     everything = r, c, tau
     low_r, low_d = at_each(r, low), at_each(c, low) - tau[:, 0]
@@ -104,8 +105,8 @@ def _cuts(
     active = feasible & (high_d > 0)
     lam = torch.zeros_like(slack)
     upper = high_r.clone()
-    who = torch.arange(len(slack), device=r.device)  # trials whose rows are kept
-    arm: Tensor | None = None  # numbers of the arms kept, once some are dropped
+    who = torch.arange(len(slack), device=r.device)  # the trials of the rows left
+    arm: Tensor | None = None  # numbers of the arms left, once some are dropped
     while bool(active.any()):
         lam = torch.where(active, (high_r - low_r) / (high_d - low_d), lam)
         chord = torch.maximum(low_r - lam * low_d, high_r - lam * high_d) + slack
@@ -127,7 +128,7 @@ def _cuts(
         new_r[who], new_d[who], top[who] = at_each(r, at), excess, score
         if arm is None:
             upper = torch.where(active, top, upper)
-        # only arms between the two, or right above one, so that the loop ends
+        # only arms between the two, or exactly above one, so that the loop ends
         inside = (new_d > low_d) & (new_d < high_d)
         inside |= (new_d == low_d) & (new_r > low_r)
         inside |= (new_d == high_d) & (new_r > high_r)

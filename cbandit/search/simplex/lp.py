@@ -24,8 +24,8 @@ from cbandit.search.simplex.hull import one_cost
 from cbandit.search.simplex.pricing import several_costs, solve_policy_by_pricing
 from cbandit.search.simplex.programme import PolicySolution, checked, joined
 
-SMALL = 2**16  # arms times trials that leave the device to be solved on the host
-HELD = 2**31  # bytes of bounds that are kept rather than computed again in every pass
+SMALL = 2**16  # with at most so many arms times trials, solve a device's on the host
+HELD = 2**31  # most bytes of bounds that are stored, not recomputed in every pass
 
 
 def best_policy(u_r: ArrayLike, u_c: ArrayLike, tau: ArrayLike) -> Distribution:
@@ -41,8 +41,8 @@ def best_policy(u_r: ArrayLike, u_c: ArrayLike, tau: ArrayLike) -> Distribution:
         ``index`` and ``probability`` are ``(*trials, m + 1)``.
 
     Raises:
-        InfeasibleError: no distribution keeps the limits, in any trial. If some trials
-            have one, the others are flagged in ``infeasible`` instead and get a
+        InfeasibleError: no trial has a distribution that keeps the limits. If only some
+            trials have none, they are flagged in ``infeasible`` instead and get a
             distribution that violates the limits least.
 
     Example:
@@ -64,9 +64,9 @@ def best_policy(u_r: ArrayLike, u_c: ArrayLike, tau: ArrayLike) -> Distribution:
 
 
 def solve_policy(u_r: ArrayLike, u_c: ArrayLike, tau: ArrayLike) -> PolicySolution:
-    """Solve like :func:`best_policy`; return value, multipliers and certificate too.
+    """Solve like :func:`best_policy`; also return value, multipliers and certificate.
 
-    An infeasible trial is flagged; it never raises.
+    Infeasible trials are flagged, without an error.
 
     Args:
         u_r: ``(*trials, K)``; minus infinity forbids an arm.
@@ -76,12 +76,13 @@ def solve_policy(u_r: ArrayLike, u_c: ArrayLike, tau: ArrayLike) -> PolicySoluti
     device = None
     tensors = [v for v in (u_r, u_c, tau) if isinstance(v, Tensor) and v.is_cuda]
     if len(tensors) == 3 and tensors[0].numel() <= SMALL:
-        # every step needs the answer of the last one, which the host has at once
+        # every step needs the result of the last one, which the host has at once
         device = tensors[0].device
         u_r, u_c, tau = devices.host(*tensors)
     reward, cost, limit, trials = checked(u_r, u_c, tau)
     count, m, size = cost.shape
-    # a few trials at a time: arms stay in the cache, slow trials hold up few others
+    # a few trials at a time, so that arms stay in cache and slow trials delay few
+    # others
     budget = 2**21 if reward.device.type == "cpu" else 2**27
     step = max(1, budget // (size * m))
     parts = []
@@ -98,9 +99,9 @@ def solve_policy_in_blocks(
     """Solve the programme over arms that come block by block.
 
     Args:
-        bounds: returns all blocks at every call: the number of a block's first arm, and
-            ``u_r`` followed by every ``u_c``, ``(T, 1 + m, n)``; a reward of minus
-            infinity forbids an arm.
+        bounds: returns all blocks, each time it is called: the number of a block's
+            first arm, and ``u_r`` followed by every ``u_c``, ``(T, 1 + m, n)``; a
+            reward of minus infinity forbids an arm.
         size: how many arms there are.
         tau: ``(T, m)``.
     """
@@ -113,7 +114,7 @@ def solve_policy_in_blocks(
         return solve_policy(held[0], held[1:].movedim(0, 1), tau)
 
     def price(weight: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # the best arm of all is among the best ones of every block
+        # the best arm of all is among the best arms of the blocks
         candidates = []
         for start, u in bounds():
             u = u.double()

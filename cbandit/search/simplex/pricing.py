@@ -1,11 +1,11 @@
-"""Several costs: a simplex method over a small pool of arms, which grows by passes.
+"""Several costs: a simplex method over a small pool of arms, grown by passes.
 
-One pass over all arms asks for those of best reduced cost, until none has a positive
-one. The arms need not be materialised: :func:`solve_policy_by_pricing`.
+Each pass over all arms adds those of best reduced cost, until no reduced cost is
+positive. The arms need not be stored: see :func:`solve_policy_by_pricing`.
 
 The simplex method runs on the host, many trials at once. Its variables by number: ``0
 .. m - 1`` the slack of each cost, ``m`` the shortfall (by how much all limits would
-have to give way), ``m + 1 + k`` the ``k``-th arm of the pool.
+have to be raised), ``m + 1 + k`` the ``k``-th arm of the pool.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ Pool = tuple[Array, Array, Array]
 
 Price = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
-WHOLE = 1024  # up to so many arms the pool holds them all
+WHOLE = 1024  # with at most so many arms the pool holds them all
 CANDIDATES = 32  # arms taken from one pass
 
 
 def solve_policy_by_pricing(price: Price, m: int, tau: Any) -> PolicySolution:
-    """Solve the programme over arms that only the function ``price`` knows.
+    """Solve the programme over arms that only ``price`` knows.
 
     Args:
         price: a function of ``weight (*trials,)``, each 0 or 1, and ``lam >= 0`` of
-            shape ``(*trials, m)``, which live where ``tau`` does. It returns the
+            shape ``(*trials, m)``, both on the device of ``tau``. It returns the
             numbers ``(*trials, n)`` of one or more arms, their ``u_r (*trials, n)`` and
-            ``u_c (*trials, m, n)``, all of them finite. An arm that maximises ``weight
-            * u_r - lam @ u_c`` must be among them; more good ones mean fewer passes.
-        m: number of costs.
+            ``u_c (*trials, m, n)``, all finite. An arm that maximises ``weight * u_r -
+            lam @ u_c`` must be among them; more good arms mean fewer passes.
+        m: the number of costs.
         tau: ``(*trials, m)``, or one number for all.
     """
     if m < 1:
@@ -112,7 +112,7 @@ def priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
     """Solve by column generation: a simplex method over arms that ``price`` returns.
 
     Args:
-        price: as of :func:`solve_policy_by_pricing`, for ``T`` trials.
+        price: as for :func:`solve_policy_by_pricing`, for ``T`` trials.
         limit: ``(T, m)``.
         whole: whether every call returns every arm.
     """
@@ -127,7 +127,7 @@ def priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
     def back(value: Array) -> Tensor:
         return torch.as_tensor(value, device=limit.device)
 
-    # begin with the best arm, and the least costly ones of each cost
+    # begin with the best arm, and the least costly arms of each cost
     answers = [ask(np.ones(count), np.zeros((count, m)))]
     if not whole:
         dearest = [np.tile(row, (count, 1)) for row in np.eye(m)]
@@ -140,15 +140,15 @@ def priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
         delta = excess(reward, cost, tau)
         scale = np.abs(delta).max(2)  # T x m
         unit_r = unit_of(np.abs(np.where(np.isneginf(reward), 0, reward)).max(1))
-        # each cost has its own unit, but an infeasible trial one for all of them: there
-        # the largest miss in the user's numbers is minimised
+        # each cost has its own unit, but an infeasible trial has one for all costs, as
+        # it minimises the largest excess in the user's numbers
         unit_d = unit_of(scale)
         unit_d = np.where(infeasible[:, None], unit_d.min(1, keepdims=True), unit_d)
         scaled = delta * unit_d[:, :, None]
         fresh = start(scaled, reward)
         basis = fresh if basis is None else np.where(restart[:, None], fresh, basis)
         basis, x, y = solve(reward * unit_r[:, None], scaled, basis)
-        short = (basis == m).any(1)  # not feasible yet: y prices the shortfall
+        short = (basis == m).any(1)  # not feasible yet, so y prices the shortfall
         unit = np.where(short, unit_d.min(1), unit_r)
         with np.errstate(over="ignore"):
             lam = np.maximum(y[:, :m], 0) * unit_d / unit[:, None]
@@ -163,7 +163,7 @@ def priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
         score = np.where(short[:, None] & ~np.isneginf(new_r), 0.0, new_r)
         score = score - (lam[:, :, None] * excess(new_r, new_c, tau)).sum(1)
         best, upper = score.argmax(1), score.max(1)
-        # an arm known before can be better by rounding only
+        # an arm known before can only be better by rounding
         known = (arm == np.take_along_axis(new_arm, best[:, None], 1)).any(1)
         better = upper * unit - y[:, m] > ROUNDING * (1 + np.abs(y[:, :m]).sum(1))
         better &= ~known
@@ -172,7 +172,7 @@ def priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
         scale = np.maximum(scale, np.abs(tau))
         within = (mean <= FEASIBLE * scale).all(1)
         ended = short & ~better & ~infeasible
-        relax = ended & within  # limits missed by rounding alone are moved
+        relax = ended & within  # raise limits that are missed by rounding alone
         tau[relax] += (np.maximum(mean, 0) + 4 * EPS * scale)[relax]
         infeasible |= ended & ~within
         restart = ended
@@ -227,26 +227,26 @@ def pooled(pools: Sequence[Pool]) -> Pool:
 
 
 def unit_of(scale: Array) -> Array:
-    """Return powers of two that bring ``scale`` to about 1."""
+    """Return powers of two that scale ``scale`` to about 1."""
     out: Array = power_of_two(torch.from_numpy(scale)).numpy()
     return out
 
 
 def excess(reward: Array, cost: Array, tau: Array) -> Array:
-    """Return costs above their limits, ``(T, m, n)``; 0 for arms never to be played."""
+    """Return costs less their limits, ``(T, m, n)``; 0 for forbidden arms."""
     never = np.isneginf(reward)[:, None, :]
     out: Array = np.where(never, 0.0, cost - tau[:, :, None])
     return out
 
 
 def shares(x: Array, basis: Array, m: int) -> tuple[Array, Array]:
-    """Return probabilities and places in the pool, ``(T, m + 1)`` both."""
+    """Return probabilities and places in the pool, both ``(T, m + 1)``."""
     p = np.where(basis > m, np.maximum(x, 0), 0)
     return p / p.sum(1, keepdims=True), np.maximum(basis - m - 1, 0)
 
 
 def start(delta: Array, reward: Array) -> Array:
-    """Return a first basis ``(T, m + 1)``: an arm, slacks, perhaps the shortfall."""
+    """Return a first basis ``(T, m + 1)``: an arm, slacks, and maybe the shortfall."""
     count, m, _ = delta.shape
     worst = np.where(np.isneginf(reward), np.inf, delta.max(1))
     k = worst.argmin(1)
@@ -260,7 +260,7 @@ def start(delta: Array, reward: Array) -> Array:
 def solve(reward: Array, delta: Array, basis: Array) -> tuple[Array, Array, Array]:
     """Return the best basis over the pool, its point and its duals, ``(T, m + 1)``.
 
-    The shortfall is minimised while it is in the basis; it never comes back.
+    The shortfall is minimised while it is in the basis; once out it stays out.
     """
     count, m, n = delta.shape
     rows = np.arange(count)
@@ -289,7 +289,8 @@ def solve(reward: Array, delta: Array, basis: Array) -> tuple[Array, Array, Arra
         np.put_along_axis(better, basis, -np.inf, 1)
         better[:, m] = -np.inf
         tolerance = ROUNDING * (1 + np.abs(y[:, :m]).sum(1))
-        # the steepest one enters; after long the first one (Bland), against circles
+        # the steepest variable enters; after many steps the first (Bland), against
+        # cycles
         bland = step > patience
         enter = (better > tolerance[:, None] if bland else better).argmax(1)
         go = better[rows, enter] > tolerance

@@ -16,25 +16,25 @@ from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
 
 EPS = float(np.finfo(np.float64).eps)
-FEASIBLE = 1e-12  # a limit missed by less than this share of the cost's scale is kept
-ROUNDING = 8 * EPS  # scores closer than this share of the reward's scale are equal
-NEVER = 0.25 * float(np.finfo(np.float64).max)  # the cost of an arm never to be played
+FEASIBLE = 1e-12  # a limit missed by a smaller share of the cost's scale counts as kept
+ROUNDING = 8 * EPS  # scores that differ by a smaller share of the reward's scale tie
+NEVER = 0.25 * float(np.finfo(np.float64).max)  # the cost of a forbidden arm
 
 
 @dataclass(frozen=True, eq=False)
 class PolicySolution:
-    """An optimal distribution and its certificate.
+    """An optimal distribution, with its certificate.
 
     Args:
         distribution: at most ``m + 1`` arms a trial, by number, zero-padded.
         value: the expected ``u_r`` it reaches, ``(*trials,)``.
         multiplier: the dual solution, ``(*trials, m)``. In an infeasible trial: weights
-            that sum to 1 and under which even the cheapest arm is too dear.
+            with sum 1 under which even the cheapest arm exceeds the limits.
         gap: the dual's value minus ``value``, 0 up to rounding, ``(*trials,)``. In an
             infeasible trial it certifies ``violation`` in the same way.
         infeasible: whether no distribution keeps the limits, ``(*trials,)``. There
             ``distribution`` is one that violates them least.
-        violation: the least achievable ``max_j E u_c[j] - tau[j]`` of an infeasible
+        violation: the least possible ``max_j E u_c[j] - tau[j]`` in an infeasible
             trial, else 0, ``(*trials,)``.
     """
 
@@ -77,7 +77,7 @@ def joined(
 
 
 def distribution(arm: Tensor, probability: Tensor) -> Distribution:
-    """Return a distribution of arms ``(T, k)`` by number, unused ones last as zeros."""
+    """Return a distribution of arms ``(T, k)``, with unused ones last as zeros."""
     last = torch.iinfo(torch.int64).max
     order = arm.masked_fill(probability <= 0, last).argsort(dim=-1, stable=True)
     probability = probability.clamp_min(0).gather(-1, order)
@@ -115,7 +115,7 @@ def checked(
     reward = reward.expand(*trials, size).reshape(-1, size)
     cost = cost.expand(*trials, m, size).reshape(-1, m, size)
     limit = limit.expand(*trials, m).reshape(-1, m)
-    # the least and the largest entries also show NaN and infinities
+    # the extremes also reveal NaN and infinity
     ends = torch.stack([*reward.aminmax(), *cost.aminmax()]).tolist()
     for name, allowed, end, wrong in (
         ("u_r", "minus", ends[1], math.inf),
@@ -157,7 +157,7 @@ def limits(tau: object, m: int, device: torch.device | None = None) -> Tensor:
 
 
 def power_of_two(scale: Tensor) -> Tensor:
-    """Return powers of two, which multiply exactly, that bring ``scale`` to about 1."""
+    """Return powers of two, which multiply exactly, that scale ``scale`` to about 1."""
     exponent = torch.frexp(scale).exponent.clamp(-1000, 1000)
     exponent = exponent.masked_fill(scale == 0, 0)
     return torch.ldexp(torch.ones_like(scale), -exponent)
@@ -172,10 +172,10 @@ def piece(arms: Tensor, block: int) -> int:
 def scores(
     r: Tensor, c: Tensor, tau: Tensor, lam: Tensor, block: int
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield ``r - lam (c - tau)`` in pieces ``(T, n)``, with their first arms' numbers.
+    """Yield ``r - lam (c - tau)`` in pieces ``(T, n)``, with the first arm's number.
 
     ``r`` and ``c`` are ``(T, K)``, ``tau`` and ``lam`` ``(T, 1)``. The pieces share one
-    buffer that stays in the cache: a pass costs little more than reading the arms.
+    buffer that stays in cache: a pass costs little more than reading the arms.
     """
     rows, size = r.shape
     step = piece(r, block)
@@ -205,10 +205,10 @@ def best(
 def above(
     r: Tensor, c: Tensor, tau: Tensor, lam: Tensor, floor: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Keep the arms that score above ``floor (T, 1)``, in the rows that have one.
+    """Keep the arms that score above ``floor (T, 1)``, in rows that have any.
 
-    Returns the rows, then the arms' numbers, ``r`` and ``c - tau``, each moved to the
-    left in their order and padded.
+    Return the rows' numbers, then the arms' numbers, ``r`` and ``c - tau``, each packed
+    to the left in order and padded.
     """
     places = []
     for start, score in scores(r, c, tau, lam, neighbours(r.shape[1])):

@@ -1,4 +1,4 @@
-"""The price of costs over a window of rows: at it, the average spend is the target.
+"""The price at which the average spend over a window of rows is the target.
 
 A row holds the estimated reward and costs of every choice in one round. Over ``n`` rows
 
@@ -7,7 +7,7 @@ A row holds the estimated reward and costs of every choice in one round. Over ``
 where each row may mix its choices. The price is the dual solution. At a price ``phi``
 each row plays ``argmax f - phi c``; over all rows this is one *plan*, with an average
 reward and an average spend. The programme's solution mixes at most ``m + 1`` plans, all
-of them best at the price, and so are its shares of the last row's choices.
+best at the price; so the last row too has at most that many choices.
 
 One cost: :mod:`cbandit_kernels.prices`. Several: column generation, with plans as arms.
 """
@@ -32,7 +32,7 @@ from cbandit.search.simplex.programme import (
 )
 from cbandit_kernels import window_price
 
-RELAXED = 1e-9  # by this share more than the least excess give infeasible limits way
+RELAXED = 1e-9  # share added to the least excess when infeasible limits are raised
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +42,10 @@ class Price:
     Args:
         price: ``(T, m)``.
         shares: the last row's choices and their probabilities, ``(T, m + 1)`` each,
-            zero-padded; ``infeasible``: trials in which no plan reaches the target. The
-            price and the shares of these are those of the least relative excess.
-        near: prices at which the plans in the mixture are best, ``(T, k, m)``: a later
-            search may begin there.
+            zero-padded. ``infeasible``: trials in which no plan reaches the target;
+            their price and shares are those of the least relative excess.
+        near: prices at which the mixed plans are best, ``(T, k, m)``, where a later
+            search may begin.
     """
 
     price: Tensor
@@ -62,7 +62,7 @@ def resolve(
         f: estimated rewards, ``(T, n, K)`` float64; minus infinity forbids a choice.
         c: estimated costs, ``(T, m, n, K)``.
         target: ``(T, m)``.
-        unit: what an excess of each cost is compared with, ``(T, m)``, above 0.
+        unit: what each cost's excess is divided by, ``(T, m)``, above 0.
         begin: prices to begin with, as ``near`` of an earlier :class:`Price`.
     """
     if not bool((f.amax(-1) > -torch.inf).all()):
@@ -103,12 +103,12 @@ def _one_price(f: Tensor, c: Tensor, target: Tensor, begin: Tensor | None) -> Pr
 
 
 class _Pool:
-    """The plans met so far, numbered in each trial; equal ones share a number.
+    """The plans found so far, numbered in each trial; equal plans share a number.
 
     Args:
-        f: ``(T, n, K)``.
-        c: ``(T, m, n, K)``.
-        begin: prices ``(T, k, m)`` whose plans come with the first one asked for.
+        f: rewards, ``(T, n, K)``.
+        c: costs, ``(T, m, n, K)``.
+        begin: prices ``(T, k, m)`` whose plans are added to the first result.
     """
 
     def __init__(self, f: Tensor, c: Tensor, begin: Tensor | None) -> None:
@@ -119,7 +119,7 @@ class _Pool:
         self.prices = f.new_zeros(trials, 0, m)
 
     def price(self, weight: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return plans with the one that maximises ``weight f - lam c`` among them."""
+        """Return plans, among them the one that maximises ``weight f - lam c``."""
         asked = [(weight, lam)]
         if self._begin is not None:
             asked += [(torch.ones_like(weight), near) for near in self._begin.unbind(1)]
@@ -178,10 +178,10 @@ def _several_prices(
 def _relaxed(
     solved: Callable[[Tensor], PolicySolution], tau: Tensor
 ) -> tuple[PolicySolution, Tensor]:
-    """Solve a programme; where it is infeasible, all its limits give way alike.
+    """Solve a programme; raise all limits alike in trials where it is infeasible.
 
-    Returns the solution, and the trials ``(T,)`` in which limits gave way: by the least
-    excess that can be reached, and a rounding error more.
+    Return the solution, and the trials ``(T,)`` whose limits were raised: by the least
+    possible excess plus a rounding error.
     """
     solution = solved(tau)
     infeasible = solution.infeasible

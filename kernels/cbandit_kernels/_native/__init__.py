@@ -1,4 +1,4 @@
-"""The CPU's round in compiled loops (numba): one trip through memory, no idle threads.
+"""The CPU's round in compiled loops (numba): one pass through memory, no idle threads.
 
-Optional: without numba the plain-torch references beside the callers do the same.
+Optional: without numba the plain-torch references do the same.
 """

@@ -1,4 +1,4 @@
-"""How the loops are compiled: once a machine where the result may be kept on disk."""
+"""Compile the loops, once for each machine if the result may be kept on disk."""
 
 from __future__ import annotations
 
@@ -25,18 +25,17 @@ __all__ = [
     "in_wide_registers",
 ]
 
-# processors that lower their clock for such instructions
+# processors that lower their clock for 512-bit instructions
 SLOWED = ("skylake-avx512", "cascadelake", "cooperlake", "cannonlake")
 
-# sums may be contracted, never reordered: a NaN stays one, and a tie stays a tie
+# sums may be contracted but not reordered: NaN stays NaN, and a tie stays a tie
 EXACT = {"contract", "nsz"}
 
 
 def _stamp() -> str:
-    """A digest of these sources and of the compiler: machine code of others is stale.
+    """Return a digest of these sources and the compiler, which identifies machine code.
 
-    A loop holds the code of those that it calls, so a change in one file is a change
-    in all.
+    A loop contains the code of the loops it calls, so a change in one file affects all.
     """
     made = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
     for source in sorted(Path(__file__).parent.glob("*.py")):
@@ -48,14 +47,14 @@ STAMP = _stamp()
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
-    """numba's cache, except that loops which call other loops are found again.
+    """numba's cache, which also finds loops that call other loops.
 
-    numba's own names a closure by the closure's contents, and gives a compiled function
-    among them another name in every process.
+    numba names a closure by its contents, in which a compiled function has another name
+    in every process.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)  # raises where there is no folder to keep it in
+        super().__init__(function)  # raises if there is no folder to write to
         name = f"{function.__module__.rpartition('.')[-1]}.{function.__qualname__}"
         self._cache_file = Folder(self.cache_path, name, STAMP)
 
@@ -64,8 +63,8 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """``function`` as machine code that runs without Python's lock."""
-    # one name for each set of values that a closure holds, the same in all processes
+    """Return ``function`` as machine code that runs without Python's lock."""
+    # a name for each set of values in a closure, the same in all processes
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     held = repr(
         [getattr(value, "__qualname__", None) or repr(value) for value in cells]
@@ -73,7 +72,7 @@ def compiled(function: Callable[..., Any]) -> Any:
     name = function.__qualname__.rpartition(".")[-1]
     function.__qualname__ = f"{name}-{hashlib.sha256(held.encode()).hexdigest()[:12]}"
     made = numba.njit(nogil=True, error_model="numpy", fastmath=EXACT)(function)
-    # where there is no folder to keep it in, it is compiled again in every process
+    # without a folder to write to, every process compiles it again
     with contextlib.suppress(RuntimeError):
         made._cache = _Cache(function)
     return made
@@ -99,14 +98,14 @@ address_of_flag = _pointer(types.uint8)
 
 @intrinsic  # type: ignore[misc]
 def in_wide_registers(context: Any) -> Any:
-    """Called in a loop: it is compiled for vectors of 512 bits, where there are.
+    """Compile the calling loop for 512-bit vectors, if the processor has them.
 
-    LLVM takes 256 unless told. It pays where arithmetic is what takes the time.
+    LLVM otherwise takes 256 bits. It pays where arithmetic takes most of the time.
     """
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         if llvmlite.binding.get_host_cpu_name() not in SLOWED:
-            # llvmlite's own add takes no attributes but those it knows
+            # llvmlite's own add refuses attributes that it does not know
             attributes = builder.function.attributes
             set.add(attributes, '"prefer-vector-width"="512"')
         return context.get_dummy_value()

@@ -1,4 +1,4 @@
-"""The end of a round: the best action, and the estimates there."""
+"""The end of a round: the best action and its estimates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["end"]
 
 @cache
 def end(double: bool) -> Any:
-    """The loop for float64, or for float32."""
+    """Return the loop for float64, or for float32."""
     kind: Any = np.float64 if double else np.float32
     size, zero = 8 if double else 4, kind(0)
     look, reached = loops(double).look, loops(double).reached
@@ -23,10 +23,10 @@ def end(double: bool) -> Any:
 
     @compiled
     def end(peaks, tails, first, held, asked, drawn, paths, found):  # type: ignore
-        """The first action whose score comes within the tolerance of the largest.
+        """Find the first action whose score is within tolerance of the largest.
 
-        It is in the first block whose largest does, which is looked at once more. So it
-        is the same however the actions were shared out.
+        It is in the first block whose largest score is, and this block is scored again.
+        So the answer does not depend on how actions were divided.
 
         Args:
             peaks: ``(T, blocks)``, the largest score of each block, row after row.
@@ -35,8 +35,8 @@ def end(double: bool) -> Any:
             held: the arrays over the stretch.
             asked: the look.
             drawn: a joint draw, or none.
-            paths: the factors of one, or of none: see ``product``.
-            found: what is filled: ``(T,)``, ``(T,)``, ``(T, F)``.
+            paths: the draw's factors, or none: see ``product``.
+            found: the arrays to fill: ``(T,)``, ``(T,)``, ``(T, F)``.
         """
         value, index, estimates = found
         path, right = paths
@@ -56,7 +56,7 @@ def end(double: bool) -> Any:
                     d[f, j] = zero
                     for r in range(path.shape[3]):
                         d[f, j] += path[t, f, row, r] * own[r, begin + j]
-            if path.shape[1]:  # as if the block's draws lay in a larger array
+            if path.shape[1]:  # address the block's draws as part of a larger array
                 drawn = d.ctypes.data - size * at, (0, BLOCK)
             top = look(c, 0, n, nothing, held, asked, drawn, t, at, first + at, room)
             j = reached(room[2, :n], min(reach, top))

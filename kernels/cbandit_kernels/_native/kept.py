@@ -1,4 +1,4 @@
-"""Machine code on disk: a file for each function and signature, written at once."""
+"""Machine code on disk: a file for each function and signature, written in one step."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Folder"]
 
 
 class Folder:
-    """The files of one function, in place of numba's index.
+    """The files of one function, which replace numba's index.
 
-    A file is named after everything that its content rests on. So processes that
-    compile at the same time cannot mix up their files, and nothing but a file of the
-    right name is ever read.
+    A file's name contains everything that its content depends on. So processes that
+    compile at the same time cannot mix up their files, and only a file with the right
+    name is read.
     """
 
     def __init__(self, path: str, name: str, stamp: str) -> None:
@@ -31,17 +31,17 @@ class Folder:
         return self._path / f"{self._name}.{self._stamp}.{number}.nbc"
 
     def load(self, key: str) -> Any:
-        """Return what was kept for ``key``, or ``None``."""
+        """Return the data stored under ``key``, or ``None``."""
         try:
             kept, data = pickle.loads(self._file(key).read_bytes())
-        except Exception:  # not there, or damaged: it is compiled
+        except Exception:  # missing or damaged: compile
             return None
         return data if kept == key else None
 
     def save(self, key: str, data: Any) -> None:
-        """Keep ``data``, and drop what older sources were compiled to.
+        """Store ``data``, and delete what older sources were compiled to.
 
-        A full or a locked disk is no reason to stop: the code runs without.
+        A full or a read-only disk is no error: the code runs without the file.
         """
         with contextlib.suppress(OSError):
             number, name = tempfile.mkstemp(dir=self._path, prefix=self._name)
@@ -57,6 +57,6 @@ class Folder:
                     old.unlink(missing_ok=True)
 
     def flush(self) -> None:
-        """Drop what was kept."""
+        """Delete all stored files."""
         for file in self._path.glob(f"{self._name}.*.nbc"):
             file.unlink(missing_ok=True)

@@ -1,10 +1,10 @@
 """The loops themselves, built for one number type at a time.
 
-A *block* is as many actions as fit the first-level cache. Its columns ``c`` are made
-(by a small product, from kernel values, or read), change means and variance, and the
-score of what has come out is taken at once: every array is read and written once a
-round. Means, variances and draws are given by address and strides, for they may be
-stretches of larger arrays; everything else is small and given as it is.
+A *block* is as many actions as fit the first-level cache. Its columns ``c`` are
+computed (by a small product, or from kernel values) or read, then change means and
+variances, and the result is scored at once: every array is read and written once a
+round. Means, variances and draws are passed by address and strides, as they may be
+stretches of larger arrays; all other arguments are small arrays.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from cbandit_kernels.types import SCORES
 __all__ = ["BLOCK", "REWARD", "Loops", "loops"]
 
 BLOCK = 512
-ROWS = 4  # of a grid at a time, and of the inner dimension
-LANES = 32  # maxima side by side
+ROWS = 4  # rows of a grid at a time, and of the inner dimension
+LANES = 32  # maxima computed next to each other
 RECTIFIED, FEASIBLE = map(SCORES.index, ("rectified", "feasible"))
-REWARD = len(SCORES)  # the code of a score that no cost enters
+REWARD = len(SCORES)  # the code of a score without costs
 
 
 class Loops(NamedTuple):
-    """The loops that :func:`loops` builds for one number type."""
+    """The loops that :func:`loops` returns for one number type."""
 
     finish: Any
     product: Any
@@ -48,7 +48,7 @@ class Loops(NamedTuple):
 
 @cache
 def loops(double: bool) -> Loops:
-    """The loops for float64, or for float32."""
+    """Return the loops for float64, or for float32."""
     kind: Any = np.float64 if double else np.float32
     size = 8 if double else 4
     address: Any = address_of_double if double else address_of_float
@@ -56,27 +56,27 @@ def loops(double: bool) -> Loops:
 
     @compiled
     def own(base, steps, t, f, at, n):  # type: ignore
-        """The numbers ``at .. at + n - 1`` of a trial's function in a larger array."""
+        """Return numbers ``at .. at + n - 1`` of a function in a larger array."""
         place = base + size * (t * steps[0] + f * steps[1] + at)
         return carray(address(place), (n,), kind)
 
     @compiled
     def shrink(c, less, v):  # type: ignore
-        """A variance less a column's share."""
+        """Subtract a column's share from a variance."""
         for j in range(v.size):
             v[j] -= less * (c[j] * c[j])
 
     @compiled
     def grow(c, more, m):  # type: ignore
-        """A mean and a column's share."""
+        """Add a column's share to a mean."""
         for j in range(m.size):
             m[j] += more * c[j]
 
     @compiled
     def begin(c, less, more, v, m, scale, offset, bound, d, s):  # type: ignore
-        """:func:`shrink`, the deviation, :func:`grow`, and the estimate, in one loop.
+        """Do :func:`shrink`, the deviation, :func:`grow` and the estimate in one loop.
 
-        The root is what takes the time: all else is done while it is.
+        The square root takes the time, and all else is done meanwhile.
         """
         for j in range(m.size):
             x = v[j] - less * (c[j] * c[j])
@@ -91,7 +91,7 @@ def loops(double: bool) -> Loops:
 
     @compiled
     def estimate(c, more, m, d, scale, offset, bound, e):  # type: ignore
-        """:func:`grow`, and the estimate."""
+        """Do :func:`grow`, then compute the estimate."""
         for j in range(m.size):
             y = m[j] + more * c[j]
             m[j] = y
@@ -101,7 +101,7 @@ def loops(double: bool) -> Loops:
 
     @compiled
     def weigh(c, more, m, d, scale, offset, bound, least, price, s):  # type: ignore
-        """:func:`estimate`, at least ``least``, off the score at a price."""
+        """Do :func:`estimate`, at least ``least``; subtract it at a price."""
         for j in range(m.size):
             y = m[j] + more * c[j]
             m[j] = y
@@ -111,7 +111,7 @@ def loops(double: bool) -> Loops:
 
     @compiled
     def sort(score, first, e, s):  # type: ignore
-        """The scores ``s`` so far, and one more cost's estimates ``e``."""
+        """Update the scores ``s`` by one more cost's estimates ``e``."""
         if score == FEASIBLE:
             for j in range(e.size):
                 s[j] = -infinity if e[j] > zero else s[j]
@@ -122,9 +122,9 @@ def loops(double: bool) -> Loops:
 
     @compiled
     def top(s, lanes):  # type: ignore
-        """The largest; what is not a number counts as infinite.
+        """Return the largest score; NaN counts as infinite.
 
-        Many maxima side by side: a single one would wait for itself.
+        Many maxima run next to each other, as a single one would wait for itself.
         """
         n = s.size
         for i in range(LANES):
@@ -144,7 +144,7 @@ def loops(double: bool) -> Loops:
 
     @compiled
     def reached(s, least):  # type: ignore
-        """The first score that is no less."""
+        """Return the place of the first score of at least ``least``."""
         for j in range(s.size):
             if s[j] >= least:
                 return j
@@ -156,9 +156,9 @@ def loops(double: bool) -> Loops:
     ):
         """Change means and variance of a block by ``k`` columns; return its top score.
 
-        ``number`` is the block's first action's. ``scales``, ``offsets`` and ``bounds``
-        are ``(T, F)``; ``room`` is for deviations, estimates and scores, which are left
-        in ``room[2]``. Without columns ``c[0]`` is zeros, and nothing changes.
+        ``number`` is the number of the block's first action. ``scales``, ``offsets``
+        and ``bounds`` are ``(T, F)``; ``room`` is for deviations, estimates and scores
+        (left in ``room[2]``). Without columns ``c[0]`` is zeros, and nothing changes.
         """
         spread, shift = changes
         mean, steps, var, var_step = held
@@ -202,7 +202,7 @@ def loops(double: bool) -> Loops:
 
     @compiled
     def spread(held, drawn, t, f, at):  # type: ignore
-        """The deviation at one action, or a joint draw's."""
+        """Return the deviation at one action, or a joint draw there."""
         draw, draw_steps = drawn
         if draw != 0:
             return own(draw, draw_steps, t, f, at, 1)[0]
@@ -211,7 +211,7 @@ def loops(double: bool) -> Loops:
 
     @compiled
     def estimated(held, asked, t, f, at, d):  # type: ignore
-        """The estimate at one action, of which the spread is ``d``."""
+        """Return the estimate at one action, given its spread ``d``."""
         bound = asked[2][t, f]
         y = own(held[0], held[1], t, f, at, 1)[0]
         y = y + asked[0][t, f] * d + asked[1][t, f]
@@ -222,7 +222,7 @@ def loops(double: bool) -> Loops:
     def finish(  # type: ignore
         given, k, n, changes, held, asked, drawn, where, peaks
     ):
-        """Actions ``low .. high - 1`` of a stretch whose columns are known."""
+        """Process actions ``low .. high - 1`` of a stretch whose columns are known."""
         columns, steps = given
         t, low, high, first = where
         c, room = np.zeros((max(k, 1), BLOCK), kind), np.empty((3, BLOCK), kind)
@@ -238,10 +238,10 @@ def loops(double: bool) -> Loops:
 
     @compiled
     def multiply(c, i, a, b, row, last, begin, n):  # type: ignore
-        """``c[:, i] = a @ b``: rows from ``row`` on, columns from ``begin`` on.
+        """Compute ``c[:, i] = a @ b`` from row ``row`` and column ``begin`` on.
 
-        Four rows at a time, and four of the inner dimension, which is a multiple of
-        four; rows past the ``last`` are its copies.
+        It takes four rows at a time, and four of the inner dimension, a multiple of
+        four; rows after ``last`` are copies of it.
         """
         rows = (
             a[row],
@@ -271,15 +271,15 @@ def loops(double: bool) -> Loops:
     def product(  # type: ignore
         factors, paths, changes, held, asked, drawn, where, peaks
     ):
-        """Rows ``low .. high - 1`` of a grid: columns are products of two factors.
+        """Process rows ``low .. high - 1`` of a grid, whose columns are products.
 
-        ``left (T, k, rows, r)``, ``right (1 or T, r, tails)``, ``r`` as
-        :func:`multiply` wants it. So are joint draws, where ``paths`` has some.
+        ``left (T, k, rows, r)``, ``right (1 or T, r, tails)``, with ``r`` as
+        :func:`multiply` needs it. Joint draws are products too, if ``paths`` has any.
         """
         (left, right), (path, path_right) = factors, paths
         t, low, high, first = where
         k, tails, functions = left.shape[1], right.shape[2], path.shape[1]
-        blocks = (tails + BLOCK - 1) // BLOCK  # of a row
+        blocks = (tails + BLOCK - 1) // BLOCK  # in a row
         b = right[t if right.shape[0] > 1 else 0]
         path_b = path_right[t if path_right.shape[0] > 1 else 0]
         c, room = np.zeros((ROWS, max(k, 1), BLOCK), kind), np.empty((3, BLOCK), kind)
@@ -294,7 +294,7 @@ def loops(double: bool) -> Loops:
                     multiply(d, f, path[t, f], path_b, row, high - 1, begin, n)
                 for i in range(rows):
                     at = (row + i) * tails + begin
-                    if functions:  # as if the block's draws lay in a larger array
+                    if functions:  # address the block's draws as part of a larger array
                         drawn = d[i].ctypes.data - size * at, (0, BLOCK)
                     peaks[t, (row + i) * blocks + begin // BLOCK] = look(
                         c[i],
@@ -312,13 +312,13 @@ def loops(double: bool) -> Loops:
 
     @compiled
     def lessen(c, w, here, row):  # type: ignore
-        """A row of a covariance less its share of a change."""
+        """Subtract a change's share from a row of a covariance."""
         for j in range(row.size):
             row[j] -= here * (c[j] * w)
 
     @compiled
     def lessen_all(columns, weights, cov, scaled):  # type: ignore
-        """A covariance less its changes, four at a time; ``scaled`` is room."""
+        """Subtract changes from a covariance, four at a time; ``scaled`` is scratch."""
         count, n = columns.shape
         fours = count - count % 4
         for p in range(fours):
@@ -341,11 +341,11 @@ def loops(double: bool) -> Loops:
     def joint(  # type: ignore
         cov, mean, late, told, asked, drawn, where, found
     ):
-        """Trials ``low .. high - 1`` of a whole covariance ``(T, N, N)``.
+        """Process trials ``low .. high - 1`` of a whole covariance ``(T, N, N)``.
 
-        With ``change``, first the observation of ``targets (T, F)`` at ``slots (T,)``
-        is taken in; then the best action is found and what is estimated there. The
-        covariance lacks ``waiting`` changes, and gets them when there is no more room.
+        With ``change``, first condition on ``targets (T, F)`` at ``slots (T,)``; then
+        find the best action and its estimates. The covariance lacks ``waiting``
+        changes, which are applied when there is no more room.
         """
         columns, weights, var, waiting = late
         change, slots, precision, targets = told
@@ -358,7 +358,7 @@ def loops(double: bool) -> Loops:
         room = np.empty((3, max(size_of, LANES)), kind)
         nothing = np.empty((0, 0), kind), np.empty((0, 0, 0), kind)
         steps = (functions * size_of, size_of)
-        none = np.int64(0)  # of a type that does not tell its value
+        none = np.int64(0)  # typed, so that its value is not part of its type
         held = (np.int64(mean.ctypes.data), steps, np.int64(v.ctypes.data), none)
         for t in range(low, high):
             for j in range(size_of):

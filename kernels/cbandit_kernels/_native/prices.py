@@ -34,17 +34,17 @@ def price(
 
 
 def _plain(values: Tensor) -> Any:
-    """The numbers as an array without gaps, for which alone the loops are compiled."""
+    """Return the numbers as a contiguous array, which the loops are compiled for."""
     return np.ascontiguousarray(values.numpy())
 
 
 @cache
 def _search() -> Any:
-    """The loop over trials; results are written into the last argument's arrays."""
+    """Return the loop over trials; it writes results into its last arguments."""
 
     @compiled
     def planned(f, c, price):  # type: ignore
-        """Reward and spend of the best plan at a price, and its last choice."""
+        """Return reward and spend of the best plan at a price, and its last choice."""
         n, count = f.shape
         reward, spend, at = 0.0, 0.0, 0
         for i in range(n):
@@ -84,7 +84,7 @@ def _search() -> Any:
             scale = max(abs(high_spend), abs(low_spend), abs(tau))
             infeasible[t] = high_spend > tau + feasible * scale
             tau = max(tau, high_spend)
-            free = low_spend <= tau  # nothing has to be paid for
+            free = low_spend <= tau  # the target does not bind
             for j in range(near.shape[1]):
                 reward, spend, last = planned(f, c, near[t, j])
                 if spend > tau and near[t, j] > low:
@@ -116,7 +116,7 @@ def _search() -> Any:
                 share = (low_spend - tau) / (low_spend - high_spend)
             turned = share >= 1 or (share > 0 and high_last < low_last)
             prices[t], ends[t, 0] = price, low
-            # an infinite price says nothing about where to begin
+            # an infinite price does not help to begin
             ends[t, 1] = 2 * price if high == np.inf else high
             here, there = int(turned), int(not turned)
             shares[t, here], shares[t, there] = 1 - share, share

@@ -1,4 +1,4 @@
-"""The round's one pass on the CPU: the references' signatures, compiled loops."""
+"""The round's pass on the CPU: compiled loops with the references' signatures."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ __all__ = ["finish", "joint", "product", "stored", "stream"]
 
 Array = np.ndarray[Any, Any]
 
-WEIGHTED = 2  # of SCORES, those that costs enter by their weights: the first
-PIECE = 1 << 16  # actions that a thread takes at a time
-STREAM_PIECE = 1 << 12  # the same where each costs hundreds of kernel values
-ALONE = 1 << 20  # numbers of all covariances up to which one thread is the fastest
-PARTS = 8  # that the trials of larger ones are cut into
+WEIGHTED = 2  # the first scores of SCORES weigh costs
+PIECE = 1 << 16  # actions in a thread's piece
+STREAM_PIECE = 1 << 12  # the same if each action costs hundreds of kernel values
+ALONE = 1 << 20  # with fewer numbers in the covariances, one thread is fastest
+PARTS = 8  # pieces that the trials of larger covariances are cut into
 
 
 def finish(
@@ -126,7 +126,7 @@ def stream(
     center = frame.center.double()
     near = (tried.double() - center.unsqueeze(-2)) * scale.unsqueeze(-2)
     whole = points if points.dim() == 3 else points.unsqueeze(0)
-    # points stay as they are: in another dtype all of them would be copied each round
+    # points keep their dtype, as converting would copy all of them each round
     given = whole.contiguous().numpy(), center.numpy(), scale.numpy()
     framed = *given, _plain(near, mean)
     fixed = framed, _plain(weights, mean), _changes(change, mean)
@@ -187,10 +187,10 @@ def joint(
     return Found(*map(torch.from_numpy, out))
 
 
-# -- what the loops take, and what they give ---------------------------------------
+# -- arguments and results of the loops --------------------------------------------
 
 
-# an address keeps nothing alive: each piece of work holds on to the tensors behind it
+# an address keeps no array alive, so each piece of work holds the tensors behind it
 
 
 def _some(mean: Tensor) -> None:
@@ -199,7 +199,7 @@ def _some(mean: Tensor) -> None:
 
 
 def _rows(value: Tensor) -> Tensor:
-    """Neighbours side by side in memory, as the loops step from one to the next."""
+    """Return the values with neighbours next to each other in memory."""
     return value if value.stride(-1) == 1 else value.contiguous()
 
 
@@ -220,7 +220,7 @@ def _plain(value: Tensor, like: Tensor) -> Array:
 
 
 def _by_fours(factors: Factors, like: Tensor) -> tuple[Array, Array]:
-    """Both factors, with zeros where the inner dimension is no multiple of four."""
+    """Return both factors, padded with zeros to an inner multiple of four."""
     left, right = factors
     short = -left.shape[-1] % ROWS
     if short:
@@ -244,14 +244,14 @@ def _constant(value: float, shape: tuple[int, ...], dtype: torch.dtype) -> Array
 
 
 def _small(value: Tensor | None, default: float, like: Tensor) -> Array:
-    """A ``(T, F)`` tensor as the loops take it; a constant where there is none."""
+    """Return a ``(T, F)`` tensor as an array for the loops; ``None``: a constant."""
     if value is None:
         return _constant(default, tuple(like.shape[:2]), like.dtype)
     return _plain(value, like)
 
 
 def _asked(look: Look, mean: Tensor) -> tuple[Any, ...]:
-    """A look as small arrays, a code and an address."""
+    """Return a look as small arrays, a code and an address."""
     mask, step = 0, 0
     if look.mask is not None:
         mask = look.mask.data_ptr()
@@ -286,7 +286,7 @@ def _changes(change: Change, mean: Tensor) -> tuple[Array, Array]:
 def _round(
     mean: Tensor, var: Tensor, look: Look, draw: Tensor | None
 ) -> tuple[Any, Any, Any]:
-    """The arrays over the set, by address and strides; the look; the draw."""
+    """Return the set's arrays by address and strides, the look, and the draw."""
     side_by_side = mean.shape[-1] < 2 or (mean.stride(-1) == 1 == var.stride(-1))
     if not side_by_side or var.dtype != mean.dtype:
         raise ValueError(
@@ -299,10 +299,10 @@ def _round(
 
 
 def _spread(go: Any, work: Callable[[int], None], pieces: int) -> None:
-    """Share the pieces among threads.
+    """Divide the pieces among threads.
 
-    The first is done alone where it compiles the loop: no thread waits for another
-    inside of the compiler.
+    The first piece is done alone if it compiles the loop, so that no thread waits for
+    another inside the compiler.
     """
     first = 0 if go.overloads else 1
     if first:
@@ -323,7 +323,7 @@ def _shared(
     paths: tuple[Array, Array] | None = None,
     columns: object = None,
 ) -> Found:
-    """Share trials of ``size`` items, ``step`` at a time, and take the best of all.
+    """Divide trials of ``size`` items, ``step`` at a time, and return the best of all.
 
     The items are rows of ``tails`` actions, or else the actions of a single row.
     """
@@ -347,6 +347,6 @@ def _shared(
 
 
 def _answer(trials: int, functions: int, kind: Any) -> tuple[Array, Array, Array]:
-    """Room for what is found; made here and lent to torch: quicker than the reverse."""
+    """Return empty arrays for results, which torch borrows: faster than the reverse."""
     index = np.empty(trials, np.int64)
     return np.empty(trials, kind), index, np.empty((trials, functions), kind)

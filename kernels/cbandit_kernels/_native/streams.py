@@ -1,4 +1,4 @@
-"""The round over a free-form set: kernel values are made, used and dropped in cache."""
+"""The round over free points: kernel values are computed, used, dropped in cache."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["stream"]
 
 @cache
 def stream(kinds: tuple[str, ...], dim: int, far: bool, double: bool) -> Any:
-    """The loop for a product of up to three kernels in ``dim`` coordinates.
+    """Return the loop for a product of up to three kernels in ``dim`` coordinates.
 
-    Points are ``(1 or T, n, dim)``; ``center`` and ``scale`` ``(f, 1 or T, dim)`` bring
-    them to what :func:`kernel` takes, and ``tried (f, 1 or T, u, dim)`` is there
-    already. ``weights`` are ``(T, u, k)``.
+    Points are ``(1 or T, n, dim)``; ``center`` and ``scale`` ``(f, 1 or T, dim)``
+    convert them to what :func:`kernel` takes, and ``tried (f, 1 or T, u, dim)`` is
+    converted already. ``weights`` are ``(T, u, k)``.
     """
     number: Any = np.float64 if double else np.float32
     zero = number(0.0)

@@ -1,4 +1,4 @@
-"""The round over a set whose kernel rows are kept: read once, summed, used, dropped."""
+"""The round over a set with stored kernel rows: read once, summed, used, dropped."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cbandit_kernels._native.loops import BLOCK, loops
 
 __all__ = ["SUM_PIECE", "summed"]
 
-SUM_PIECE = 1 << 15  # actions that a thread takes at a time
-WIDE = 4  # blocks of a row that are read in one go
+SUM_PIECE = 1 << 15  # actions in a thread's piece
+WIDE = 4  # blocks of a row that are read at once
 
 
 @cache
 def summed(double: bool) -> Any:
-    """The loop for float64, or for float32.
+    """Return the loop for float64, or for float32.
 
     ``chunks`` are addresses of ``(T, each, n)`` rows, ``weights (T, u, k)``.
     """
@@ -38,7 +38,7 @@ def summed(double: bool) -> Any:
 
     @compiled
     def kept(given, t, u, at, n):  # type: ignore
-        """The numbers ``at .. at + n - 1`` of a trial's row ``u``."""
+        """Return the numbers ``at .. at + n - 1`` of a trial's row ``u``."""
         chunks, each, steps = given
         return own(chunks[u // each], steps, t, u % each, at, n)
 

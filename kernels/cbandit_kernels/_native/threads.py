@@ -1,7 +1,7 @@
-"""A round's pieces shared among threads that sleep while they have nothing to do.
+"""Divide a round's pieces among threads that sleep when idle.
 
-As many threads as torch is set to. torch's own wait for each other in busy loops, which
-costs twenty times the work itself once another process wants the processor.
+There are as many threads as torch is set to. torch's own threads wait in busy loops,
+which costs twenty times the work itself when another process needs the processor.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def share(work: Callable[[int], None], pieces: int, threads: int | None = None) 
     def go() -> None:
         nonlocal stopped
         try:
-            # drawing a number is one step of the interpreter: each is drawn once
+            # drawing a number is one step of the interpreter, so each is drawn once
             for piece in numbers:
                 if stopped or piece >= pieces:
                     return
                 work(piece)
         except BaseException:
-            stopped = True  # what has begun is finished, nothing more is begun
+            stopped = True  # begun pieces are finished, no other is begun
             raise
 
     others: list[Future[None]] = []
@@ -41,8 +41,8 @@ def share(work: Callable[[int], None], pieces: int, threads: int | None = None) 
             others += _submitted(go)
         go()
     finally:
-        # one that has not begun has nothing left to do: whoever asks, from however deep
-        # in the pool, never waits for a thread to become free
+        # a thread that has not begun has nothing left to do, so this never waits for
+        # the pool, even when called from inside it
         begun = [other for other in others if not other.cancel()]
         _await(begun)
     for other in begun:
@@ -50,9 +50,9 @@ def share(work: Callable[[int], None], pieces: int, threads: int | None = None) 
 
 
 def _await(begun: list[Future[None]]) -> None:
-    """Wait until all have ended, whatever happens: they write where the caller will.
+    """Wait until all have ended, whatever happens: they write the caller's arrays.
 
-    Their pieces take milliseconds. Ctrl-C counts after that.
+    Their pieces take milliseconds. Ctrl-C takes effect after that.
     """
     late: BaseException | None = None
     while not all(other.done() for other in begun):
@@ -67,11 +67,11 @@ def _await(begun: list[Future[None]]) -> None:
 def _submitted(go: Callable[[], None]) -> list[Future[None]]:
     try:
         return [_pool(os.getpid()).submit(go)]
-    except RuntimeError:  # the interpreter ends, and starts no threads any more
+    except RuntimeError:  # the interpreter is ending and starts no threads
         return []
 
 
 @lru_cache(maxsize=1)
 def _pool(process: int) -> ThreadPoolExecutor:
-    """The threads of a process: a fork inherits none."""
+    """Return the threads of a process, as a fork inherits none."""
     return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="cbandit")

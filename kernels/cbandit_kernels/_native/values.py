@@ -1,9 +1,9 @@
-"""Kernel values over a block of actions, one compiled function a kernel and dimension.
+"""Kernel values over a block of actions, a compiled function per kernel and dimension.
 
-The number of coordinates is known when a function is compiled, so that the sum over
-them is written out and the loop over the actions runs in vector registers. Powers of
-two are a polynomial times an exponent put in by its bits: the relative error is below
-4e-15 (float32: 2e-7), and nothing leaves the registers.
+The number of coordinates is known at compile time, so the sum over them is unrolled and
+the loop over actions runs in vector registers. A power of two is a polynomial times an
+exponent set by its bits: the relative error is below 4e-15 (float32: 2e-7), and nothing
+leaves the registers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cbandit_kernels._native.compiling import compiled, in_wide_registers
 __all__ = ["ROOTS", "kernel"]
 
 ROOTS = {
-    # what scaled coordinates are multiplied by, so that a power of two is left
+    # factor of scaled coordinates after which the kernel is a power of two
     "rbf": math.sqrt(0.5 / math.log(2)),
     "matern12": 1.0 / math.log(2),
     "matern32": math.sqrt(3.0) / math.log(2),
@@ -32,16 +32,16 @@ FEW = 3
 
 
 def _power_of_two(degree: int) -> tuple[float, ...]:
-    """Coefficients of a polynomial for ``2^x`` on [-1/2, 1/2], lowest first."""
+    """Return a polynomial for ``2^x`` on [-1/2, 1/2], lowest coefficient first."""
     nodes = 0.5 * np.cos(np.pi * (np.arange(400) + 0.5) / 400)
     fitted = Chebyshev.fit(nodes, 2.0**nodes, degree, domain=[-0.5, 0.5])
     _, *rest = (float(c) for c in fitted.convert(kind=Polynomial).coef)
-    return 1.0, *rest  # a point's value with itself is 1, to the bit
+    return 1.0, *rest  # a point's value with itself is exactly 1
 
 
 @cache
 def power(double: bool) -> Any:
-    """``2^e`` for ``e <= 0`` or a little above; a NaN stays one."""
+    """Return a function ``2^e`` for ``e <= 0`` or a little above; NaN stays NaN."""
     if double:
         a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11 = _power_of_two(11)
         shift, least = 1.5 * 2.0**52, -1000.0
@@ -74,17 +74,17 @@ def power(double: bool) -> Any:
 
 @cache
 def kernel(kind: str, dim: int, far: bool, double: bool) -> Any:
-    """``out[j] (or times) k(x_j, y)`` for a block ``x (dim, B)`` and one tried ``y``.
+    """Return a function for ``out[j] (or times) k(x_j, y)``, ``x (dim, B)``, one ``y``.
 
-    Coordinates are scaled by :data:`ROOTS`. ``squares`` are ``|x_j|^2``: the RBF's
-    exponent is a product then, in more than :data:`FEW` coordinates, unless the points
-    lie ``far`` from the origin.
+    Coordinates are scaled by :data:`ROOTS`. ``squares`` are ``|x_j|^2``: with more than
+    :data:`FEW` coordinates the RBF's exponent is a product, unless the points lie
+    ``far`` from the origin.
     """
     two = power(double)
     number: Any = np.float64 if double else np.float32
     one, third = number(1.0), number(1.0 / 3.0)
     natural, nothing, twice = number(math.log(2)), number(0.0), number(2.0)
-    # in few coordinates differences cost no more, and are exact where points coincide
+    # with few coordinates differences are as fast, and exact at equal points
     exponent = kind == "rbf" and not far and dim > FEW
     linear, rbf = kind == "linear", kind == "rbf"
     half, three_halves = kind == "matern12", kind == "matern32"

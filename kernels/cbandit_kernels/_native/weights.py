@@ -1,4 +1,4 @@
-"""One more observation of a regression on features, in compiled loops."""
+"""Add an observation to a regression on features, in compiled loops."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def enter(
 
 @cache
 def _entering() -> Any:
-    """The loop over trials."""
+    """Return the loop over trials."""
 
     @compiled
     def entering(  # type: ignore

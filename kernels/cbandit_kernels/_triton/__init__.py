@@ -1,1 +1,1 @@
-"""Triton kernels; private, and imported only by the branch that launches them."""
+"""Triton kernels; private, imported only by the branch that launches them."""

@@ -1,4 +1,4 @@
-"""How many kernel values a device makes a second, with nothing else to wait for."""
+"""Measure how many kernel values per second a device computes at most."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cbandit_kernels._triton.powers import power
 
 @triton.jit
 def pairs_kernel(out, used, D: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr):
-    """``stream_kernel``'s loop for one RBF, its tried actions made in registers.
+    """``stream_kernel``'s loop for one RBF, with tried actions made in registers.
 
-    For each pair D FMAs, an exp2 and an FMA; for each tried action, in place of its
-    loads, two multiplications that a thread's whole block shares.
+    Each pair takes D FMAs, an exp2 and an FMA; each tried action takes two
+    multiplications for a thread's whole block, which replace its loads.
     """
     lane = tl.arange(0, BLOCK)
     kind = out.dtype.element_ty
@@ -36,7 +36,7 @@ def pairs_kernel(out, used, D: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.const
 
 
 def pairs(out: Tensor, used: int, dim: int, block: int) -> int:
-    """Launch it over ``out``, whole blocks of it; how many pairs that is."""
+    """Launch the loop over whole blocks of ``out``; return the number of pairs."""
     blocks = out.numel() // block
     with torch.cuda.device_of(out):
         pairs_kernel[(blocks,)](out, used, D=dim, STEP=4, BLOCK=block, num_warps=4)

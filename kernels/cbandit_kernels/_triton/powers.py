@@ -1,7 +1,8 @@
 """Powers of 2 and roots for a kernel's inner loop.
 
-In float32 each is one instruction of the device. In float64 its own take branches, one
-a value, which keep a thread's values from being worked on together; these take none.
+In float32 each is one device instruction. In float64 the device's own functions branch
+for each value, so that a thread cannot process its values together; these do not
+branch.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# a sum with it has its nearest integer in its last bits
+# added to a number, this puts its nearest integer into the last bits
 INTEGER = tl.constexpr(1.5 * 2.0**52)
-# 2^f for |f| <= 1/2, through Chebyshev's nodes: within 3e-16
+# 2^f for |f| <= 1/2, from Chebyshev nodes: within 3e-16
 SERIES = tl.constexpr(
     (
         7.072585949269223e-09,
@@ -40,7 +41,7 @@ def power(t):
 
 @triton.jit
 def distance(square):
-    """The root of ``square``, which may be below 0 by its rounding."""
+    """Return the root of ``square``, which rounding may have put below 0."""
     if square.dtype == tl.float32:
         return tl.sqrt(tl.abs(square))
     else:
@@ -63,7 +64,7 @@ def _power64(t):
 @triton.jit
 def _distance64(square):
     square = tl.where(square < 1e-30, 1e-30, square)
-    # from float32's 1 / root; its error, of 1e-7, is taken off to third order
+    # from float32's 1 / root, whose error of 1e-7 is corrected to third order
     inverse = tl.maximum(tl.rsqrt(square.to(tl.float32)), 1e-19).to(tl.float64)
     root = square * inverse
     error = 1.0 - root * inverse

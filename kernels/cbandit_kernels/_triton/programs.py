@@ -1,9 +1,9 @@
 """The programs behind :mod:`cbandit_kernels.rounds`.
 
-A program takes one block of actions of one trial. Offsets into the set are 64 bits
-wide. What is the same for all actions of a trial travels in small packed tables, which
-programs read through the cache: ``table`` holds a round's numbers, ``rows`` the tried
-actions with their weights.
+A program handles one block of actions of one trial. Offsets into the set are 64 bits
+wide. Numbers that are the same for all actions of a trial are in small packed tables,
+read through the cache: ``table`` has a round's numbers, ``rows`` the tried actions with
+their weights.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _wide(value):
 
 @triton.jit
 def _above(value, floor):
-    # what is not a number stays so
+    # NaN stays NaN
     return tl.maximum(value, floor, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -71,12 +71,12 @@ def _scores(
     MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Update one block by its ``columns``; return its scores, and estimates."""
+    """Update one block by its ``columns``; return its scores and estimates."""
     place = block * BLOCK + tl.arange(0, BLOCK)
     inside = place < n
     table += trial * (K + F * (K + 4) - 1)
 
-    # what is read is asked for before anything waits for it
+    # request all loads before anything waits for one
     held = var + trial * var_t + place
     v = tl.load(held, mask=inside, other=1.0)
     places, means, draws = (), (), ()
@@ -162,7 +162,7 @@ def _finish(
     MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Update one block, score it, write down its largest score."""
+    """Update one block, score it, and store its largest score."""
     trial, block = _wide(tl.program_id(1)), _wide(tl.program_id(0))
     score, _ = _scores(
         trial,
@@ -218,7 +218,7 @@ def choose_kernel(
     MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Find the first action of a trial's block whose score reaches what it must."""
+    """Find the first action in a trial's block with a score of at least ``reach``."""
     trial = _wide(tl.program_id(0))
     block = tl.load(blocks + trial)
     score, found = _scores(
@@ -316,9 +316,9 @@ def finish_kernel(
 
 @triton.jit
 def _of_square(t, KIND: tl.constexpr):
-    """A Matern kernel's value from ``t = |x - y|^2`` in its own scale."""
+    """Return a Matern kernel's value from ``t = |x - y|^2`` in its own scale."""
     a = distance(t)
-    decay = power(a * -1.0)  # its sign costs nothing; that of 0 - a, an addition
+    decay = power(a * -1.0)  # a factor of -1 is free; 0 - a costs an addition
     if KIND == MATERN12:
         return decay
     if KIND == MATERN32:
@@ -338,7 +338,7 @@ def _value(
     FAR: tl.constexpr,
     APART: tl.constexpr,
 ):
-    """One factor's values between a block ``x`` and the tried action at ``at``."""
+    """Return one factor's values between a block ``x`` and the tried action ``at``."""
     if KIND == LINEAR:
         t = x[q * D] * tl.load(at + q * D)
         for j in tl.static_range(1, D):
@@ -353,7 +353,7 @@ def _value(
         if KIND == RBF:
             return power(t * -1.0)
         return _of_square(t, KIND)
-    # 2 y is kept, or -2 y, and squares of the other sign: one FMA a coordinate
+    # 2 y or -2 y is stored, with squares of the other sign: one FMA a coordinate
     t = tl.load(at + FACTORS * D + q)
     if not APART:
         t += squares[q]
@@ -364,7 +364,7 @@ def _value(
     return _of_square(t, KIND)
 
 
-# the number of tried actions grows: one kernel for all of them
+# the number of tried actions grows, so one kernel serves all numbers
 @triton.jit(do_not_specialize=["used", "start"])
 def stream_kernel(
     points,
@@ -418,7 +418,7 @@ def stream_kernel(
             x = x + (p,)
         squares = squares + (square,)
 
-    # an RBF's share of the action alone, 2^-|x|^2, multiplies the sum
+    # the part of an RBF that depends on the action alone, 2^-|x|^2, multiplies the sum
     APART: tl.constexpr = FACTORS == 1 and KIND[0] == RBF and not FAR
     WIDTH: tl.constexpr = FACTORS * (D + 1) + K
     row = rows + trial * used * WIDTH

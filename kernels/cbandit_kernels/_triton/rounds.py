@@ -12,10 +12,10 @@ from cbandit_kernels._triton.programs import choose_kernel, finish_kernel, strea
 from cbandit_kernels.forms import KINDS
 from cbandit_kernels.types import SCORES, Change, Found, Frame, Look
 
-DIMS = 16  # coordinates that fit in registers
-TRIALS = 65535  # a launch's second axis
+DIMS = 16  # most coordinates that fit in registers
+TRIALS = 65535  # most programs on a launch's second axis
 WARPS = 4
-UNROLL = 4  # tried actions a step
+UNROLL = 4  # tried actions in a step
 
 # kernels are powers of 2: coordinates are scaled so that the exponent is -|x - y|^2
 # for the RBF and -|x - y| for the Matern family
@@ -29,12 +29,12 @@ _STRETCH = {
 
 
 def blocks_of(n, block):
-    """How many blocks cover ``n`` actions."""
+    """Return how many blocks cover ``n`` actions."""
     return triton.cdiv(n, block)
 
 
 def stream_block(dim: int, factors: int, columns: int, dtype: torch.dtype) -> int:
-    """Actions a program, so that a thread's own fit in its registers."""
+    """Return the actions of a program, so that a thread's part fits its registers."""
     registers = 176 if dtype.itemsize == 4 else 48
     room = registers // (factors * (dim + 1) + columns + 3)
     each = max(1, min(16, 1 << max(0, room.bit_length() - 1)))
@@ -42,7 +42,7 @@ def stream_block(dim: int, factors: int, columns: int, dtype: torch.dtype) -> in
 
 
 def _table(change, look, like):
-    """A trial's numbers of the round in one row; see ``_finish``."""
+    """Return each trial's numbers of the round in one row; see ``_finish``."""
     coefficient = look.coefficient
     offset = torch.zeros_like(coefficient) if look.offset is None else look.offset
     bound = coefficient if look.bound is None else look.bound
@@ -55,7 +55,7 @@ def _table(change, look, like):
 
 
 def _shared(change, mean, var, look, start, draw, block):
-    """The grid, arguments of :func:`_finish` but for the columns, and settings."""
+    """Return the grid, arguments of :func:`_finish` except columns, and settings."""
     trials, functions, n = mean.shape
     blocks = blocks_of(n, block)
     mask = look.mask
@@ -91,9 +91,9 @@ def _shared(change, mean, var, look, start, draw, block):
 
 
 def _found(change, look, pointers, settings):
-    """The first action whose score comes within the tolerance of the largest.
+    """Return the first action whose score is within tolerance of the largest.
 
-    It is in the first block whose largest does, which is looked at once more.
+    It is in the first block whose largest score is, and this block is scored again.
     """
     peak, mean = pointers.pop("peak"), pointers["mean"]
     trials, functions, _ = mean.shape
@@ -101,7 +101,7 @@ def _found(change, look, pointers, settings):
     reach = look.reach(value)
     block = (peak >= reach.unsqueeze(-1)).to(torch.uint8).argmax(-1)
     index, estimate = torch.empty_like(block), mean.new_empty(trials, functions)
-    # what was told has changed means and variances already
+    # means and variances are changed already
     none = Change(change.spread[:, :0], change.shift[..., :0])
     pointers |= {"table": _table(none, look, mean)}
     settings = {name: it for name, it in settings.items() if name != "K"}
@@ -153,7 +153,7 @@ def finish(
 
 
 def _rows(frame, tried, weights, kinds, like):
-    """Tried actions, squares and weights, ``(T, u, width)``; u a multiple of UNROLL."""
+    """Return tried actions, squares and weights, ``(T, u, width)``; pad u to UNROLL."""
     parts, squares = [], []
     for y, kind in zip(frame(tried.to(like)), kinds, strict=True):
         sign = -1 if kind == "rbf" else 1
@@ -188,7 +188,7 @@ def stream(
     if not points.is_contiguous():
         points = points.contiguous()
     stretch = [_STRETCH[kind] for kind in kinds]
-    # sent without waiting for what the device still has to do
+    # sent without waiting for the device's pending work
     stretch = torch.tensor(stretch, dtype=mean.dtype)
     stretch = stretch.to(mean.device, non_blocking=True)
     frame = frame._replace(
