@@ -450,8 +450,9 @@ class BKB(GPPolicy):
         explore: :class:`~cbandit.UCB`, ``cb.UCB(2.0)`` unless given. An RKHS width
             (``any-lam``, the default form, or ``tight``) becomes the paper's own,
             :func:`cbandit.confidence.sketched_width`. With the theory's
-            ``oversampling`` this is a guarantee (``delta`` for the noise, and another ``delta``
-            for the dictionaries, shared by the functions); with less it is a heuristic.
+            ``oversampling`` this is a guarantee (``delta`` for the noise, and another
+            ``delta`` for the dictionaries, shared by the functions); with less it is a
+            heuristic.
         oversampling: ``q``, how many times more is kept than the dictionary needs at
             least; ``72 ln(4 T / delta)`` by the theory, but a few suffice in practice.
         step: as for :class:`~cbandit.CKB`; this and the next ones are for costs only.
