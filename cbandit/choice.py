@@ -21,11 +21,11 @@ class Naming(Protocol):
     """The names of a set's coordinates, as choices use them."""
 
     def params(self, x: Tensor) -> Any:
-        """Return a point ``(d,)`` as a dict, and more points as lists of dicts."""
+        """Return a point ``(d,)`` as a dict, more points as lists of dicts."""
 
 
 def params_of(names: Naming | None, x: Tensor) -> Any:
-    """Return actions by name, or raise if the set has no names."""
+    """Return actions by name; raise if the set has no names."""
     if names is None:
         raise CBanditError(
             "params needs a set with names: give the policy a cb.Space(...)"
@@ -40,9 +40,8 @@ class Distribution:
     Args:
         index: the actions, ``(*trials, k)``, int64.
         probability: their probabilities, ``(*trials, k)``.
-        infeasible: ``(*trials,)``, true if no distribution keeps the limits; then this
-            one violates them least. ``None``: there were no
-            limits.
+        infeasible: ``(*trials,)``, true if no distribution keeps the limits; this one
+            then violates them least. ``None``: there were no limits.
     """
 
     index: Tensor
@@ -52,7 +51,7 @@ class Distribution:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The action of one round; hand it back to ``tell`` with what came of it.
+    """The action of one round; pass it to ``tell`` with the feedback.
 
     Args:
         t: the round, counted from 1.
@@ -60,17 +59,16 @@ class Choice:
             :class:`~cbandit.Box`.
         x: the action itself, ``(*trials, d)``.
         infeasible: ``(*trials,)``, whether the policy believed that no action is
-            feasible. It is never true with policies that weigh costs instead (CKB but
-            for ``dual="resolved"``, RPOL); there ``recommend()`` tells.
+            feasible. It is never true for policies that weigh costs (CKB except with
+            ``dual="resolved"``, RPOL); for them see ``recommend()``.
         distribution: the one that a randomised policy drew the action from.
-        id: a unique name of the choice; ``tell`` takes it in place of the choice.
+        id: a unique name of the choice; ``tell`` takes it instead of the choice.
         actions: the set given to ``ask`` for this round alone, if any.
-        keys: the number, or on a box the coordinates, of each trial's action on the
-            host, where the policy knows them there.
+        keys: each trial's action by number, or on a box by coordinates, on the host, if
+            the policy has them there.
         names: the names of the coordinates, if the policy's set has any.
         idle: ``(*trials,)``, trials that play nothing, because no action fits what is
-            left of a :class:`~cbandit.Budget`; nothing has to be told of them.
-            ``None``: all play.
+            left of a :class:`~cbandit.Budget`; they need no feedback. ``None``: none.
     """
 
     t: int

@@ -1,8 +1,8 @@
 """The errors that the library raises.
 
-Every error that a user can cause is a :class:`CBanditError`, and so a ``ValueError``.
+Every error that a user can cause is a :class:`CBanditError`, which is a ``ValueError``.
 Its message names the argument, what was given and what is expected. The object that
-raised it is as it was before the call.
+raised it is unchanged by the call.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class InfeasibleError(CBanditError):
 
 
 class CheckpointError(CBanditError):
-    """Raised for a file that is no checkpoint, is broken, or belongs elsewhere."""
+    """Raised for a file that is no checkpoint, is broken, or is of another object."""
 
 
 class LostRankError(CBanditError):

@@ -17,7 +17,7 @@ __all__ = ["Explanation", "Rival"]
 
 @dataclass(frozen=True)
 class Rival:
-    """Another action, with the score it had.
+    """Another action, with its score.
 
     Args:
         index: its number, ``(*trials,)``; ``None`` on a box.
@@ -42,32 +42,33 @@ class Explanation:
     """The reasons for a choice; parts that are no longer known are ``None``.
 
     Args:
-        id: of the choice.
-        t: its round.
-        index: its number, ``(*trials,)``; ``None`` on a box.
+        id: the choice's id.
+        t: the choice's round.
+        index: the action's number, ``(*trials,)``; ``None`` on a box.
         x: the action, ``(*trials, d)``.
         mean: the posterior mean of reward and costs at the time, ``(*trials, 1 + m)``,
-            in the user's units; the prior mean where nothing had been told.
-        std: the standard deviation of ``mean``, likewise.
+            in the user's units; the prior mean if nothing had been told.
+        std: the standard deviations around ``mean``, ``(*trials, 1 + m)``.
         known: whether any feedback of each function had come, ``(*trials, 1 + m)``.
-        taken: the estimate of them by exploration, in the user's units, likewise.
-        estimate: the same as it entered the score, ``(*trials, 1 + m)``, in ``unit``:
-            the costs less their limits.
-        multiplier: of each cost, ``(*trials, m)``; in ``unit``.
+        taken: the explored estimates of reward and costs, in the user's units,
+            ``(*trials, 1 + m)``.
+        estimate: the estimates as they entered the score, ``(*trials, 1 + m)``, in
+            ``unit``: the costs less their limits.
+        multiplier: the multiplier of each cost, ``(*trials, m)``, in ``unit``.
         price: the multiplier in the user's units: the reward that one unit of each cost
             is worth, ``(*trials, m)``.
-        score: ``(*trials,)``, in ``unit``.
+        score: the choice's score, ``(*trials,)``, in ``unit``.
         runner_up: the action that would have been chosen instead.
         unconstrained: the action that would have been chosen if costs did not matter;
             its score is the reward's estimate.
         labels: the names of the reward and the costs.
         names: the names of the coordinates, if the policy's set has any.
-        drawn_from: the actions that are as good at the price, and their probabilities;
-            ``None``: the choice was not drawn.
-        unit: of scores, multipliers and ``estimate``: ``"spreads"`` of outcomes where
-            beliefs are standardised, else ``""``, the user's.
-        own_score: whether the score is a policy's own ``acquire``, in a unit of its
-            own.
+        drawn_from: the actions that are equally good at the price, and their
+            probabilities; ``None``: the choice was not drawn.
+        unit: the unit of scores, multipliers and ``estimate``: ``"spreads"`` of
+            outcomes if beliefs are standardised, else ``""``, the user's.
+        own_score: whether the score comes from a policy's own ``acquire``, and so has
+            no known unit.
     """
 
     id: str

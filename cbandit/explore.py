@@ -1,4 +1,4 @@
-"""Estimates ``f_t``, ``g_t`` from beliefs: UCB, Thompson sampling, a random width.
+"""Make estimates ``f_t``, ``g_t`` from beliefs: UCB, Thompson draws, random widths.
 
 All three are ``mean + coefficient * spread``. For UCB, the spread is the standard
 deviation and the coefficient is ``+beta`` for the reward and ``-beta`` for costs,
@@ -23,8 +23,8 @@ from cbandit.errors import CBanditError
 __all__ = ["TS", "UCB", "Explore", "Rand", "clip", "estimates"]
 
 LONG = 1 << 14  # rows of at least this length are scaled one by one
-# of draws on a box: whole deviations kept wandering in 5 to 8 dimensions, at ten times
-# the regret after 40 evaluations
+# factor of draws' deviations on a box: with 1, search kept wandering in 5 to 8
+# dimensions, at ten times the regret after 40 evaluations
 CAUTIOUS = 0.5
 
 
@@ -42,7 +42,7 @@ def estimates(mean: Tensor, spread: Tensor, coefficient: Tensor) -> Tensor:
 def clip(estimate: Tensor, bound: Tensor) -> Tensor:
     """Clip ``estimate (T, F, n)`` to ``[-bound, bound]``, with ``bound (T, F, 1)``.
 
-    It changes in place, unless it carries gradients.
+    It is changed in place, unless it carries gradients.
     """
     if estimate.requires_grad:
         return estimate.clamp(-bound, bound)
@@ -54,7 +54,7 @@ def clip(estimate: Tensor, bound: Tensor) -> Tensor:
 
 
 def _by_scalars(values: Tensor) -> bool:
-    # on long rows a number is twice as fast as a tensor that is broadcast
+    # for long rows a number is twice as fast as a tensor that is broadcast
     plain = values.dim() == 3 and not (values.is_cuda or values.requires_grad)
     return plain and values.shape[0] == 1 and values.shape[-1] >= LONG
 
@@ -68,21 +68,20 @@ class UCB:
     """Optimism: ``mean + beta std`` for the reward, ``mean - beta std`` for costs.
 
     Args:
-        beta: multiplies the standard deviation itself; a number, ``(*trials,)``, a
-            schedule such as :class:`~cbandit.RKHS`, or a callable ``(t, gain) ->
-            beta``.
+        beta: the factor of the standard deviation; a number, ``(*trials,)``, a schedule
+            such as :class:`~cbandit.RKHS`, or a callable ``(t, gain) -> beta``.
         cost_beta: ``beta`` of the costs, which may also be ``(m,)`` or
-            ``(*trials, m)``; as ``beta`` if left out. Numbers may be negative: 0 takes
-            the mean, -1 the mean plus one deviation, so that an action counts as
-            feasible once it is likely to be. Fewer rounds exceed a limit then, but the
-            regret bounds of the papers, which rest on optimism in the costs, no longer
-            hold: a feasible region that looks infeasible from afar may stay untried.
-        margin: how many deviations are added to each cost, those that its belief had at
-            the action chosen last: a number, ``(*trials,)`` or ``(1 or *trials, m)``.
-            Optimism alone chooses just above a limit for ever. With a margin of 2 costs
-            count at such an action by the mean plus one deviation and elsewhere still
-            optimistically; the margin shrinks as beliefs get sure of what is chosen.
-            The papers' bounds then hold for limits that are tighter by the margin.
+            ``(*trials, m)``; if left out, ``beta``. Numbers may be negative: 0 is the
+            mean, -1 the mean plus one deviation, so that an action counts as feasible
+            once it is likely to be. Then fewer rounds exceed a limit. But the papers'
+            regret bounds, which need optimism in the costs, no longer hold: a feasible
+            region that looks infeasible from afar may stay untried.
+        margin: how many deviations to add to each cost, as its belief had them at the
+            action chosen last: a number, ``(*trials,)`` or ``(1 or *trials, m)``.
+            Optimism alone chooses just above a limit for ever. With a margin of 2,
+            costs at such an action count by the mean plus one deviation, and elsewhere
+            still optimistically; the margin shrinks as beliefs about the choice get
+            surer. The papers' bounds then hold for limits tightened by the margin.
 
     Example:
         >>> import cbandit as cb
@@ -99,7 +98,7 @@ class UCB:
         return f"UCB({self.widths}{_worded(self.margin)})"
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
-        """Return the widths ``(T, F)``, those of costs with a minus sign."""
+        """Return the widths ``(T, F)``, negated for costs."""
         if width.shape[-1] == 1:
             return width
         signed = width.clone()
@@ -111,18 +110,18 @@ class UCB:
 class TS:
     """Thompson sampling: a joint draw of ``GP(mean, beta^2 covariance)`` per function.
 
-    Draws are exact in law on small sets and on product grids; on other sets the prior
-    is approximated by random features (``cbandit info`` and ``policy.engine`` say
-    which). Those exist for RBF, Matern, linear and constant kernels, for categories of
-    a :func:`~cbandit.Space`, and for products and sums of these.
+    Draws have their exact law on small sets and on product grids; on other sets random
+    features approximate the prior (``cbandit info`` and ``policy.engine`` say which).
+    Random features exist for RBF, Matern, linear and constant kernels, for categories
+    of a :func:`~cbandit.Space`, and for products and sums of these.
 
     The best action of a draw is above a limit half the time, and far above it while
     little is known. So :class:`~cbandit.RPOL` under :meth:`cbandit.GP.default` adds a
-    margin where neither ``cost_beta`` nor ``margin`` is said: see :meth:`cautious`.
+    margin if neither ``cost_beta`` nor ``margin`` is given: see :meth:`cautious`.
 
     Args:
-        beta: multiplies the draws' deviations; as for :class:`UCB`. 1 if left out.
-        cost_beta: ``beta`` of the costs; as ``beta`` if left out. 0: their means.
+        beta: the factor of the draws' deviations, as for :class:`UCB`. 1 if left out.
+        cost_beta: ``beta`` of the costs; if left out, ``beta``. 0: their means.
         margin: as for :class:`UCB`; none if left out.
 
     Example:
@@ -138,7 +137,7 @@ class TS:
         self, beta: Any = None, cost_beta: Any = None, margin: Any = None
     ) -> None:
         self._stated = beta is not None
-        #: whether how to treat costs is left to the policy
+        #: whether the policy may decide how to treat costs
         self.open = cost_beta is None and margin is None
         self.widths = Widths(1.0 if beta is None else beta, cost_beta)
         self.margin = checks.nonnegative("margin", 0.0 if margin is None else margin)
@@ -146,10 +145,10 @@ class TS:
     def cautious(self, box: bool = False) -> TS:
         """Return draws whose costs have a margin of one deviation.
 
-        On a box they are half as wide, unless ``beta`` was said. This was chosen by
-        measurement (``benchmarks/README.md``): with costs at their means, and a margin,
-        a region that looks infeasible from afar stayed untried on noisy sets. No regret
-        bound is claimed.
+        On a box the draws are half as wide, unless ``beta`` was given. This was chosen
+        by measurement (``benchmarks/README.md``): with costs at their means, and a
+        margin, a region that looks infeasible from afar stayed untried on noisy sets.
+        No regret bound is claimed.
         """
         beta = CAUTIOUS if box and not self._stated else self.widths.beta
         return TS(beta, margin=1.0)
@@ -158,7 +157,7 @@ class TS:
         return f"TS({self.widths}{_worded(self.margin)})"
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
-        """Return the widths ``(T, F)``: a joint draw is scaled alike for all."""
+        """Return the widths ``(T, F)``: a joint draw is scaled by one factor each."""
         return width
 
 

@@ -1,7 +1,7 @@
-"""Updates of multipliers between rounds: pure, differentiable functions.
+"""Updates of multipliers between rounds, as pure, differentiable functions.
 
 They map ``(*b, m)`` to ``(*b, m)``. Each checks its arguments, which on CUDA waits for
-the device; ``checked=False`` skips the checks for callers who have made them.
+the device; ``checked=False`` skips the checks, for callers that have made them.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def rectified(
 def _pair(
     name: str, multiplier: object, other: str, cost: object
 ) -> tuple[Tensor, Tensor]:
-    """Return both as tensors of the same ``m``, with lists as float64."""
+    """Return both as tensors with the same ``m``; lists become float64."""
     phi, g = _tensor(name, multiplier), _tensor(other, cost)
     if phi.shape[-1:] != g.shape[-1:] or not _together(phi, g):
         raise CBanditError(
@@ -89,7 +89,7 @@ def _pair(
 def _beside(
     name: str, value: object, g: Tensor, endless: bool = False
 ) -> Tensor | float:
-    """Return a number or a tensor that broadcasts with ``g``, or raise if negative."""
+    """Return a number or a tensor that broadcasts with ``g``; raise if negative."""
     if isinstance(value, float | int):
         value = float(value)
     tensor = torch.tensor(value) if isinstance(value, float) else _tensor(name, value)

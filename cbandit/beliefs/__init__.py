@@ -1,4 +1,4 @@
-"""Beliefs before any data: specifications, which hold no state.
+"""Beliefs before any data: specifications without state.
 
-A policy copies those it is given; :mod:`cbandit.posterior` keeps them current.
+A policy copies the beliefs it is given; :mod:`cbandit.posterior` updates the copies.
 """

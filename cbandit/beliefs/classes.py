@@ -16,13 +16,13 @@ class FiniteClass:
     """The belief that a function is one of ``G`` functions with known values.
 
     Args:
-        values: of the functions at every arm, ``(G, N)``.
-        radius: of the confidence set, a number or a callable of the round. The set
-            holds the functions whose squared distance to the least-squares fit, summed
-            over the rounds, is at most the radius. ``None``:
+        values: the functions' values at every arm, ``(G, N)``.
+        radius: the radius of the confidence set, a number or a callable of the round.
+            The set holds the functions whose squared distance to the least-squares
+            fit, summed over the rounds, is at most the radius. ``None``:
             ``512 R^2 ln(12 (m + 1) G ln(2 t) / delta)`` (Pacchiano et al., for
             ``R = 1`` and one cost).
-        range: ``(low, high)`` that every observation lies in; others are refused.
+        range: the interval ``(low, high)`` of observations; others raise an error.
         subgaussian: ``R`` of the noise, a number or ``(*trials,)``, in the units of
             ``values``. If it is stated too small, the guarantee is lost.
 

@@ -16,10 +16,10 @@ class Counts:
 
     Args:
         subgaussian: ``R`` of the noise, a number or ``(*trials,)``.
-        range: ``(low, high)`` that every observation lies in, where that is known:
-            others are refused.
-        means: ``(low, high)`` that every arm's expected value lies in, where that is
-            known; by default ``range``. Nothing else bounds the cost of an arm that was
+        range: the interval ``(low, high)`` of observations, if it is known; others
+            raise an error.
+        means: the interval ``(low, high)`` of every arm's expected value, if it is
+            known; by default ``range``. Only this bounds the cost of an arm that was
             never pulled: without it :func:`~cbandit.OPB` does not play such arms.
 
     Example:

@@ -1,7 +1,7 @@
 """Kernels that are inner products of finitely many features.
 
-A belief with such a kernel is Bayesian linear regression: what is observed enters a
-matrix as large as the features are many, however many observations there are.
+A belief with such a kernel is Bayesian linear regression: data enter a matrix whose
+size depends on the number of features, not on the number of observations.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Waves(NamedTuple):
     """Random features of a kernel: cosines and sines of ``m`` random projections.
 
     Args:
-        frequencies: ``(k, m)``, of the standardised numbers.
+        frequencies: ``(k, m)``, for the standardised numbers.
         signs: for each category column ``(options + SPARE, m)``, factors whose average
             product is that column's kernel.
     """
@@ -46,16 +46,15 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
     """The kernel ``<h(x), h(y)> / ridge``, and 0 between different categories.
 
     ``h`` are the standardised numbers and a constant. With ``waves`` they are random
-    features, and categories enter these instead of keeping points apart.
+    features, and categories enter these instead of separating points.
 
     Args:
-        actions: the set, whose numbers are standardised by their mean and spread over
-            it; those without bounds by what is observed, or, as by
-            :meth:`cbandit.GP.default`, from -1 to 1 where there are ``waves``.
-        scale: the square root of what the inner product is multiplied by, ``()`` or
-            ``(*trials,)``.
+        actions: the set. Its numbers are standardised by their mean and spread over it.
+            Numbers without bounds are standardised by observed values, or with
+            ``waves`` from -1 to 1, as by :meth:`cbandit.GP.default`.
+        scale: the square root of the inner product's factor, ``()`` or ``(*trials,)``.
         waves: random features; ``None``: the numbers themselves and the constant.
-        constant: its value.
+        constant: the value of the constant.
     """
 
     has_lengthscale = False
@@ -77,7 +76,7 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
         loose: list[bool] = []
         if isinstance(actions, Box) and waves is None:
             loose = actions.loose.tolist()
-        #: places among the numbers that are standardised by what is observed
+        #: places among the numbers that are standardised by observed values
         self.open = [i for i, j in enumerate(self.numbers) if loose and loose[j]]
         frame = _frame(actions, self.numbers, self.logs)
         self.waves = 0 if waves is None else waves.frequencies.shape[-1]
@@ -95,7 +94,7 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
         self.register_buffer("spread", size)
 
     def over(self, actions: Actions) -> FeatureKernel:
-        """Return the kernel over a set in which a category has grown."""
+        """Return the kernel over a set in which a category has gained a value."""
         grown = copy.deepcopy(self)
         grown.options = options_of(actions, self.categories)
         for j, count in enumerate(grown.options):
@@ -107,7 +106,7 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
         return grown
 
     def suit(self, name: str, actions: Actions) -> None:
-        """Raise, naming the argument, unless a set has these coordinates."""
+        """Raise, naming the argument, unless the kernel fits a set's coordinates."""
         _, categories = columns_of(actions)
         counts = options_of(actions, categories)
         if actions.dim == self.dim and categories == self.categories:
@@ -122,11 +121,11 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
 
     @property
     def blocks(self) -> int:
-        """How many sets of weights there are: one a combination of categories."""
+        """How many blocks of weights there are: one a combination of categories."""
         return 1 if self.waves else math.prod(self.options)
 
     def block(self, x: Tensor) -> Tensor | None:
-        """Return the block of each point ``(..., d)``; ``None`` if there is one."""
+        """Return the block of each point ``(..., d)``; ``None``: there is one."""
         if self.blocks == 1:
             return None
         number: Tensor | None = None
@@ -140,7 +139,7 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
 
         Args:
             x: the points.
-            frame: of the numbers without bounds, ``(*b, k)``.
+            frame: the frame of the numbers without bounds, ``(*b, k)``.
         """
         z = self._standardised(x, frame)
         if not self.waves:
@@ -155,7 +154,7 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
         return self._scaled(torch.cat([phase.cos() * signs, phase.sin() * signs], -1))
 
     def _scaled(self, h: Tensor) -> Tensor:
-        """Return features ``(*b, n, D)``, each trial's times its own scale."""
+        """Return features ``(*b, n, D)`` times the scale of each trial."""
         scaled: Tensor = h * self.scale.unsqueeze(-1).unsqueeze(-1)
         return scaled
 
@@ -164,7 +163,7 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
         z = x if len(self.numbers) == self.dim else _taken(x, self.numbers)
         if any(self.logs):
             flags: Tensor = self.bent
-            # where a logarithm is not wanted there may be none, nor a gradient
+            # numbers that need no logarithm may have none, nor a gradient
             positive = z.where(flags, 1.0).clamp_min(torch.finfo(z.dtype).tiny)
             z = torch.where(flags, positive.log(), z)
         center, size = self.center, self.spread
@@ -175,7 +174,7 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
         return standardised
 
     def _with(self, frame: Frame) -> Frame:
-        """Return the frame of all numbers, ``(*b, k)``, given that of the open ones."""
+        """Return the frame of all numbers, given that of the numbers without bounds."""
         if len(self.open) == len(self.numbers):
             return frame
         shape = *frame.center.shape[:-1], -1
@@ -189,7 +188,7 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
         return _taken(x, [self.numbers[j] for j in self.open])
 
     def change(self, old: Frame, new: Frame) -> Tensor:
-        """Return ``C (*b, D, D)``: features in a new frame are ``C`` times the old."""
+        """Return ``C (*b, D, D)``; ``C`` times features in the old frame is the new."""
         old, new = self._with(old), self._with(new)
         factors = old.size / new.size
         ones = torch.ones_like(factors[..., :1])
@@ -215,14 +214,14 @@ class FeatureKernel(gpk.Kernel):  # type: ignore[misc]
 
 
 def _taken(x: Tensor, columns: Sequence[int]) -> Tensor:
-    """Return some coordinates, ``(..., k)``, as a view where they are neighbours."""
+    """Return some coordinates, ``(..., k)``, as a view if they are contiguous."""
     if columns and columns[-1] - columns[0] == len(columns) - 1:  # they ascend
         return x[..., columns[0] : columns[-1] + 1]
     return x[..., columns]
 
 
 def columns_of(actions: Actions) -> tuple[list[int], list[int]]:
-    """Return the coordinates that enter by their logarithms, and the categories."""
+    """Return the coordinates that enter by their logarithm, and the categories."""
     if actions.names is None:
         return [], []
     flags = actions.names.flags()
@@ -239,9 +238,9 @@ def options_of(actions: Actions, categories: Sequence[int]) -> list[int]:
 
 
 def _frame(actions: Actions, numbers: list[int], logs: list[bool]) -> Frame:
-    """Return mean and spread of each number over a set, 1 where it does not vary.
+    """Return mean and spread of each number over a set; spread 1 if it does not vary.
 
-    For a box they are those of a uniform draw; numbers without bounds have none.
+    On a box they are those of a uniform draw. Numbers without bounds have none.
     """
 
     def of(values: Tensor, log: bool) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""A Gaussian-process belief, as the user states it; nothing learned is kept here."""
+"""A Gaussian-process belief as the user states it; it learns nothing itself."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from cbandit.errors import CBanditError
 # of the log of a default noise, as a share of the outcomes' variance: wide enough for
 # functions without noise and for those that are half noise (benchmarks/learning.py)
 NOISE = -2.5, 1.5
-# refit_every="auto": the first fit; then after this part of what is there, two at least
+# refit_every="auto": the first fit; then after this share of the data, at least two
 FIRST, MORE, OFTEN, SELDOM = 5, 2, 5, 2
-MANY = 100  # observations from which on hyperparameters move little
+MANY = 100  # observations after which hyperparameters change little
 OUTCOMES = ("binary", "count")
 WAVES_SEED = 1
-MOST_SHOWN = 8  # numbers of a context, above which the default belief is linear
+MOST_SHOWN = 8  # with more numbers in a context, the default belief is linear
 
 
 @hinted
@@ -129,7 +129,7 @@ class GP:
             _check_outcome(outcome, noise, mean, standardize, noise_prior)
         #: ``"binary"``, ``"count"``, or ``None``: outcomes are Gaussian
         self.outcome = outcome
-        self.sense = 1.0  # -1 where a policy has turned the sign of such a function
+        self.sense = 1.0  # -1 if a policy has turned the sign of such a function
         if kernel is not None and not isinstance(kernel, gpk.Kernel):
             raise CBanditError(
                 f"kernel must be a gpytorch kernel; got {checks.kind(kernel)}"
@@ -165,9 +165,9 @@ class GP:
             )
         self.noise_prior = copy.deepcopy(noise_prior)
         self.unit: Unit | None = None
-        #: by which what was learned shrinks a round, ``()`` or ``(*trials,)``
+        #: the factor by which data shrink each round, ``()`` or ``(*trials,)``
         self.fade: Tensor | None = None
-        self.conjugate = False  # whether deviations are in units of a learned noise
+        self.conjugate = False  # whether deviations are in units of the learned noise
 
     @classmethod
     @hinted
@@ -181,37 +181,36 @@ class GP:
         outcome: str | None = None,
         constant: float = 1.0,
     ) -> GP:
-        """Return the belief of a Bayesian linear regression, at home with contexts.
+        """Return the belief of a Bayesian linear regression, suited to contexts.
 
-        The function is linear in the numbers of a set, those of its choices and of its
-        contexts, with a constant; each combination of categories has weights of its
-        own. Numbers are standardised by their mean and spread over the set, numbers
-        without bounds by those observed, anew whenever as many again have come; so are
-        outcomes. What a round costs does not grow with the observations.
+        The function is linear in the numbers of a set, those of its choices and
+        contexts, with a constant; each combination of categories has its own weights.
+        Numbers are standardised by their mean and spread over the set; numbers without
+        bounds by observed values, again at each doubling of the data. Outcomes are
+        standardised too. The cost of a round does not grow with the observations.
 
         Args:
             space: the actions, mostly a :func:`~cbandit.Space`.
-            ridge: the prior precision of each weight, a number or ``(*trials,)``: its
-                variance is that of the noise over this.
+            ridge: the prior precision of each weight, a number or ``(*trials,)``: the
+                noise variance over ``ridge`` is the weight's variance.
             noise: variance of one observation, in spreads, a number or ``(*trials,)``.
-                ``None``: learned, by its conjugate prior, an inverse gamma of mean
-                precision 1 that counts as two observations; deviations follow it.
-            fade: a factor below 1, such as 0.997, or ``(*trials,)``: what was learned
-                shrinks by it every round, and the prior does not, so that the belief
-                follows a world that drifts. ``None``: nothing is forgotten.
-            features: linear in so many random features of the kernel of
-                :meth:`GP.default` instead (an even number), at lengthscales that are
-                likely before data; categories then enter the kernel, and numbers
+                ``None``: learned by its conjugate prior, an inverse gamma of mean
+                precision 1 that counts as two observations; deviations scale with it.
+            fade: a factor below 1, such as 0.997, or ``(*trials,)``: by it data shrink
+                each round, and the prior does not, so that the belief follows a world
+                that drifts. ``None``: nothing is forgotten.
+            features: if given, the function is linear in so many random features of the
+                kernel of :meth:`GP.default` (an even number), at lengthscales that are
+                likely before data. Categories then enter the kernel, and numbers
                 without bounds should be of about size 1.
-            outcome: ``"binary"`` or ``"count"``, see :class:`GP`: then the latent
-                function is linear. Each outcome enters once, as it is told; what was
-                told before is looked at anew by :meth:`~cbandit.GPPolicy.refit` alone,
-                and not at all with ``fade``, with numbers without bounds, or beyond
-                4 096 outcomes.
-            constant: the prior variance of the constant, in that of another weight. As
-                many as there are numbers say that the level is as uncertain as all
-                slopes together. With 25 numbers and 1 the level of a choice that was
-                made 7 times counts by 7 / (7 + 26): a rare, dear one looks cheap.
+            outcome: ``"binary"`` or ``"count"``, see :class:`GP`: the latent function
+                is linear. Each outcome enters once, when it is told. Only
+                :meth:`~cbandit.GPPolicy.refit` reconsiders earlier outcomes, and not
+                with ``fade``, with numbers without bounds, or beyond 4 096 outcomes.
+            constant: the prior variance of the constant, as a multiple of another
+                weight's. The number of numbers makes the level as uncertain as all
+                slopes together. With 25 numbers and 1, the level of a choice made 7
+                times counts by 7 / (7 + 26), so a rare, expensive choice looks cheap.
 
         Example:
             >>> import cbandit as cb
@@ -248,7 +247,7 @@ class GP:
             waves = _waves(space, count // 2)
         if outcome is None:
             out = cls(noise=level, standardize=True)
-        else:  # which raises if there is a noise
+        else:  # raises if there is a noise
             out = cls(noise=noise, outcome=outcome)
         out.kernel = FeatureKernel(space, (level / ridge).sqrt(), waves, root)
         out.conjugate = noise is None and outcome is None
@@ -297,7 +296,7 @@ class GP:
         else:
             actions = actions.domain
             if (widest := _widest(actions)) > MOST_SHOWN:
-                if not gaussian:  # a latent variance of about 1
+                if not gaussian:  # makes the latent variance about 1
                     return cls.linear(actions, 1.0 + actions.dim, outcome=outcome)
                 return cls.linear(actions, constant=widest)
             kernel = _default_kernel(actions).double()
@@ -342,12 +341,12 @@ class GP:
     def shares(self, other: GP) -> bool:
         """Return whether both have the same prior covariance and the same, fixed noise.
 
-        Then their posterior variances agree if they are observed together.
+        If so, their posterior variances are equal if they are observed together.
         """
         for gp in (self, other):
             if gp.learn_noise or gp.learn_mean or gp.refit_every is not None:
                 return False
-            if gp.outcome is not None:  # each outcome has a weight of its own
+            if gp.outcome is not None:  # each outcome has its own weight
                 return False
         same = (
             self.standardize == other.standardize
@@ -359,9 +358,9 @@ class GP:
         return same and _same_kernel(self.kernel, other.kernel)
 
     def wait(self, count: int) -> int | None:
-        """Return after how many more observations to fit again, having fitted to some.
+        """Return how many more observations to wait for a fit after one to ``count``.
 
-        ``None``: never. 0 observations stand for no fit yet.
+        ``None``: never. A ``count`` of 0 means no fit yet.
         """
         if self.refit_every != "auto":
             return None if self.refit_every is None else int(self.refit_every)
@@ -370,7 +369,7 @@ class GP:
         )
 
     def fitted_to(self, count: int) -> int:
-        """Return to how many of ``count`` observations the latest fit is.
+        """Return how many of ``count`` observations the latest fit used.
 
         They came one by one; 0 if there was no fit.
         """
@@ -396,7 +395,7 @@ class GP:
 def _check_outcome(
     outcome: str, noise: object, mean: Any, standardize: object, prior: object
 ) -> None:
-    """Raise for arguments that say nothing of binary or counted outcomes."""
+    """Raise for arguments that do not go with binary or counted outcomes."""
     for name, odd in (
         ("noise", noise is not None),
         ("standardize", standardize is not False),
@@ -420,24 +419,24 @@ def _check_outcome(
 
 
 def checked_refits(refit_every: object) -> int | str:
-    """Return after how many observations to fit again, or raise."""
+    """Return after how many observations to fit again; raise if it is invalid."""
     if isinstance(refit_every, str) and refit_every == "auto":
         return "auto"
     return checks.whole("refit_every", refit_every, 1, "None, 'auto' or a positive int")
 
 
 def _usual_length(dim: int) -> float:
-    """Return a lengthscale for the unit cube, whose diagonal grows with ``dim``."""
+    """Return a lengthscale for the unit cube; it grows like the cube's diagonal."""
     return 0.2 * math.sqrt(dim)
 
 
 def _default_kernel(actions: Actions) -> gpk.Kernel:
-    """Return a kernel over the unit cube, lengthscale priors included."""
+    """Return a kernel over the unit cube, with lengthscale priors."""
     dim, names = actions.dim, actions.names
 
     def prior() -> LogNormalPrior:
-        # its mode is the usual length. A width of sqrt(3), BoTorch's, was measured too:
-        # with 5 to 40 observations intervals were too narrow (benchmarks/learning.py)
+        # the mode is the usual length. BoTorch's width, sqrt(3), was measured too: with
+        # 5 to 40 observations intervals were too narrow (benchmarks/learning.py)
         return LogNormalPrior(math.log(_usual_length(dim)) + 1.0, 1.0)
 
     if names is None:
@@ -458,7 +457,7 @@ def _default_kernel(actions: Actions) -> gpk.Kernel:
 
 
 def _widest(actions: Actions) -> int:
-    """Return how many numbers the context of most numbers has."""
+    """Return the largest number of numbers in any context."""
     if actions.names is None:
         return 0
     contexts = [p for p in actions.names.parameters.values() if isinstance(p, Context)]
@@ -468,8 +467,9 @@ def _widest(actions: Actions) -> int:
 def _waves(space: Actions, count: int) -> Waves:
     """Return ``count`` random waves of the default kernel of a set.
 
-    They are drawn from one seed, so that beliefs about several functions share them.
-    The numbers are standardised; the kernel's lengthscales are of the unit cube.
+    They are drawn with a fixed seed, so that beliefs about several functions share
+    them. The numbers are standardised; the kernel's lengthscales are those of the unit
+    cube.
     """
     _, categories = columns_of(space)
     numbers = [j for j in range(space.dim) if j not in categories]
@@ -509,7 +509,7 @@ def _groups(names: Names, apart: bool) -> list[tuple[bool, list[int]]]:
 
 
 def _spans(name: str, made: Tensor, extent: Tensor) -> None:
-    """Raise unless the bounds that a belief was made for span a set's extent."""
+    """Raise unless the bounds of a belief contain a set's extent."""
     extent = extent.to(made.device)
     apart = extent.shape != made.shape
     if not apart:
@@ -525,7 +525,7 @@ def _spans(name: str, made: Tensor, extent: Tensor) -> None:
 
 
 def _of_width(name: str, kernel: gpk.Kernel, dim: int) -> None:
-    """Raise if a kernel, or a part of it, is not for ``dim`` coordinates."""
+    """Raise if a kernel, or a part of it, does not fit ``dim`` coordinates."""
     if kernel.active_dims is not None:
         active = [int(j) for j in kernel.active_dims]
         if max(active) >= dim:

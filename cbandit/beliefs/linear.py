@@ -16,12 +16,14 @@ class Linear:
 
     Args:
         subgaussian: ``R`` of the noise, a number or ``(*trials,)``.
-        ridge: ``lam``, likewise; at least 1e-10 times the squared length of actions.
-        norm: ``S``, a bound on the length of the coefficients, likewise.
+        ridge: ``lam``, a number or ``(*trials,)``; at least 1e-10 times the squared
+            length of actions.
+        norm: ``S``, a bound on the length of the coefficients, a number or
+            ``(*trials,)``.
         length: ``L``, a bound on the length of all actions; by default the length of
             the longest action so far.
-        range: ``(low, high)`` that every observation lies in, where that is known:
-            others are refused.
+        range: the interval ``(low, high)`` of observations, if it is known; others
+            raise an error.
 
     Example:
         >>> import cbandit as cb
@@ -62,7 +64,7 @@ def turned_range(range: tuple[float, float] | None) -> tuple[float, float] | Non
 def checked_range(
     name: str, pair: Sequence[float] | None
 ) -> tuple[float, float] | None:
-    """Return ``(low, high)`` or ``None``, or raise if it is neither."""
+    """Return ``(low, high)`` or ``None``; raise if it is neither."""
     if pair is None:
         return None
     try:

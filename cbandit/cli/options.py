@@ -18,7 +18,7 @@ from cbandit.errors import CBanditError
 class Options:
     """The options that were given; ``None`` for each that was not."""
 
-    # an option takes one value: what follows it comes as arguments
+    # an option takes one value; further values come as arguments
     more: Annotated[
         list[str] | None,
         typer.Argument(metavar="PARAM=VALUE", help="More parameters, beside --set."),
@@ -91,7 +91,7 @@ class Options:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of an experiment that have an option each."""
+        """The settings of an experiment that have their own options."""
         names = ("trials", "horizon", "policies", "seed", "device", "dtype")
         settings = {name: getattr(self, name) for name in names}
         if self.policies is not None:

@@ -170,7 +170,7 @@ def run(
     from cbandit.experiments.catalogue import jobs_in
     from cbandit.experiments.settings import of_results
 
-    # a file of the user's own is as good for --resume as it was for the first run
+    # the user's own file serves --resume as it did the first run
     known = options.trust or () if of_results(config) else None
     jobs = jobs_in(config, options.parameters, known, **options.settings)
     _carry_out(jobs, options)
@@ -190,7 +190,7 @@ def _carry_out(jobs: Sequence[Job], options: Options) -> None:
         if ranks.rank == 0:
             _all_done(jobs, options)
             return
-        # the first rank says all, except that it was lost
+        # the first rank prints all messages, except that it was lost
         warnings.simplefilter("ignore")
         try:
             _all_done(jobs, options, aloud=False)
@@ -203,7 +203,7 @@ def _carry_out(jobs: Sequence[Job], options: Options) -> None:
 
 
 def _all_done(jobs: Sequence[Job], options: Options, aloud: bool = True) -> None:
-    """Try every study on a few rounds, then carry out all jobs."""
+    """Try every study on a few rounds, then run all jobs."""
     from cbandit.experiments.study import tried
 
     home = options.out or Path("results") / jobs[0].experiment.name
@@ -249,7 +249,7 @@ def _done(job: Job, folder: Path, options: Options, aloud: bool) -> None:
 
 
 def _say(line: str) -> None:
-    """Print a line, on a terminal above the progress bars."""
+    """Print a line, above the progress bars if on a terminal."""
     from tqdm import tqdm
 
     tqdm.write(line)

@@ -1,7 +1,7 @@
-"""How wide confidence bounds are: formulas, schedules, and the gain they rest on.
+"""How wide confidence bounds are: formulas, schedules, and the information gain.
 
 ``widths``, ``drift`` and ``gains`` are for users; ``bound`` gives widths the shape of a
-policy.
+policy's functions.
 """
 
 from cbandit.confidence.drift import drift_allowance, drift_window

@@ -1,4 +1,4 @@
-"""Bring users' widths into the shape of a policy's functions."""
+"""Give users' widths the shape of a policy's functions."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Learned(Protocol):
 class Widths:
     """The widths ``beta`` of the reward and the costs: numbers, schedules or callables.
 
-    A policy gives them the shape of its trials once, by :meth:`bind`.
+    A policy calls :meth:`bind` once to give them the shape of its trials.
 
     Args:
-        beta: of the reward, and of the costs unless they have their own.
-        cost_beta: of the costs.
+        beta: the reward's width, and the costs' unless ``cost_beta`` is given.
+        cost_beta: the costs' width.
         signed: whether numbers in ``cost_beta`` may be negative.
     """
 
@@ -54,7 +54,7 @@ class Widths:
         return isinstance(value, Tensor) and bool((value < 0).any())
 
     def for_any_noise(self) -> Widths:
-        """Return the same widths, with RKHS schedules in the form for every noise."""
+        """Return the same widths, with RKHS schedules in the form for any noise."""
         shared = self.cost_beta is self.beta
         beta, cost_beta = _for_any_noise(self.beta), _for_any_noise(self.cost_beta)
         return Widths(beta, None if shared else cost_beta, self.negative)
@@ -81,8 +81,8 @@ class Widths:
 class BoundWidths:
     """Widths as a function ``(t, gain (T, F), noise, chances) -> (T, F)``.
 
-    The result must not be changed in place. ``noise()``, the likelihood variances ``(T,
-    F)``, is called only if a schedule needs it.
+    The result must not be changed in place. ``noise()`` returns the likelihood
+    variances ``(T, F)``, and is called only if a schedule needs it.
 
     Args:
         parts: one part for all functions, or one for the reward and one for the costs.
@@ -143,7 +143,7 @@ class _Fixed:
 
 @dataclass(frozen=True)
 class Theory:
-    """Widths that follow :class:`RKHS`, with its ``B`` and ``R`` as ``(T, k)``."""
+    """Widths by :class:`RKHS`, with its ``B`` and ``R`` as ``(T, k)``."""
 
     rkhs: RKHS
     norm: Tensor
@@ -158,7 +158,7 @@ class Theory:
 
 @dataclass(frozen=True)
 class _Called:
-    """Widths that a user's function of the round and the gain returns."""
+    """Widths returned by a user's function of the round and the gain."""
 
     name: str
     batch_shape: tuple[int, ...]
@@ -207,18 +207,18 @@ def _checked(name: str, beta: object, signed: bool = False) -> Width:
 
 
 def _takes(function: Callable[..., Any], *values: object) -> bool:
-    """Return whether a function can be called with these values, as far as it says."""
+    """Return whether a function's signature allows these values."""
     try:
         inspect.signature(function).bind(*values)
     except TypeError:
         return False
-    except ValueError:  # it does not say
+    except ValueError:  # it has no signature
         return True
     return True
 
 
 def _is_function(beta: Width) -> bool:
-    """Return whether a width is a user's function, and no schedule of ours."""
+    """Return whether a width is a user's function, not one of our schedules."""
     return not isinstance(beta, RKHS | Constant | Tensor)
 
 
@@ -230,7 +230,7 @@ def _bound(
     batch: tuple[int, ...],
     device: torch.device,
 ) -> _Part:
-    """Return the widths of some functions, from ``told`` values: one each, or 1."""
+    """Return the widths of functions, from ``told`` values: one each, or one."""
 
     def shaped(what: str, value: Tensor) -> Tensor:
         value = devices.put(checks.per_cost(what, value, batch, told), device)

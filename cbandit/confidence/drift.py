@@ -10,7 +10,7 @@ from cbandit._core import checks
 def drift_window(horizon: int, drift: float, gain: float) -> int:
     """Return ``W = gain^(1/4) (T / P_T)^(1/2)`` rounds, for :class:`~cbandit.Sliding`.
 
-    It is rounded, at least 1 and at most the horizon.
+    It is rounded, and between 1 and the horizon.
 
     Args:
         horizon: ``T``, rounds.
@@ -35,7 +35,7 @@ def drift_window(horizon: int, drift: float, gain: float) -> int:
 def drift_allowance(window: int, noise: float, gain: float, drift: float) -> float:
     """Return ``(1/lam) sqrt(2 W (1 + lam) gain) * drift``, the theory's allowance.
 
-    ``noise`` is the likelihood's, ``lam``; ``gain`` bounds the information gain of the
-    horizon; ``drift`` is the summed norm of the known changes inside the window.
+    ``noise`` is the likelihood variance ``lam``; ``gain`` bounds the information gain
+    of the horizon; ``drift`` is the summed norm of the known changes inside the window.
     """
     return math.sqrt(2 * window * (1 + noise) * gain) / noise * drift

@@ -14,8 +14,8 @@ from cbandit._core.peaks import CLOSE
 def greedy_gain(covariance: Tensor, rounds: int, noise: float) -> Tensor:
     """Return the gain after each of ``rounds`` greedy picks, ``(*b, rounds)``.
 
-    Each round picks the action of largest posterior variance, at the cost of one
-    column. ``covariance`` is the prior's, ``(*b, N, N)``.
+    Each round picks the action of largest posterior variance, at the cost of one column
+    of the covariance. ``covariance`` is the prior's, ``(*b, N, N)``.
     """
     checks.number("noise", noise, minimum=1e-300)
     var = covariance.diagonal(dim1=-2, dim2=-1).clone()
@@ -24,7 +24,7 @@ def greedy_gain(covariance: Tensor, rounds: int, noise: float) -> Tensor:
     gains = []
     for _ in range(rounds):
         good = var >= var.amax(-1, keepdim=True) - close
-        place = good.to(torch.uint8).argmax(-1, keepdim=True)  # the first of equals
+        place = good.to(torch.uint8).argmax(-1, keepdim=True)  # the first of equal ones
         best = var.gather(-1, place)
         rows = place.unsqueeze(-1).expand(*place.shape, covariance.shape[-1])
         column = covariance.gather(-2, rows).squeeze(-2)

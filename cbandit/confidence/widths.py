@@ -23,11 +23,11 @@ def rkhs_width(
 ) -> Tensor:
     """Return ``B + R / sqrt(noise) sqrt(2 gain + 2 ln(functions / delta))``.
 
-    It holds for every likelihood variance, ``noise``. ``tight``: the square root of the
-    sum of both terms' squares (Flynn & Reeb, 2024) in the place of their sum. Without
-    ``noise`` it is the form of Chowdhury & Gopalan (2017), ``B + R sqrt(2 (gain + 1 +
-    ln(functions / delta)))``, a guarantee for a likelihood variance of ``1 + 2/T`` and
-    a heuristic for less.
+    It holds for every likelihood variance ``noise``. With ``tight`` it is the square
+    root of the sum of both terms' squares (Flynn & Reeb, 2024), not their sum. Without
+    ``noise`` it has the form of Chowdhury & Gopalan (2017), ``B + R sqrt(2 (gain + 1 +
+    ln(functions / delta)))``, a guarantee for a likelihood variance of ``1 +
+    2/T`` and a heuristic for less.
     """
     log = math.log(functions / delta)
     if noise is None:
@@ -49,11 +49,12 @@ def sketched_width(
     """Return the width around a Nystrom sketch (Calandriello et al. 2019).
 
     It is ``(1 + sqrt(2)) B + (2 R / sqrt(lam)) sqrt(3 (1 + ln(1 + mass)) d +
-    ln(1 / delta))``, the paper's with its accuracy ``1/2``, in units of the belief's
-    deviation. ``d`` is the sum of the sketch's ``var(x_s) / lam`` over past rounds, the
-    effective dimension, and ``mass`` that of ``k(x_s, x_s) / lam``. The paper has
-    ``ln(kappa^2 t)`` in place of ``1 + ln(1 + mass)``, which bounds the information
-    gain for ``lam`` near 1 only; this does for every one.
+    ln(1 /
+    delta))``, the paper's with accuracy ``1/2``, in units of the belief's deviation.
+    ``d`` is the effective dimension, the sum of the sketch's ``var(x_s) / lam`` over
+    past rounds; ``mass`` is the sum of ``k(x_s, x_s) / lam``. The paper has
+    ``ln(kappa^2 t)`` instead of ``1 + ln(1 + mass)``. That bounds the information gain
+    only for ``lam`` near 1; this bounds it for every ``lam``.
     """
     spent = 3 * (1 + torch.log1p(mass)) * dimension - math.log(delta)
     scale = 2 * subgaussian / noise.sqrt()
@@ -97,20 +98,20 @@ class RKHS:
     """A schedule by theory, for a function of RKHS norm at most ``norm``.
 
     Args:
-        norm: ``B``, a number or ``(*trials,)``; in ``cost_beta`` also one a cost,
-            ``(m,)`` or ``(*trials, m)``.
-        subgaussian: ``R`` of the noise, likewise.
-        delta: the share of runs allowed to leave the confidence band.
+        norm: ``B``, a number or ``(*trials,)``; in ``cost_beta`` also one number a
+            cost, ``(m,)`` or ``(*trials, m)``.
+        subgaussian: ``R`` of the noise, in the same shapes.
+        delta: the share of runs that may leave the confidence band.
         form: ``"any-lam"``, ``B + (R / sqrt(lam)) sqrt(2 gain + 2 ln(c / delta))``, a
             guarantee for every likelihood variance ``lam``; ``"tight"``, ``sqrt(B^2 +
-            (R^2 / lam) (2 gain + 2 ln(c / delta)))`` (Flynn and Reeb, 2024), a
-            guarantee where that one is and by up to 29 % narrower; or ``"small-lam"``,
+            (R^2 / lam) (2 gain + 2 ln(c / delta)))`` (Flynn and Reeb, 2024), also a
+            guarantee for every ``lam``, and up to 29 % narrower; or ``"small-lam"``,
             ``B + R sqrt(2 (gain + 1 + ln(c / delta)))``, which the papers run. The last
-            is a guarantee for ``lam = 1 + 2/T`` and a heuristic for a smaller one, of
-            which a policy warns once if its noise is below 0.5. ``c`` is the number of
-            functions, ``m + 1``; policies that say so count more.
-            :class:`~cbandit.Sliding` and :class:`~cbandit.Delayed` change the formula
-            as they say; the latter does not take ``"tight"``.
+            is a guarantee for ``lam = 1 + 2/T`` and a heuristic for smaller ones; a
+            policy warns once if its noise is below 0.5. ``c`` is the number of
+            functions, ``m + 1``, or more in policies that say so.
+            :class:`~cbandit.Sliding` and :class:`~cbandit.Delayed` have other formulas,
+            given there; :class:`~cbandit.Delayed` does not take ``"tight"``.
 
     Example:
         >>> import cbandit as cb
@@ -131,7 +132,7 @@ class RKHS:
         return self.form != "small-lam"
 
     def for_any_noise(self) -> RKHS:
-        """Return the same schedule in the form that holds for every noise."""
+        """Return the same schedule in the form that holds for any noise."""
         return RKHS(self.norm, self.subgaussian, self.delta)
 
     def __call__(
@@ -143,7 +144,7 @@ class RKHS:
         norm: Tensor | None = None,
         subgaussian: Tensor | None = None,
     ) -> Tensor:
-        """Return the width in round ``t``, of ``norm`` and ``subgaussian`` if given."""
+        """Return the width in round ``t``; ``norm`` and ``subgaussian`` replace its own."""
         if self.needs_noise and noise is None:
             raise CBanditError(
                 f"form={self.form!r} needs the likelihood variance: call it with "

@@ -1,16 +1,16 @@
-"""Optuna's studies with a policy of this library as their sampler.
+"""A policy of this library as the sampler of Optuna's studies.
 
 Storage, trial states, workers and the dashboard are Optuna's; the policy is ours. All
 that a policy needs is read from the study's trials each time, so that workers on many
-machines come and go:
+machines can come and go:
 
 - what finished trials measured enters the beliefs;
 - a trial keeps the estimate at its choice, and the multiplier is folded over trials by
   number, finished or not;
-- what other workers are choosing at this moment is predicted, by asking for them;
+- choices that other workers are making now are predicted, by making them here too;
 - draws are keyed by seed and trial number;
 - hyperparameters are fitted when the number of finished trials reaches certain numbers,
-  which the belief's ``refit_every`` alone decides, to the trials that had finished by
+  set by the belief's ``refit_every`` alone, to the trials that had finished by then.
   then.
 """
 

@@ -17,14 +17,14 @@ from cbandit.actions import Category, Float, Int, Space
 from cbandit.actions.names import Parameter
 from cbandit.errors import CBanditError
 
-GRID, CHOICES = 200_000, 20_000  # combinations alone, and beside continuous parameters
+GRID, CHOICES = 200_000, 20_000  # most combinations: alone, or with continuous ones
 
 
 class Domain:
     """The parameters of a study as a set of actions.
 
-    Where whole numbers have too many combinations, some count as continuous, and what
-    is chosen is rounded.
+    If whole numbers have too many combinations, some count as continuous, and choices
+    are rounded.
     """
 
     def __init__(self, distributions: dict[str, BaseDistribution]) -> None:
@@ -43,7 +43,7 @@ class Domain:
         self.space: Any = Space(**self._parameters)
 
     def known(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return a trial's parameters, ``None`` if one is missing or out of range."""
+        """Return a trial's parameters; ``None`` if one is missing or out of range."""
         for name, parameter in self._parameters.items():
             if name not in params or parameter.place(params[name]) is None:
                 return None
@@ -60,7 +60,7 @@ class Domain:
 
 
 def _parameter(of: BaseDistribution) -> Parameter:
-    """Return our parameter with the values of an Optuna distribution."""
+    """Return an Optuna distribution as a parameter of ours with the same values."""
     if isinstance(of, CategoricalDistribution):
         return Category(*of.choices)
     if isinstance(of, IntDistribution | FloatDistribution):

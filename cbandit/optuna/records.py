@@ -20,13 +20,13 @@ class Record(NamedTuple):
     Args:
         number: the trial's number.
         state: the trial's state.
-        ended: when the trial ended, in seconds; infinite: it has not.
-        params: its parameters by name; ``None``: not all of them are known.
+        ended: when the trial ended, in seconds; infinite: it has not ended.
+        params: its parameters by name; ``None``: some are unknown.
         reward: its value in the study; ``None``: not measured.
-        costs: its costs in the study; ``None``: not all of them were measured.
+        costs: its costs in the study; ``None``: some were not measured.
         estimate: the policy's estimate there; ``None``: the policy did not choose it.
-        size: the costs' units at that time, ``None`` where there was none.
-        deviation: the costs' deviations there; ``None``: nothing rests on them.
+        size: the costs' units at that time; ``None``: there were none.
+        deviation: the costs' deviations there; ``None``: they do not matter.
         choosing: whether a policy is choosing its parameters now.
     """
 
@@ -73,21 +73,21 @@ class Record(NamedTuple):
 
 
 def usable(value: object) -> float | None:
-    """Return a measured number, ``None`` where nothing can be learned from it."""
+    """Return a measured number; ``None`` if nothing can be learned from it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) < LARGEST else None
 
 
 def between(limit: float) -> bool:
-    """Return whether a limit may be one on a probability."""
+    """Return whether a limit may be a limit on a probability."""
     return 0 < limit < 1
 
 
 def yes_or_no(values: Sequence[object]) -> bool:
     """Return whether all values of a cost are true or false, or 0 and 1.
 
-    Values that teach nothing do not count. Numbers must be both 0 and 1.
+    Values that say nothing are ignored. Numbers must include both 0 and 1.
     """
     flags = [value for value in values if isinstance(value, bool)]
     told = {float(value) for value in flags}
@@ -104,7 +104,7 @@ def is_params(value: object) -> bool:
 
 
 def is_round(value: object, m: int) -> bool:
-    """Return whether a trial's attribute is one that a sampler stored for its round.
+    """Return whether a trial's attribute is a round that a sampler stored.
 
     Args:
         value: the attribute.

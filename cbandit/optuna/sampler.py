@@ -39,21 +39,21 @@ from cbandit.optuna.records import (
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.words import Senses
 
-ROUND = "cbandit:round"  # a trial's system attribute: one, so that it is all there
-KINDS = ("CKB", "RPOL", "CONFIG", "GPUCB", "GPTS")  # whose state a study's trials hold
-CONSTRAINT, FIXED = "constraints", "fixed_params"  # Optuna's own
-UNKNOWN = sys.float_info.max  # excess of what was not measured; storages take no inf
+ROUND = "cbandit:round"  # a single system attribute, so that it is stored whole
+KINDS = ("CKB", "RPOL", "CONFIG", "GPUCB", "GPTS")  # a study's trials hold their state
+CONSTRAINT, FIXED = "constraints", "fixed_params"  # Optuna's names
+UNKNOWN = sys.float_info.max  # excess if not measured, as storages take no infinity
 
 
 class Sampler(BaseSampler):
     """A policy of this library as the sampler of an Optuna study.
 
-    Several processes and machines may work on one study, and any of them can go on from
-    its storage alone. The first trial is drawn at random, as are parameters that not
-    all trials have. Enqueued trials, and those of other samplers, teach the beliefs and
-    leave multipliers alone. Where trials fail is learned; Optuna counts a killed
-    worker's trial as failed too. With ``failures=False``, parameters at which more
-    trials failed than were measured are not asked for again.
+    Several processes and machines may work on one study, and any of them can continue
+    from its storage alone. The first trial is drawn at random, as are parameters that
+    only some trials have. Enqueued trials, and those of other samplers, change the
+    beliefs but not the multipliers. The policy learns where trials fail; Optuna counts
+    a killed worker's trial as failed too. With ``failures=False``, parameters at which
+    more trials failed than were measured are not asked for again.
 
     Args:
         policy: ``"RPOL"``, ``"CKB"``, ``"CONFIG"``, or without limits ``"GPUCB"``,
@@ -70,7 +70,7 @@ class Sampler(BaseSampler):
             feasible at 0 and below.
         constraints_func: called with each trial that is complete, returns its
             constraints, as with Optuna's own samplers.
-        seed: of all draws; with the trial's number it says what a worker draws.
+        seed: the seed of all draws; each draw depends on it and on the trial's number.
 
     Example:
         >>> import cbandit as cb, optuna
@@ -108,7 +108,7 @@ class Sampler(BaseSampler):
         self._kind = _kind(policy, limits is not None or constraints_func is not None)
         self._limits = None if limits is None else dict(limits)
         self._senses = None if limits is None else Senses(tuple(limits), limits)
-        #: the attributes whose limit may be one on a probability
+        #: the attributes whose limit may be a limit on a probability
         self._chances: set[str] = set()
         if self._senses is not None:
             signs, bounds = self._senses.signs[1:].tolist(), self._senses.limits
@@ -116,7 +116,7 @@ class Sampler(BaseSampler):
             self._chances = {name for name, s, bound in numbers if between(s * bound)}
         self._constraints_func, self._seed = constraints_func, checks.seed(seed)
         self._fitted: tuple[Any, Any] = None, None
-        self._warned: set[Any] = set()  # trials and attributes
+        self._warned: set[Any] = set()  # pairs of trials and attributes
 
     # -- what Optuna calls -------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class Sampler(BaseSampler):
         """Return what the policy chooses for this trial."""
         fixed = self._attribute(trial, FIXED, is_params)
         if not search_space or fixed.keys() & search_space.keys():
-            return {}  # an enqueued trial is not the policy's
+            return {}  # the policy does not choose an enqueued trial
         domain = Domain(search_space)
         policy = self._ready(study, domain, trial.number)
         if policy is None:
@@ -200,9 +200,9 @@ class Sampler(BaseSampler):
     # -- the policy --------------------------------------------------------------------
 
     def policy(self, study: Study) -> GPPolicy:
-        """Return the policy with all that the study knows, as it would choose next.
+        """Return the policy with all that the study knows, ready for its next choice.
 
-        It is a copy to look at: ``policy(study).recommend()``,
+        It is a copy for looking: ``policy(study).recommend()``,
         ``.posterior(params=...)``, ``.multiplier``. Asking or telling it does not
         change the study.
         """
@@ -217,7 +217,7 @@ class Sampler(BaseSampler):
         return policy
 
     def _ready(self, study: Study, domain: Domain, number: int) -> GPPolicy | None:
-        """Return the policy for a trial; ``None``: nothing to learn from yet."""
+        """Return the policy for a trial; ``None``: there is nothing to learn from."""
         trials = study.get_trials(deepcopy=False)
         names = self._names(trials)
         records = [self._record(trial, domain, names) for trial in trials]
@@ -242,7 +242,7 @@ class Sampler(BaseSampler):
         running = points([r for r in others if r.state == TrialState.RUNNING])
         failed = points([r for r in others if r.state == TrialState.FAIL])
         policy.study_join(running, failed, points(measured))
-        # one that a later trial has overtaken was killed while it chose
+        # if a later trial has overtaken it, its worker was killed while it chose
         last = max(r.number for r in records if r.state.is_finished())
         for record in records[last + 1 : number]:
             if record.choosing:
@@ -257,14 +257,14 @@ class Sampler(BaseSampler):
         if self._senses is not None:
             return self._senses.names or ()
         done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-        # those of most trials, the latest where as many have others
+        # the names of most trials, or on a tie those of the latest
         sets = [frozenset(self._constraints(trial)) for trial in reversed(done)]
         count = Counter(filter(None, sets))
         names = count.most_common(1)[0][0] if count else ()
         return sorted(names, key=lambda name: (len(name), name))
 
     def _kinds(self, trials: Sequence[FrozenTrial]) -> tuple[str | None, ...]:
-        """Return which limited attributes are of yes and no, ``"binary"``."""
+        """Return for each limited attribute ``"binary"`` if it is yes or no."""
         done = [trial for trial in trials if trial.state.is_finished()]
         return tuple(
             "binary"
@@ -286,7 +286,7 @@ class Sampler(BaseSampler):
     def _attribute(
         self, trial: FrozenTrial, name: str, sound: Callable[[Any], bool]
     ) -> dict[str, Any]:
-        """Return a system attribute of a trial, or an empty dict if it is broken."""
+        """Return a system attribute of a trial; an empty dict if it is broken."""
         value = trial.system_attrs.get(name)
         if value is not None and not sound(value):
             self._left_out(trial, f"system attribute {name!r}", value)
@@ -310,7 +310,7 @@ class Sampler(BaseSampler):
         self, trial: FrozenTrial, domain: Domain, names: Sequence[str]
     ) -> Record:
         """Return a trial as the policy sees it."""
-        # those that the trial has been given and has not asked for yet
+        # parameters that the trial was given and has not asked for yet
         round_ = self._attribute(trial, ROUND, partial(is_round, m=len(names)))
         fixed = self._attribute(trial, FIXED, is_params)
         reward = costs = None
@@ -335,7 +335,7 @@ class Sampler(BaseSampler):
         )
 
     def _told(self, trial: FrozenTrial, names: Sequence[str]) -> list[float | None]:
-        """Return a trial's costs, ``None`` where one was not measured."""
+        """Return a trial's costs; ``None`` for each that was not measured."""
         values, kind, advice = self._constraints(trial), "constraint", ""
         if self._senses is not None:
             values, kind = trial.user_attrs, "user attribute"
@@ -367,7 +367,8 @@ class Sampler(BaseSampler):
     ) -> tuple[GPPolicy, int]:
         """Return a policy fitted to the first trials, and the number of these trials.
 
-        It is a copy: the original serves until there are enough trials for another fit.
+        It is a copy: the original is used until there are enough trials for another
+        fit.
 
         Args:
             first: a policy that has seen nothing.
@@ -378,14 +379,14 @@ class Sampler(BaseSampler):
         used = max(group.gp.fitted_to(len(measured)) for group in groups)
         if self._fitted[0] != (key, measured[:used]):
             observe(first, measured[:used])
-            first._settled()  # which fits
+            first._settled()  # fits
             self._fitted = (key, measured[:used]), first
         return copy.deepcopy(self._fitted[1]), used
 
     def _made(
         self, domain: Domain, minimise: bool, m: int, kinds: tuple[str | None, ...]
     ) -> GPPolicy:
-        """Return a new policy, or raise if it does not suit the study."""
+        """Return a new policy; raise if it does not suit the study."""
         settings: dict[str, Any] = {"minimise": minimise, "seed": self._seed}
         settings["thresholds"] = 0.0 if self._limits is None else self._limits
         if isinstance(self._kind, type):
@@ -434,9 +435,10 @@ def _shared_space(trials: list[FrozenTrial]) -> dict[str, BaseDistribution]:
 
 
 def _kind(policy: Any, limited: bool) -> Any:
-    """Return the class of a policy by its name; a callable as it is.
+    """Return the class of a policy by its name; callables are returned unchanged.
 
-    Raise if there is no such policy for a study, or if it cannot keep limits and there
+    Raise if studies have no such policy, or if it cannot keep limits and there
+    are some.
     are some.
     """
     if callable(policy):
@@ -469,7 +471,7 @@ def _by_default(
     settings: dict[str, Any],
     kinds: tuple[str | None, ...],
 ) -> Any:
-    """Return a policy of this kind, with default beliefs, binary ones among them."""
+    """Return a policy of this kind with default beliefs, binary if in ``kinds``."""
     belief, limits = GP.default(space), settings["thresholds"]
     if not _keeps_limits(kind):
         if m:
