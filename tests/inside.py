@@ -19,7 +19,7 @@ from cbandit._core.threads import on_one_thread
 from cbandit.actions import Actions, Box, Finite, ProductGrid, Star, middle
 from cbandit.baselines import safe_set
 from cbandit.baselines.admmbo import feasible_improvement, improvement
-from cbandit.baselines.bkb import Sketched
+from cbandit.baselines.bkb import Sketched, Sketches
 from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
 from cbandit.experiments import results

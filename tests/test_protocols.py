@@ -24,6 +24,7 @@ from inside import (
     Recomputed,
     Rows,
     Sketched,
+    Sketches,
     Stored,
     Streams,
     Update,
@@ -561,8 +562,9 @@ def believed(engine="auto", count=2, actions=GRID, apart=False, **more):
 
 
 def sketched():
-    gp = cb.GP(kernel(), noise=NOISE, mean=0.2)
-    return Sketched.start(gp, GRID, (TRIALS,), F64, CPU)
+    gps = [cb.GP(kernel(), noise=NOISE, mean=mean) for mean in (0.2, -0.1)]
+    where = GRID, (TRIALS,), F64, CPU
+    return Sketches(tuple(Sketched.start(gp, *where) for gp in gps))
 
 
 BELIEFS = {
@@ -582,11 +584,9 @@ def learned(beliefs, count=12, seed=1, t=0):
         part = Part(every, seen.values, seen.wanted)
         beliefs = beliefs.absorb(seen.keys, seen.x, [part], t + number)
     # a sketch knows what its dictionary does, which is drawn anew
-    fresh = isinstance(beliefs, Sketched)
-    if not fresh:
+    if not isinstance(beliefs, Sketches):
         return beliefs
-    chance = (5.0 * beliefs.variances() / beliefs.noises()).clamp(0, 1)
-    return beliefs.resampled(chance, Streams(seed, TRIALS))
+    return beliefs.resampled(5.0, Streams(seed, TRIALS))
 
 
 def look_at(beliefs, score="primal-dual", **more):

@@ -985,3 +985,22 @@ def test_tells_about_contexts_commute(count, trials):
 
     straight, back = told(range(count)), told(range(count)[::-1], trials is not None)
     torch.testing.assert_close(straight, back, rtol=1e-9, atol=1e-9)
+
+
+def test_by_default_the_level_is_as_uncertain_as_all_slopes():
+    """A rare, dear choice does not look cheap for having been made but once."""
+    space = cb.Space(model=cb.Category("a", "b"), z=cb.Context(26))
+    z = torch.randn(40, 26, generator=torch.Generator().manual_seed(2)).double()
+    dear = torch.arange(40) % 8 == 0
+    rows = [
+        {"model": "b" if b else "a", "z": row.tolist()}
+        for row, b in zip(z, dear.tolist(), strict=True)
+    ]
+    means = []
+    for belief in (cb.GP.default(space), cb.GP.linear(space)):
+        policy = cb.GPUCB(space, reward=belief)
+        policy.observe(params=rows, reward=1.0 + 9.0 * dear.double())
+        new = {"model": "b", "z": [0.0] * 26}
+        means.append(float(policy.posterior(params=[new]).reward.mean))
+    assert 8.5 < means[0] < 10.0
+    assert 10 - means[0] < 0.5 * (10 - means[1])

@@ -281,7 +281,7 @@ class GP:
         all numbers and one for all categories. Parameters with ``log=True`` enter by
         their logarithms. Contexts have kernels like parameters; the numbers of a
         ``Context(k)`` should be of about size 1. Where one has more than 8 it is
-        :meth:`GP.linear`.
+        :meth:`GP.linear`, with ``constant=k``.
 
         With ``outcome="binary"`` or ``"count"`` the same kernel, of variance 1, is that
         of the latent function, whose mean is learned. Until the first fit the expected
@@ -295,10 +295,10 @@ class GP:
             out = cls(None, *settings)
         else:
             actions = actions.domain
-            if _widest(actions) > MOST_SHOWN:
+            if (widest := _widest(actions)) > MOST_SHOWN:
                 if not gaussian:  # makes the latent variance about 1
                     return cls.linear(actions, 1.0 + actions.dim, outcome=outcome)
-                return cls.linear(actions)
+                return cls.linear(actions, constant=widest)
             kernel = _default_kernel(actions).double()
             for part in kernel.modules():
                 if isinstance(part, gpk.Kernel) and part.has_lengthscale:

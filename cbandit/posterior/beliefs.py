@@ -821,7 +821,7 @@ class Group(Value):
             more["now"] = max(self.now, row.t)
         if not self.held.takes(row.keys):
             return self._over(log, held=self._fresh(BEYOND), **more)
-        if self._reframed(row):
+        if self.prior.covariance.open and self._reframed(row):
             return self._over(log, **more)
         if self.scale.standardize:
             if more["_own_noise"]:  # the weight depends on the spread, which changes
