@@ -139,7 +139,7 @@ class Promise(NamedTuple):
 
 
 class Account(NamedTuple):
-    """What was spent of ``b`` budgets, and what is promised.
+    """The amounts spent of ``b`` budgets, and the amounts promised.
 
     Args:
         spent: ``(T, b)``.

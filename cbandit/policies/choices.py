@@ -292,7 +292,7 @@ class Data:
 
 
 class Made(NamedTuple):
-    """What is known of a decision when it is made, for the history.
+    """The facts known when a decision is made, for the history.
 
     Args:
         time: when the round was asked, in seconds since 1970.

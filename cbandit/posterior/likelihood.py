@@ -167,7 +167,7 @@ def negative_log_likelihood(
 
 @dataclass(frozen=True)
 class Learning:
-    """What a fit learns beside the kernel's hyperparameters.
+    """The quantities that a fit learns beside the kernel's hyperparameters.
 
     Args:
         noise: whether it learns the noise.

@@ -87,7 +87,7 @@ class Average:
 
 @dataclass(frozen=True, eq=False)
 class SafeEstimate:
-    """What is known of the safe action's reward and costs.
+    """The safe action's reward and costs, as far as they are known.
 
     Args:
         action: the safe action as the user states it.

@@ -29,7 +29,7 @@ REWARD, COSTS, EVERY = slice(0, 1), slice(1, None), slice(None)
 
 
 class Model(Protocol):
-    """What a stage-wise policy learns: linear functions, arms, for example."""
+    """The model of a stage-wise policy: linear functions or independent arms."""
 
     @property
     def longest(self) -> Tensor | None:
