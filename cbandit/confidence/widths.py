@@ -144,7 +144,7 @@ class RKHS:
         norm: Tensor | None = None,
         subgaussian: Tensor | None = None,
     ) -> Tensor:
-        """Return the width in round ``t``, for another ``norm`` or ``R`` if given."""
+        """Return the width in round ``t``, with other ``norm`` or ``subgaussian``."""
         if self.needs_noise and noise is None:
             raise CBanditError(
                 f"form={self.form!r} needs the likelihood variance: call it with "
