@@ -7,6 +7,7 @@ docstrings, comments or blank lines.
 from __future__ import annotations
 
 import ast
+import gc
 import io
 import sys
 import tokenize
@@ -122,11 +123,13 @@ def followed(call: Callable[[], Any]) -> tuple[Any, list[tuple[str, str]]]:
             frames.append((str(path.relative_to(HOME)), frame.f_code.co_name))
 
     before = sys.getprofile()
+    gc.disable()  # it would finalise objects of other tests on the way
     sys.setprofile(note)
     try:
         return call(), frames
     finally:
         sys.setprofile(before)
+        gc.enable()
 
 
 def one_round() -> dict[str, list[tuple[str, str]]]:
