@@ -51,8 +51,8 @@ def read_table(path: Path) -> ReadTable:
     try:
         raw = path.read_bytes()
         encoding = "utf-8-sig" if _is_utf8(raw) else "cp1252"
-        text = raw.decode(encoding)
-        if CONTROL.search(text):
+        text = raw.decode(encoding, "replace" if encoding == "cp1252" else "strict")
+        if CONTROL.search(text) or (encoding == "cp1252" and "\ufffd" in text):
             raise ValueError(
                 "it is no text (a compressed table is to be unpacked first, and a "
                 "spreadsheet exported as CSV in UTF-8)"
