@@ -13,7 +13,7 @@ however late. With ``feedback=cb.Sliding(window)`` it is RPOL-SWUCB
 (:mod:`cbandit.policies.sliding`).
 
 H. Guo, Q. Zhu and X. Liu, Rectified pessimistic-optimistic learning for stochastic
-continuum-armed bandit with constraints, 2023.
+continuum-armed bandit with constraints, 2023, Theorem 2.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def _tau(default: float, *others: float) -> Parameter:
     return Parameter(default, (default, *others), "the cost's threshold")
 
 
-# the paper's text has 1; values between 0 and 1 have R = 1/2 at most
+# the paper's width has no R, that is 1; values between 0 and 1 have 1/2 at most
 RADIUS = Parameter(1.0, (), "OPB's R; 1/2 holds for yes or no", 1e-6)
 
 HARD = {
