@@ -1,4 +1,4 @@
-"""The protocol of a problem: the methods the loop needs, and optional ones."""
+"""The protocol of a problem: the methods that the loop needs, and optional ones."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Round:
         observed_costs: the costs of every action, ``(*trials, m, N)``, or ``(m, N)``
             for all trials; on a Box a callable, ``x (*trials, n, d) -> (*trials, m,
             n)``. Policies that learn costs from feedback are not shown them.
-        delays: how many rounds later the feedback arrives: a pair, or a dict with
-            ``reward`` and ``cost``, of whole numbers ``(*trials,)``. The feedback of
-            round ``s`` with delay ``d`` is delivered at the end of round ``s + d``,
-            and never if ``d`` is infinite.
+        delays: by how many rounds the feedback is late: whole numbers ``(*trials,)``,
+            as a pair (reward, cost) or a dict with ``reward`` and ``cost``. The
+            feedback of round ``s`` with delay ``d`` is delivered at the end of round
+            ``s + d``, and never if ``d`` is infinite.
         context: for a set with a :class:`~cbandit.Context`, see :meth:`Policy.ask`.
     """
 
@@ -56,11 +56,11 @@ class Round:
 
 @runtime_checkable
 class Problem(Protocol):
-    """The world. Feasible means ``costs <= 0``.
+    """The world that a policy plays in. Feasible means ``costs <= 0``.
 
-    A problem whose costs are feasible below other numbers has an attribute
-    ``thresholds`` (a number, ``(m,)``, ``(*trials, m)``, or a callable of ``t``).
-    ``trials`` is ``None`` for a problem that is the same for every trial.
+    A problem with limits other than 0 has an attribute ``thresholds`` (a number,
+    ``(m,)``, ``(*trials, m)``, or a callable of ``t``). ``trials`` is ``None`` for a
+    problem that is the same for every trial.
 
     Draw noise by ``generator.normal(*shape)`` and ``generator.uniform(*shape)``: these
     give ``(*trials, *shape)``, each row from its trial's own stream, so that a trial
@@ -235,9 +235,9 @@ NOTHING = Round()
 
 
 def best_value(f: Tensor, g: Tensor, tau: Tensor) -> Tensor:
-    """Return the largest ``f (*b, N)`` of a feasible action, ``(*b,)``; NaN: none is.
+    """Return the largest feasible ``f (*b, N)``, ``(*b,)``; NaN if none is feasible.
 
-    Feasible are those with ``g (*b, m, N)`` at most ``tau (*b, m)``.
+    An action is feasible if its ``g (*b, m, N)`` are at most ``tau (*b, m)``.
     """
     feasible = (g <= tau.unsqueeze(-1)).all(-2)
     best = f.masked_fill(~feasible, -torch.inf).amax(-1)
