@@ -30,7 +30,7 @@ class Outcome:
         settings: what it was run with.
         curves: the curves of its metrics, by policy.
         name: the folder's name, which tells it from others.
-        design: how many first rounds of a trial play the common design.
+        design: how many rounds at the start play the common design.
     """
 
     experiment: Experiment

@@ -28,7 +28,7 @@ _SHOWN = re.compile(r"[\w.-]+")  # module names that are safe to paste into a sh
 
 @dataclass(frozen=True)
 class Home:
-    """The folder where a file's modules are looked up, and which may be imported.
+    """The folder where a file's modules are looked up, and the modules it may import.
 
     Args:
         folder: searched before installed packages.
@@ -153,7 +153,7 @@ class Home:
 
 
 def _public(words: str) -> Any:
-    """Return the object with a capitalised public name; others, as ``load``, raise."""
+    """Return the object with a public, capitalised name; other names raise."""
     names = {n: room for room in (cb.baselines, cb) for n in room.__all__}
     kinds = {name: room for name, room in names.items() if name[0].isupper()}
     if words not in kinds:

@@ -303,7 +303,7 @@ class Table(Fixed):
         return table
 
     def _rows_of(self, index: Tensor) -> Tensor:
-        """Return reward and costs ``(*trials, ..., 1 + m)`` at the actions ``index``."""
+        """Return reward and costs ``(*trials, ..., 1 + m)`` at actions ``index``."""
         index = index.to(self._rows.device)
         if self._first is not None:
             index = index + self._first.view(-1, *[1] * (index.dim() - 1))

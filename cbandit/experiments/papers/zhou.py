@@ -32,7 +32,7 @@ def _policy(
 ) -> Policy:
     """Build a policy with the papers' beliefs and widths.
 
-    Widths are the theory's, at ``B`` and ``G = max|g|``, unless ``beta`` is a number.
+    The widths are the theory's for ``B`` and ``G = max|g|``, unless ``beta`` is given.
     """
     known, parameters = problem.known, task.settings.parameters
     noises = known.noise, known.cost_noise
@@ -50,7 +50,7 @@ def _policy(
     draw = parameters.get("draw")
     law = {"draw": draw} if explore is Rand and draw else {}
     with warnings.catch_warnings():
-        # with noise as small as theirs that form is a heuristic, which is known here
+        # with noise this small the form is a heuristic; no need to warn of it here
         warnings.filterwarnings("ignore", r"RKHS\(form='small-lam'\)")
         return kind(
             problem.actions,
