@@ -144,7 +144,7 @@ def expected(probability: Tensor, value: Tensor) -> Tensor:
     """Return ``E_pi h`` for a distribution over a few actions.
 
     Args:
-        probability: ``(*trials, k)``.
+        probability: the actions' probabilities, ``(*trials, k)``.
         value: ``h`` at those actions, ``(*trials, k)`` or ``(*trials, k, m)``.
     """
     if value.dim() > probability.dim():
@@ -156,7 +156,7 @@ def stage_cost(probability: Tensor, costs: Tensor) -> Tensor:
     """Return ``E_{pi_t} g_j`` of one round, ``(*trials, m)``.
 
     Args:
-        probability: ``(*trials, k)``.
+        probability: the actions' probabilities, ``(*trials, k)``.
         costs: ``g`` at the actions of the distribution, ``(*trials, k, m)``.
     """
     return expected(probability, costs)

@@ -168,8 +168,8 @@ def one_by_one(blocks: list[Tensor], noise: Tensor) -> Tensor:
     """Return the variances of ``n`` points, each given noisy values at those before it.
 
     Args:
-        blocks: ``(*b, n, k, n, k)`` each, the ``k`` adding up to ``F``.
-        noise: ``(*b, n - 1, F)``.
+        blocks: covariances ``(*b, n, k, n, k)``; all ``k`` add up to ``F`` outputs.
+        noise: the noise's variances at all points but the last, ``(*b, n - 1, F)``.
 
     Returns:
         ``(*b, F, n)``.

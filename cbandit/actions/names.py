@@ -257,7 +257,7 @@ class Names:
     """The names of a set's coordinates, and the parameters they stand for.
 
     Args:
-        parameters: by name, in the user's order.
+        parameters: the parameters by name, in the user's order.
         columns: the name of each coordinate, in order; a context of ``k`` numbers
             appears ``k`` times. ``None``: as ``parameters`` are ordered.
     """
@@ -276,7 +276,7 @@ class Names:
             self._place.setdefault(name, j)
 
     def flags(self) -> tuple[Tensor | None, Tensor | None]:
-        """Return masks ``(d,)`` of logarithms and of categories; ``None``: none is."""
+        """Return masks ``(d,)`` of logarithms, of categories; ``None``: all false."""
         ordered = [self.parameters[name] for name in self.columns]
         flags = ([p.log for p in ordered], [is_category(p) for p in ordered])
         logs, whole = (torch.tensor(v) if any(v) else None for v in flags)

@@ -60,7 +60,7 @@ class Star(Actions):
         return rows_of(self.tips, numbers)
 
     def along(self, index: ArrayLike, a: ArrayLike) -> Tensor:
-        """Return the points at the share ``a`` of the way from the centre to tips."""
+        """Return the points a share ``a`` of the way to the tips numbered ``index``."""
         share = checks.tensor("a", a, self.tips.dtype, self.tips.device)
         checks.finite("a", share)
         outside = (share < 0) | (share > 1)

@@ -105,7 +105,7 @@ def plot(
 
 
 def info() -> None:
-    """Show versions, devices, data folders, and the engine for each kind of belief.
+    """Show versions, devices, data folders, and the engine for each size of set.
 
     Example: cbandit info
     """

@@ -219,7 +219,7 @@ class Arguments:
             self._hand_on(call)
 
     def _hand_on(self, call: Callable[..., Any]) -> None:
-        """Add the arguments that ``**common`` stands for, mostly the base class's."""
+        """Add the arguments that ``**common`` stands for, usually a base class's."""
         common = getattr(call, "common", None)
         line = [c for c in getattr(call, "__mro__", ())[:-1] if "__init__" in vars(c)]
         if common is not None and call.__module__.partition(".")[0] == "cbandit":

@@ -47,7 +47,7 @@ def summarise(
     """Return the final values of all runs, with their settings and versions.
 
     Args:
-        settings: what the experiment was run with.
+        settings: the settings of the experiment.
         runs: the runs by policy.
         status: the state of each policy, also of those without a run.
         changes: the first rounds of the world's later phases, each with its own

@@ -56,7 +56,7 @@ def carry_out(
 
     Args:
         experiment: its problem and policies; picklable if there are workers.
-        settings: made by ``experiment.settings(...)``.
+        settings: the result of ``experiment.settings(...)``.
         folder: gets ``config.toml``, ``summary.json``, PNG figures, ``rounds.parquet``
             and ``means.parquet``. ``rounds.parquet`` has a row for each policy, trial
             and round; ``means.parquet`` has the mean, standard deviation and standard

@@ -77,6 +77,6 @@ def cbo_gpu_allocation(trials: Trials = None, seed: int = 0) -> Allocation:
 
     Args:
         trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
-        seed: of each trial's first action, which policies need not use.
+        seed: the seed of each trial's first action, which policies need not use.
     """
     return Allocation(trials, seed)

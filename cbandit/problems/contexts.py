@@ -176,7 +176,7 @@ class Contexts:
             contexts: the columns that are shown and not chosen.
             maximise: the column that is to be large. Give this or ``minimise``.
             minimise: the column that is to be small.
-            limits: by column, ``{"latency": "<= 20"}``; they hold on average.
+            limits: limits by column, ``{"latency": "<= 20"}``; they hold on average.
             knobs: the columns that are chosen; ``None``: all others.
             failed: a column of true and false (yes and no, 1 and 0) that says which
                 rows failed; or True: rows without any outcome did. A choice fails in a

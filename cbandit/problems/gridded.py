@@ -56,7 +56,7 @@ class Gridded:
         axes: the grid's axes, 1-d tensors.
         noise: variance of the Gaussian noise on the reward.
         cost_noise: variance of the Gaussian noise on the costs; 0 by default.
-        half_width: of uniform noise added to the costs; 0 by default.
+        half_width: half the width of uniform noise on the costs; 0 by default.
         delay: mean of the Poisson delays of reward and cost, drawn per round and trial;
             ``None``: feedback comes at once.
         trials: the trials it is for; ``None``: no trials axis.

@@ -65,7 +65,7 @@ def guo_classical(trials: Trials = None, seed: int = 0) -> Gridded:
 
     Args:
         trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
-        seed: of each trial's first action, which policies need not use.
+        seed: the seed of each trial's first action, which policies need not use.
 
     Example:
         >>> import cbandit as cb
@@ -80,7 +80,7 @@ def guo_delayed(trials: Trials = None, seed: int = 0) -> Gridded:
 
     Args:
         trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
-        seed: of each trial's first action, which policies need not use.
+        seed: the seed of each trial's first action, which policies need not use.
     """
     return _world([waves()], trials, seed, delay=15.0)
 
@@ -94,7 +94,7 @@ def guo_nonstationary(trials: Trials = None, seed: int = 0) -> Gridded:
 
     Args:
         trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
-        seed: of each trial's first action, which policies need not use.
+        seed: the seed of each trial's first action, which policies need not use.
     """
     phases = [
         waves(),

@@ -34,7 +34,7 @@ class Round:
             as a pair (reward, cost) or a dict with ``reward`` and ``cost``. The
             feedback of round ``s`` with delay ``d`` is delivered at the end of round
             ``s + d``, and never if ``d`` is infinite.
-        context: for a set with a :class:`~cbandit.Context`, see :meth:`Policy.ask`.
+        context: the context, if the set has any, see :meth:`Policy.ask`.
     """
 
     actions: Actions | None = None
@@ -89,7 +89,7 @@ class Problem(Protocol):
         ...         return 0.6
         ...
         ...     def stochastic_optimum(self, t):
-        ...         return 0.7  # every other round at 0.8; None, where it is not known
+        ...         return 0.7  # every other round at 0.8; None if it is not known
         >>> world = Engine()
         >>> gp = cb.GP.default(world.actions)
         >>> policy = cb.RPOL(
@@ -120,7 +120,7 @@ class Problem(Protocol):
         """
 
     def optimum(self, t: int) -> Tensor:
-        """The reward of the best feasible action, ``(*trials,)``; NaN where none is."""
+        """The reward of the best feasible action, ``(*trials,)``; NaN if none is."""
 
     def stochastic_optimum(self, t: int) -> Tensor:
         """The reward of the best distribution feasible on average, ``(*trials,)``."""
@@ -134,10 +134,10 @@ class Evaluation:
     """The noiseless truth about ``n`` rounds.
 
     Args:
-        reward: ``(*trials, n)``.
-        costs: ``(*trials, n, m)``, before thresholds are subtracted.
-        optimum: ``(*trials, n)`` or ``(*trials, 1)``.
-        stochastic_optimum: as ``optimum``.
+        reward: the rewards, ``(*trials, n)``.
+        costs: the costs, ``(*trials, n, m)``, before thresholds are subtracted.
+        optimum: the best feasible reward, ``(*trials, n)`` or ``(*trials, 1)``.
+        stochastic_optimum: that of the best distribution, shaped as ``optimum``.
     """
 
     reward: Tensor
@@ -174,13 +174,13 @@ class Fixed(ABC):
     def _values(self, x: Tensor, index: Tensor | None = None) -> Tensor:
         """Reward and costs ``(*trials, n, 1 + m)`` at ``x`` ``(*trials, n, d)``.
 
-        ``index`` ``(*trials, n)`` are the actions' numbers, where they are known.
+        ``index`` ``(*trials, n)`` are the actions' numbers, if they are known.
         """
 
     @cached_property
     @abstractmethod
     def _optimum(self) -> Tensor:
-        """The reward of the best feasible action, ``(*trials,)``; NaN where none is."""
+        """The reward of the best feasible action, ``(*trials,)``; NaN if none is."""
 
     @cached_property
     @abstractmethod

@@ -40,7 +40,7 @@ def shi_small_feasible(
     Args:
         constraint: ``"noiseless"`` or ``"noisy"``.
         trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
-        seed: of the starts.
+        seed: the seed of the starts.
 
     Example:
         >>> import cbandit as cb
@@ -100,7 +100,7 @@ def shi_data_rate(
     Args:
         constraint: ``"noiseless"`` or ``"noisy"``.
         trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
-        seed: of the starts.
+        seed: the seed of the starts.
     """
     return Gridded(
         [Phase(1, _utility, _budget)],
@@ -132,7 +132,7 @@ def shi_proposition_1(
     Args:
         constraint: ``"noiseless"`` or ``"noisy"``.
         trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
-        seed: of the starts.
+        seed: the seed of the starts.
     """
     noisy = _noisy(constraint)
 

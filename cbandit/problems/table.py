@@ -243,7 +243,7 @@ class Table(Fixed):
                 rows could not be measured; or ``True``: those without any outcome. A
                 configuration fails as often as its rows did. ``None``: no row failed.
             trials: the trials of ``"resample"``; else the problem is for any trials.
-            seed: of the rows that are drawn; trial ``i`` gets the same in any batch.
+            seed: the seed of the drawn rows; trial ``i`` gets the same in any batch.
 
         Outcomes of true and false, yes and no, or 0 and 1 are probabilities (costs only
         if their limits lie between 0 and 1). A configuration's is the mean of its rows,
@@ -357,7 +357,7 @@ class Table(Fixed):
 
     @cached_property
     def best(self) -> Tensor:
-        """The number of the best feasible action, ``(*trials,)``; -1 where none is."""
+        """The number of the best feasible action, ``(*trials,)``; -1 if none is."""
         feasible = (self.g <= self._tau.unsqueeze(-1)).all(-2)
         best = self.f.masked_fill(~feasible, -torch.inf).argmax(-1)
         return best.masked_fill(~feasible.any(-1), -1)

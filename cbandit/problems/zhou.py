@@ -137,7 +137,7 @@ def zhou_synthetic(
         cost: ``"half"`` or ``"quarter"``: ``g = -f + B/2`` or ``-f + B/4``;
             ``"independent"``: another draw of the same kind.
         trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
-        seed: of the functions.
+        seed: the seed of the functions.
         noise: the noise's standard deviation, as a share of the range of ``f``.
         bound: ``B`` in the cost, and as policies are told: ``"max"`` for ``max f``, or
             ``"max-abs"`` for ``max|f|``, with which some draws have hardly any feasible
@@ -281,7 +281,7 @@ def zhou_light(
 
     Args:
         trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
-        seed: of the safe seeds; the functions are the same in every trial.
+        seed: the seed of the safe actions; the functions are the same in every trial.
         noise: ``"resampled"`` from the test samples, or ``"gaussian"`` with each
             sensor's variance.
         seeds: how many known safe actions are drawn.
@@ -319,9 +319,9 @@ def zhou_finance(
 
     Args:
         trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
-        seed: of the safe seeds; the functions are the same in every trial.
+        seed: the seed of the safe actions; the functions are the same in every trial.
         seeds: how many known safe actions are drawn.
-        normalise: as in :func:`zhou_light`.
+        normalise: how training samples are normalised, see :func:`zhou_light`.
     """
     prices = data.stocks()
     scale = prices.mean(0).max()

@@ -20,8 +20,8 @@ class Letter:
 
     Args:
         choice: the policy's choice.
-        reward: ``(*trials,)``.
-        cost: ``(*trials, m)``.
+        reward: the reward, ``(*trials,)``.
+        cost: the costs, ``(*trials, m)``.
         arrives: which trials' rewards, and which trials' costs, are in this letter,
             bool ``(2, *trials)``.
     """
@@ -64,8 +64,8 @@ class Post:
         Args:
             t: the round that is being played.
             choice: the choice made in it.
-            reward: ``(*trials,)``.
-            cost: ``(*trials, m)``.
+            reward: the reward, ``(*trials,)``.
+            cost: the costs, ``(*trials, m)``.
             delays: rounds until the reward and the cost arrive, ``(2, *trials)``;
                 infinite: never.
             failed: trials ``(*trials,)`` whose feedback never arrives; ``None``: none.

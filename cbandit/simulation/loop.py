@@ -38,8 +38,8 @@ class Played:
     Args:
         t: the round, counted from 1.
         choice: the policy's choice.
-        reward: as observed, ``(*trials,)``, whether or not it has arrived yet.
-        cost: as observed, ``(*trials, m)``; NaN where the action has failed.
+        reward: the observed reward, ``(*trials,)``, even if it has not arrived yet.
+        cost: the observed costs, ``(*trials, m)``; NaN where the action failed.
     """
 
     t: int

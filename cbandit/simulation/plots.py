@@ -161,7 +161,7 @@ def overview(
             :func:`curves` returns them.
         metrics: some of :data:`LABELS`. ``None``: regret and the three violations; the
             totals of several costs are then relative to their limits.
-        title: above all panels.
+        title: the title above all panels.
         average: divide by the number of rounds so far.
         spread: the band is ``"sem"``, the standard error of the mean over the trials,
             or ``"std"``, their standard deviation.
@@ -275,7 +275,7 @@ def costs(
 
     Args:
         table: curves as :func:`curves` returns them, of runs with named costs.
-        title: above all panels.
+        title: the title above all panels.
         reward: what the reward is called.
         spread: as for :func:`overview`.
         width: likewise.
@@ -322,9 +322,9 @@ def evolution(
     """Draw a row for each setting of an experiment, with a panel for each metric.
 
     Args:
-        rows: for each setting its name, its curves, and by metric the levels to mark.
+        rows: the name, the curves and, by metric, the levels to mark of each setting.
         metrics: as for :func:`overview`.
-        title: above all panels.
+        title: the title above all panels.
         spread: as for :func:`overview`.
         width: likewise.
         reward: likewise.
@@ -377,7 +377,7 @@ def boxes(
 
     Args:
         frame: columns ``policy``, ``metric``, ``t``, ``trial``, ``value``.
-        title: above all panels.
+        title: the title above all panels.
         table: the curves; if given, the round where a policy stopped is marked.
     """
     policies, metrics = list(frame.policy.unique()), list(frame.metric.unique())
@@ -419,8 +419,8 @@ def trade_off(
 
     Args:
         table: the curves, by policy; bars are standard errors over the trials.
-        metrics: along the axes.
-        title: above the panel.
+        metrics: the two metrics along the axes.
+        title: the title above the panel.
         sweeps: groups of policies that differ in one argument alone; a line joins each
             group, in its order.
         reward: what the reward is called.
@@ -462,10 +462,10 @@ def differences(
     """Draw differences and their intervals beside 0, with a panel for each metric.
 
     Args:
-        shown: by metric and by name, a difference and the ends of its interval.
-        title: above all panels.
-        order: by name, the place of its policy among all, which fixes its colour and
-            mark; unless given, the names' own order.
+        shown: a difference and the ends of its interval, by metric and by name.
+        title: the title above all panels.
+        order: the place of each name's policy among all, which fixes its colour and
+            mark; ``None``: the names' own order.
         heads: the panels' titles, where metrics are not of :data:`LABELS`.
     """
     names = list(next(iter(shown.values())))
@@ -526,11 +526,11 @@ def _sheet(
     """Yield a figure and its panels ``(rows, columns)``, in our colours and fonts.
 
     Args:
-        title: above all panels, on as many lines as the width asks for.
-        count: of panels; any more in the last row are hidden.
+        title: the title above all panels, on as many lines as the width needs.
+        count: how many panels; the rest of the last row is hidden.
         columns: panels side by side.
         row, rest: heights of a row of panels, and of all else, in inches. The width is
-            that of one column of a paper for one panel, of two for more.
+            one column of a paper for one panel, two columns for more.
         shared: axes that the panels share, as for ``matplotlib``'s ``subplots``.
     """
     try:

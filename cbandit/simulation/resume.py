@@ -49,8 +49,8 @@ class Checkpoint:
 
     Args:
         path: the file, which need not exist yet.
-        policy: as it was built.
-        problem: as it was built.
+        policy: the policy as it was built.
+        problem: the problem as it was built.
         ranks: the processes that share the run; the first of them reads and writes.
         trust: classes, functions or modules that the file may name, beside those of
             the library and those that ``policy`` is made of.

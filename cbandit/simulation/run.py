@@ -106,21 +106,21 @@ class Run:
         horizon: how many rounds were asked for; ``run.rounds`` were played.
         actions: the actions played, ``(*trials, T, d)``.
         index: their numbers in the round's set, ``(*trials, T)``; ``None`` on a box.
-        rewards: as observed, ``(*trials, T)``.
-        costs: as observed, ``(*trials, T, m)``, in the problem's units.
-        multipliers: before each round's ``ask``, ``(*trials, T, m)``; no columns for a
-            policy without costs.
+        rewards: the observed rewards, ``(*trials, T)``.
+        costs: the observed costs, ``(*trials, T, m)``, in the problem's units.
+        multipliers: those before each round's ``ask``, ``(*trials, T, m)``; no columns
+            for a policy without costs.
         infeasible: whether the policy believed nothing feasible, ``(*trials, T)``.
-        true_rewards: noiseless, ``(*trials, T)``.
-        true_costs: noiseless, as excess over the problem's thresholds (for lower
-            limits, as shortfall), ``(*trials, T, m)``.
+        true_rewards: the noiseless rewards, ``(*trials, T)``.
+        true_costs: the noiseless costs, as excess over the problem's thresholds (for
+            lower limits, as shortfall), ``(*trials, T, m)``.
         optimum: the optimum of each round, ``(*trials, T)``; NaN if none is feasible.
-        stochastic_optimum: as ``optimum``.
-        seconds: taken by each round of the whole batch of trials, ``(T,)``.
-        thresholds: the problem's, ``(*trials, 1, m)`` or ``(*trials, T, m)``, whatever
-            thresholds the policy was given.
-        expected_rewards: under each round's distribution, ``(*trials, T)``; ``None``
-            for policies that do not randomise.
+        stochastic_optimum: that of distributions, shaped as ``optimum``.
+        seconds: the time of each round of the whole batch of trials, ``(T,)``.
+        thresholds: the problem's limits (not the policy's), ``(*trials, 1, m)`` or
+            ``(*trials, T, m)``.
+        expected_rewards: means under each round's distribution, ``(*trials, T)``;
+            ``None`` for policies that do not randomise.
         expected_costs: likewise, less thresholds, ``(*trials, T, m)``.
         stopped: the round from which a policy that ends by itself plays what it found,
             ``(*trials,)``; 0 for trials in which it went on.
