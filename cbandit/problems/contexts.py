@@ -367,7 +367,7 @@ class Contexts:
 
         It takes the choice with the greatest ``f - price g``; one ridge regression per
         choice on ``(context, 1)``, over all rows, predicts both. It may draw among a
-        few prices and fixed choices, so that the mean costs just meet their limits.
+        few prices and fixed choices, to earn most while mean costs keep the limits.
         """
         z, (rows, size) = self.contexts, self._f.shape
         spread = z.std(0, unbiased=False)

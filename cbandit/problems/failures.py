@@ -11,7 +11,7 @@ from cbandit.policies.words import Senses
 
 
 def failing_shares(failed: object, shape: tuple[int, ...]) -> Tensor:
-    """Return ``failed``, how often actions fail, as a tensor of ``shape``, or raise."""
+    """Return how often actions fail, checked, as ``(N,)`` or ``(*trials, N)``."""
     shares = checks.finite("failed", checks.tensor("failed", failed)).double()
     if shares.dim() == 1:
         shares = checks.shaped("failed", shares, shape[-1:], "(*trials, N)")

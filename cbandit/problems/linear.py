@@ -96,7 +96,7 @@ class LinearProblem(Fixed):
         values = self._corners
         if isinstance(self.actions, Finite):
             return best_value(values[..., 0], values[..., 1:].mT, self._tau)
-        # values are affine along a segment, so its best point ends its feasible part
+        # values are affine on a segment: the best point is an end of its feasible part
         start, tips = values[..., :1, :], values[..., 1:, :]
         costs = (start[..., 1:].mT, tips[..., 1:].mT, self._tau.unsqueeze(-1))
         a = furthest(*costs)

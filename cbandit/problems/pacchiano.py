@@ -148,9 +148,9 @@ def pacchiano_hard_linear(
     An action is a distribution over the arms; ``theta`` and ``mu`` are their rewards
     and costs. Ours: only the segments of the simplex from the safe arm to each other
     arm, a set that LC-LUCB can search; Gaussian noise of variance 1 at every action.
-    The first instance's optimum, also on the whole simplex, gives arm 1 a third. The
-    twin's optimum here is arm 3, as in the paper, though on the simplex a mixture of it
-    with a third of arm 1 earns more.
+    The first instance's optimum, even on the whole simplex, plays arm 1 a third of the
+    time. The twin's optimum here is arm 3, as in the paper, though on the simplex
+    playing arm 1 a third of the time beside it earns more.
     """
     reward, costs = _hard(arms, twin, r0, gap, tau)
     corners = torch.eye(len(reward), dtype=torch.float64)

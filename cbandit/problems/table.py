@@ -344,7 +344,7 @@ class Table(Fixed):
         return told[..., 0], told[..., 1:], lost
 
     def _unkept(self) -> str:
-        """Return the warning that no action keeps all limits; it counts each limit."""
+        """Return a warning that no action keeps all limits, with how many keep each."""
         over = self.g - self._tau.unsqueeze(-1)
         counts = (over <= 0).sum(-1).reshape(-1, self.m).double().mean(0).tolist()
         shares = [f"{self.senses.label(j)} {count:g}" for j, count in enumerate(counts)]
