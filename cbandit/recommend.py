@@ -341,7 +341,7 @@ def recommend_policy(
         for start, mean, std in blocks():
             u = mean.double().clone()
             u[:, 1:] += z * std.expand_as(mean)[:, 1:]
-            # a reward of minus infinity forbids an action; costs may then be finite
+            # a reward of minus infinity forbids an action, whatever its costs
             u[:, 1:].masked_fill_(u[:, :1].isneginf(), 0.0)
             yield start, u
 

@@ -184,7 +184,7 @@ class OptimisticFeasible(Score):
         self._hold("floor", level)
 
     def score(self, f: Tensor, g: Tensor) -> Tensor:
-        """Return ``f`` where feasible, and the score of the class's text elsewhere."""
+        """Return ``f`` where feasible, else the score that the class describes."""
         if self.smooth is not None:
             width = self.smooth.to(g)
             return scores.primal_dual(f, soft(g, width.unsqueeze(-1)), 1 / width)

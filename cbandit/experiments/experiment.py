@@ -69,7 +69,7 @@ class Figures:
         boxes: by policy, how many rounds lie between boxplots of the time averages, and
             under ``each`` for all others; ``None``: no boxplots.
         early: the last round of a figure of early time averages; ``None``: no figure.
-        traded: two metrics to plot against each other, a point for each policy.
+        traded: two metrics to plot against each other, a point per policy; or ``None``.
         sweeps: groups of policies that differ in one argument only, in its order; the
             figure of ``traded`` joins each group by a line.
     """

@@ -141,7 +141,7 @@ def _phases(policies: Mapping[str, Any], trials: int) -> list[str]:
 
 
 def _settled(policies: Mapping[str, Any]) -> str:
-    """Return, in words, the round after which no trial has a soft violation."""
+    """Return, in words, the round from which on no trial has a soft violation."""
     first = {name: v.get("soft_violation_over") for name, v in policies.items()}
     parts = [f"{name} {'-' if t is None else t}" for name, t in first.items()]
     return f"soft violation 0 in every trial from round: {', '.join(parts)}"

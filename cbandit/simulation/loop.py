@@ -63,7 +63,7 @@ def simulate(
     """Play ``horizon`` rounds of a policy on a problem and return all that happened.
 
     The world's draws come from the policy's seed and trials, so policies with the same
-    seed meet the same noise, and trial ``i`` does so in any batch.
+    seed meet the same noise, whatever batch a trial runs in.
 
     The problem keeps the account: violations are counted against its ``thresholds`` (0
     if it has none), whatever limits the policy has. Give a policy the same limits, or

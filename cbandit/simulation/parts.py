@@ -65,7 +65,7 @@ class Policy(Protocol):
         """Take the feedback of a choice, or a part of it."""
 
     def lighten(self) -> None:
-        """Drop arrays that a checkpoint should not save but recompute."""
+        """Drop arrays that are recomputed rather than saved in a checkpoint."""
 
 
 _POLICY = "name seed m trials batch_shape multiplier ask() tell() lighten()"

@@ -63,7 +63,7 @@ DASHES = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5, 1, 1.5)))
 ONE, TWO = 3.4, 7.0  # inches: one column of a paper, and two
 NARROW = 1.6  # the least width of a panel
 CLIPPED = 3.0  # early rounds above this many times the later maximum are cut off
-LATER = 20  # one round in this many counts as early
+LATER = 20  # the first of this many parts of the rounds counts as early
 STYLE = {
     "axes.edgecolor": "#666666",
     "axes.grid": True,
@@ -695,7 +695,7 @@ def _draw_panel(
 
 
 def _cut_off_early(panel: Axes, table: Curves, name: str) -> None:
-    """Cut the first rounds off if they dwarf all later ones, and say so."""
+    """Cut off the first rounds if they dwarf all later ones, and note it."""
     lines = [curves[name] for curves in table.values() if name in curves]
     later = [c.mean[c.t > int(c.t[-1]) // LATER] for c in lines]
     later = [part[part.isfinite()] for part in later]
