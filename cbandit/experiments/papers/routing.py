@@ -226,9 +226,9 @@ EXPERIMENTS = (
         problem=routing,
         policies={"CKB": _ckb, "ParetoBandit": _router},
         parameters={
-            "budget": Parameter(6.6e-4, (), "dollars a request, on average", 1e-6),
+            "budget": Parameter(6.6e-4, (), "dollars per request, on average", 1e-6),
             "beta": Parameter(1.0, (), "CKB's exploration width", 0),
-            "fade": Parameter(1.0, (), "what CKB keeps of its data a request", 0.5),
+            "fade": Parameter(1.0, (), "share of its data CKB keeps a request", 0.5),
         },
         changes=(1786,),
         figures=Figures(averaged=("regret", "reward", "soft_violation")),
