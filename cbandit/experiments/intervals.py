@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 LEVEL = 0.95
-FEWEST = 6  # with fewer trials no statement is possible at this level
+FEWEST = 6  # fewer trials cannot reach this level
 DRAWS = 9999  # resamples of the bootstrap
 FLAT = 0.01  # with a larger share of resamples without spread, use Student's interval
 COVERAGE = "94 to 96 % of normal differences, 90 to 93 % of lognormal ones"
-"""How often intervals hold, by ``benchmarks/intervals.py``, for 6 to 50 trials."""
+"""How often intervals hold with 6 to 50 trials; see ``benchmarks/intervals.py``."""
 
 
 class Difference(NamedTuple):
@@ -40,9 +40,8 @@ def interval(differences: np.ndarray) -> Difference:
 
     The interval is that of the studentised bootstrap, and ``p`` belongs to the test
     that rejects if 0 lies outside the interval. If so many trials are equal that
-    resamples often have no spread, both are Student's. If all trials are equal there is
-    nothing to
-    resample: the interval is a point, and the test is the sign test.
+    resamples often have no spread, both are Student's. If all trials are equal, the
+    interval is a point, and the test is the sign test.
     """
     mean, n = float(differences.mean()), len(differences)
     if n < FEWEST or not math.isfinite(mean):
@@ -82,7 +81,7 @@ def _resamples(n: int) -> np.ndarray:
 def holm(p: Sequence[float]) -> list[float]:
     """Return the values ``p``, corrected for the number of tests by Holm's procedure.
 
-    Tests whose ``p`` is NaN do not count.
+    Tests whose ``p`` is NaN are left out of the number.
     """
     known = sorted((value, k) for k, value in enumerate(p) if not math.isnan(value))
     out, least = [math.nan] * len(p), 0.0
