@@ -22,6 +22,7 @@ from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.explore import Explore
+from cbandit.policies.adaptive import ADAPTIVE
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked
 from cbandit.policies.dual import Dual, Scheduled
@@ -38,8 +39,9 @@ class CKBRestart(GPPolicy):
     Args:
         actions: what can be chosen.
         restart: ``H``, rounds between restarts; it is the theorem's ``T`` if ``step``
-            is left out. Feedback that is told after a restart enters the new beliefs,
-            whatever round it is of.
+            is left out. ``"adaptive"``: a trial restarts when its predictions fail, and
+            ``T`` is the horizon (:mod:`cbandit.policies.adaptive`). Feedback that is
+            told after a restart enters the new beliefs, whatever round it is of.
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
         explore: as for :class:`~cbandit.CKB`.
@@ -56,7 +58,7 @@ class CKBRestart(GPPolicy):
         self,
         actions: Actions,
         *,
-        restart: int,
+        restart: int | str,
         reward: GP,
         costs: CostBeliefs,
         explore: Explore | None = None,
@@ -91,7 +93,7 @@ class CKBRestart(GPPolicy):
             shaped=self._number,
             bounds=self._bound,
             units=self._beliefs.units(),
-            epoch=self.restart or self.horizon,
+            epoch=self.horizon if restart == ADAPTIVE else self.restart,
         )
 
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:

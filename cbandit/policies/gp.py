@@ -41,6 +41,7 @@ from cbandit.errors import CBanditError
 from cbandit.explain import Rival
 from cbandit.explore import TS, UCB, Explore, Rand, clip
 from cbandit.policies.acquire import Acquired, Estimates
+from cbandit.policies.adaptive import ADAPTIVE, Errors
 from cbandit.policies.base import Policy, Posterior, locked
 from cbandit.policies.budget import Account, Budgets, Promise, Standing
 from cbandit.policies.censored import Awaited
@@ -115,6 +116,11 @@ LEARNED_NOISE = (
     "noise= cannot go with a cb.GP.linear that learns the noise: state the belief's, "
     "cb.GP.linear(space, noise=...)"
 )
+NOT_ADAPTIVE = (
+    "restart='adaptive' compares Gaussian outcomes with bounds, so it goes with "
+    "forget=True and explore=cb.UCB(...), and without feedback=, share=, outcome= and "
+    "shared studies; restart= a number of rounds goes with all of them"
+)
 
 
 class Waiting(NamedTuple):
@@ -153,6 +159,7 @@ class GPState(NamedTuple):
         rounds: how many rounds were within all limits; ``None``: ``share`` was not
             given.
         failing: what is known of failures; ``None``: nothing has failed.
+        errors: of the latest predictions; ``None``: restarts do not depend on them.
     """
 
     beliefs: Any
@@ -169,6 +176,7 @@ class GPState(NamedTuple):
     account: Account | None = None
     rounds: Rounds | None = None
     failing: Failing | None = None
+    errors: Errors | None = None
 
     def measured(self) -> tuple[tuple[Tensor, ...], Waiting | None]:
         """Return the told costs in units, and those that still have no unit."""
@@ -271,7 +279,9 @@ class GPPolicy(Policy):
             ``None``: 0 if the class defines :meth:`move`; otherwise there is no
             multiplier, and the score must do without.
         restart: how many rounds an epoch has, or ``"doubling"``: the multiplier is
-            ``start`` again in the first round of each. ``None``: one epoch.
+            ``start`` again in the first round of each. ``"adaptive"``: a trial starts
+            anew when its predictions fail, see :mod:`cbandit.policies.adaptive`.
+            ``None``: one epoch.
         forget: whether the beliefs drop their data then too. Feedback that is told
             later enters the new beliefs, whatever round it is of.
         observed_costs: whether each round's costs are seen in full before choosing, by
@@ -362,12 +372,16 @@ class GPPolicy(Policy):
         if isinstance(feedback, Delayed):
             self.no_noise, self.patient = NO_NOISE, True
         if isinstance(restart, str):
-            checks.one_of("restart", restart, "doubling", other="a number of rounds")
+            kinds = "doubling", ADAPTIVE
+            checks.one_of("restart", restart, *kinds, other="a number of rounds")
         elif restart is not None:
             restart = checks.whole("restart", restart)
         self.restart, self.forget = restart, checks.flag("forget", forget)
         if forget and restart is None:
             raise CBanditError("forget=True goes with restart=")
+        alone = feedback is None and share is None and not self._outcomes
+        if restart == ADAPTIVE and not (alone and forget and isinstance(explore, UCB)):
+            raise CBanditError(NOT_ADAPTIVE)
         self._widths = self._bound_widths(beliefs)
         #: bounds of the estimates, ``(T, F)``; ``None``: they are not clipped
         self._bound = None if clip is None else self._bounds(clip, len(beliefs))
@@ -415,6 +429,8 @@ class GPPolicy(Policy):
         if failures is None and type(self).decide is GPPolicy.decide:
             self._failure_belief = belief_of(self.actions.domain)
         state = GPState(fresh, self._start, Arrivals(late), readings=readings)
+        if restart == ADAPTIVE:
+            state = state._replace(errors=Errors.none(fresh.noises().double()))
         self.begin(state._replace(account=account, rounds=rounds))
 
     def __init_subclass__(cls, **arguments: object) -> None:
@@ -967,12 +983,18 @@ class GPPolicy(Policy):
         arrived, waiting = state.measured()
         multiplier = self._next(state, t, arrived)
         deviation, rounds = state.deviation, state.rounds
-        if self.restart is not None and self._epoch(t) == t:
+        if self._begins(t):
             waiting = None
             if self.forget:
                 if rounds is not None:
                     rounds = rounds.settled(beliefs, t)
                 beliefs, deviation = beliefs.forget_all(), None
+        errors = state.errors
+        if errors is not None and bool(errors.changed.any()):
+            beliefs = beliefs.forget(errors.changed.tolist())
+            if deviation is not None:
+                deviation = deviation * ~errors.changed.unsqueeze(-1)
+            errors = errors.begun(t)
         margin = None
         if self._margin is not None and deviation is not None:
             margin = self._margin * deviation
@@ -990,6 +1012,7 @@ class GPPolicy(Policy):
             arrived=(),
             moved=None,
             waiting=waiting,
+            errors=errors,
         )
 
     def _next(self, state: GPState, t: int, arrived: Sequence[Tensor]) -> Tensor:
@@ -998,7 +1021,7 @@ class GPPolicy(Policy):
             return state.moved
         if state.estimate is None:
             return self._start
-        if self.restart is not None and self._epoch(t) == t:
+        if self._begins(t):
             return self._start
         before = state.multiplier
         shown = (before, state.estimate, *arrived)
@@ -1007,11 +1030,18 @@ class GPPolicy(Policy):
         name = f"{type(self).__name__}.move"
         if list(map(VERSION, shown)) != versions:
             raise changed(name)
-        return multiplier_of(name, multiplier, before)
+        moved = multiplier_of(name, multiplier, before)
+        if state.errors is None:
+            return moved
+        return torch.where(state.errors.changed.unsqueeze(-1), self._start, moved)
+
+    def _begins(self, t: int) -> bool:
+        """Return whether an epoch of all trials begins in round ``t``."""
+        return self.restart not in (None, ADAPTIVE) and self._epoch(t) == t
 
     def _epoch(self, t: int) -> int:
-        """Return the first round of round ``t``'s epoch."""
-        if self.restart is None:
+        """Return the first round of round ``t``'s epoch, where all trials share it."""
+        if self.restart is None or self.restart == ADAPTIVE:
             return 1
         if isinstance(self.restart, str):  # epoch i is rounds 2^i .. 2^(i+1) - 1
             return 1 << (t.bit_length() - 1)
@@ -1209,11 +1239,23 @@ class GPPolicy(Policy):
                 values, came = costs.wide(self.m)
                 over = values - self.limits(place.t) if self._limited else values
                 arrived = (*arrived, over * came)
+        if state.errors is not None:
+            state = state._replace(errors=self._missed(state, state.errors, news))
         knowledge = state.beliefs, state.held
         beliefs, held = self._timing.absorb(knowledge, news, place, self._now.t)
         return state._replace(
             beliefs=beliefs, held=held, arrived=arrived, moved=None, readings=readings
         )
+
+    def _missed(self, state: GPState, errors: Errors, news: News) -> Errors:
+        """Return the errors with those of the news, which beliefs do not hold yet."""
+        beliefs, place = state.beliefs, self._place(news.choice)
+        mean, std = (m[..., 0] for m in beliefs.anywhere(place.x.unsqueeze(1)))
+        width = self._widths.around(beliefs, place.t, self._chances(state))
+        noise = beliefs.noises().double().clone()
+        for part, at in self._widths.rkhs_parts():
+            noise[:, at] = part.subgaussian.square()
+        return errors.after(news, beliefs.units(), mean, width.abs() * std, noise)
 
     def _undecided(self, state: GPState) -> GPState:
         return state._replace(estimate=None, arrived=(), moved=None)
@@ -1673,6 +1715,8 @@ class GPPolicy(Policy):
             t: how many rounds came before, in all processes.
             rounds: those of them that a policy of this kind played, in order.
         """
+        if self.restart == ADAPTIVE:
+            raise CBanditError(NOT_ADAPTIVE)
         size, divisors = self.study_units(), []
         for played in reversed(rounds):
             divisors.append(size)

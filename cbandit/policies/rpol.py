@@ -43,10 +43,9 @@ class RPOL(GPPolicy):
     ``multiplier`` is 1 at first, gains every rectified cost that comes, however late,
     and is at least ``sqrt(t)`` after round ``t``. For a world that drifts at an unknown
     speed, ``restart=H, forget=True`` starts anew every ``H`` rounds and counts rounds
-    from there. You choose ``H``: the paper's second remark names a reduction that needs
-    none (Wei and Luo 2021: copies of the policy at doubling scales, and two tests that
-    restart them), which is not implemented here: its tests hardly fire in horizons that
-    are played in practice (Gerogiannis, Huang and Veeravalli, 2024).
+    from there. ``restart="adaptive", forget=True`` needs no ``H``: a trial starts anew
+    when its predictions fail. That stands in for the reduction that the paper's second
+    remark names, see :mod:`cbandit.policies.adaptive`.
 
     Args:
         actions: what can be chosen.
@@ -64,7 +63,7 @@ class RPOL(GPPolicy):
             paper. ``"estimate"`` (ours): ``Q`` gains ``[g_t(x_t)]_+``, because
             rectified noise makes ``Q`` grow at feasible points too. Binary and counted
             costs always use the estimate, as a single 1 exceeds every limit.
-        restart: rounds between restarts of the multiplier, or ``None``.
+        restart: rounds between restarts of the multiplier, ``"adaptive"`` or ``None``.
         forget: whether restarts drop the data too. Feedback that is told after a
             restart enters the new beliefs, whatever round it is of.
         common: see below.
@@ -88,7 +87,7 @@ class RPOL(GPPolicy):
         costs: CostBeliefs,
         explore: Explore | None = None,
         penalty: str = "observation",
-        restart: int | None = None,
+        restart: int | str | None = None,
         forget: bool = False,
         **common: Unpack[GPKeywords],
     ) -> None:
@@ -128,5 +127,8 @@ class RPOL(GPPolicy):
         if self._judges:
             judged = estimate[:, 1:].clamp_min(0)
             gained = torch.where(self._judged_costs, judged, gained)
-        floor = math.sqrt(t - self._epoch(t) + 1)
+        floor: float | Tensor = math.sqrt(t - self._epoch(t) + 1)
+        errors = self._now.state.errors
+        if errors is not None:
+            floor = (t + 1.0 - errors.start.unsqueeze(-1)).sqrt()
         return multipliers.rectified(q, gained, floor, checked=False)

@@ -275,6 +275,10 @@ class Beliefs(Value):
         """Drop all data but keep the hyperparameters."""
         return self._with(groups=tuple(group.emptied() for group in self.groups))
 
+    def forget(self, where: Sequence[bool]) -> Self:
+        """Drop all data of the trials ``where (T,)``, but keep the hyperparameters."""
+        return self._with(groups=tuple(group.forget(where) for group in self.groups))
+
     def lighten(self, limit: int) -> None:
         """Mark engines whose arrays exceed ``limit`` bytes to be saved without them.
 
@@ -971,6 +975,17 @@ class Group(Value):
         engine = self._fresh(self.held.plan)
         engine.history.sharp = self.held.history.sharp  # saves waiting for the device
         return self._over(Log(), held=engine)
+
+    def forget(self, where: Sequence[bool]) -> Self:
+        """Drop the observations of the trials ``where (T,)``."""
+        rows = []
+        for row in self.log:
+            left = [
+                want and not gone for want, gone in zip(row.wanted, where, strict=True)
+            ]
+            if any(left):
+                rows.append(row._replace(wanted=left))
+        return self._over(Log(rows))
 
     def over(self, actions: Actions) -> Self:
         """Return the group over a set in which a category has gained a value."""
