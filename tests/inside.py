@@ -336,6 +336,11 @@ def split(policy, functions):
     hold(policy, beliefs._with(groups=group.split(functions)))
 
 
+def epochs(policy):
+    """The first round of each trial's epoch, where restarts are adaptive."""
+    return policy._now.state.errors.start.tolist()
+
+
 def torn(policy):
     """Make every engine stand for no log, as a call that broke off leaves it."""
     for group in beliefs_of(policy).groups:

@@ -119,6 +119,45 @@ def test_the_drift_allowance_by_hand():
     assert found == pytest.approx(math.sqrt(2 * 8 * 1.5 * 6) / 0.5 * 0.25, rel=1e-15)
 
 
+def test_a_change_by_hand(rng):
+    """All windows, functions and trials by the formula; one needs the full window."""
+    count, delta, n = np.array([[1.0, 7.0], [40.0, 300.0], [5.0, 90.0]]), 0.05, 16
+    errors = rng.standard_normal((n, 3, 2)) * 0.6
+    errors[-1, 0, 0], errors[:, 1, 1], errors[:, 2, 0] = 5.2, 1.9, 1.9
+    bands = rng.uniform(0, 0.1, (n, 3, 2))
+    bands[:-2, 2] = np.inf  # only two rounds so far: 1.9 twice is not enough
+    variances = rng.uniform(0.5, 1.0, (n, 3, 2))
+    expected, by_last = np.zeros((3, 2), bool), np.zeros((3, 2), bool)
+    for i, f in itertools.product(range(3), range(2)):
+        log = math.log(2 * 2 * 5 * math.pi**2 * count[i, f] ** 2 / (6 * delta))
+        for size in (1, 2, 4, 8, 16):
+            noise = math.sqrt(2 * log * sum(variances[-size:, i, f]))
+            most = sum(bands[-size:, i, f]) + noise
+            beyond = abs(sum(errors[-size:, i, f])) > most
+            expected[i, f] |= beyond
+            by_last[i, f] = beyond
+    tensors = map(torch.tensor, (errors, bands, variances, count))
+    found = confidence.change_detected(*tensors, delta)
+    assert found.tolist() == expected.tolist()
+    assert expected.tolist() == [[True, False], [False, True], [False, False]]
+    assert not by_last[0, 0]
+
+
+def test_noise_alone_is_seldom_taken_for_a_change(rng):
+    """At most a share delta of 300 runs of 200 rounds, whatever the window."""
+    noise = torch.tensor(rng.standard_normal((200, 300, 2)))
+    zeros, found = torch.zeros_like(noise), torch.zeros(300, dtype=torch.bool)
+    for t in range(1, 201):
+        last = slice(max(0, t - 64), t)
+        missing = torch.zeros(64 - min(t, 64), 300, 2, dtype=F64)
+        errors = torch.cat([missing, noise[last]])
+        bands = torch.cat([missing + torch.inf, zeros[last]])
+        count = torch.full((300, 2), float(t), dtype=F64)
+        ones = torch.ones_like(errors)
+        found |= confidence.change_detected(errors, bands, ones, count, 0.1).any(-1)
+    assert found.double().mean() <= 0.1
+
+
 def test_the_sketched_width_by_hand():
     one = torch.ones(1, 1, dtype=F64)
     found = confidence.sketched_width(

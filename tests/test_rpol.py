@@ -9,7 +9,7 @@ import penalties as ref
 import pytest
 import torch
 from gpytorch import kernels as gpk
-from inside import beliefs_of, counted_refits, split, take_for, torn
+from inside import beliefs_of, counted_refits, epochs, split, take_for, torn
 
 import cbandit as cb
 
@@ -670,6 +670,99 @@ def test_rpol_restarts(forget):
         policy.tell(choice, reward=reward, cost=cost)
         fresh.tell(other, reward=reward, cost=cost)
         rows.append((index, reward, cost))
+
+
+# ------------------------------------------------------ restarts when predictions fail
+
+
+class Jumping:
+    """Functions of known norm that change in one round of each trial, or never."""
+
+    def __init__(self, jumps, rounds, seed=5):
+        rng = np.random.default_rng(seed)
+        self.jumps, self.noise = jumps, 0.2
+        weights = rng.standard_normal((len(jumps), 2, 2, N))
+        norms = np.sqrt(np.einsum("...i,ij,...j", weights, ref.KERNEL, weights))
+        self.values = weights / norms[..., None] @ ref.KERNEL * 2.0
+        self.drawn = self.noise * rng.standard_normal((len(jumps), rounds, 2))
+
+    def __call__(self, t, index):
+        """Rewards and costs of round ``t``, ``(2, trials)``."""
+        rows = [
+            self.values[i, int(jump is not None and t >= jump), :, k]
+            for i, (jump, k) in enumerate(zip(self.jumps, index, strict=True))
+        ]
+        return torch.tensor(np.stack(rows) + self.drawn[:, t - 1]).T
+
+
+def adaptive(trials=None, kind=cb.RPOL, **given):
+    own = {"restart": "adaptive", "reward": ref.belief(), "costs": ref.belief()}
+    if kind is cb.RPOL:
+        own["forget"] = True
+    else:
+        own |= {"step": 0.5, "cap": 20.0}
+    explore = cb.UCB(cb.RKHS(norm=2.0, subgaussian=0.2))
+    return kind(ref.actions(), trials=trials, **{"explore": explore, **own, **given})
+
+
+def test_a_world_that_stays_starts_nothing_anew():
+    """Bounds and test fail in at most 0.1 of all runs each; here are 300."""
+    world, policy = Jumping([None] * 300, 40), adaptive(300)
+    for t in range(1, 41):
+        choice = policy.ask()
+        reward, cost = world(t, at(choice.index))
+        policy.tell(choice, reward=reward, cost=cost)
+    policy.ask()
+    assert np.mean(np.array(epochs(policy)) > 1) <= 0.1
+
+
+@pytest.mark.parametrize("kind", [cb.RPOL, cb.baselines.CKBRestart])
+def test_a_trial_starts_anew_when_its_world_has_changed(kind, tmp_path):
+    """Soon, by itself, and as a new policy; a batch is its trials one by one."""
+    jumps, rounds = [30, 41, None], 60
+    world = Jumping(jumps, rounds, 7)
+    policy = adaptive(3, kind)
+    single = [adaptive(None, kind) for _ in jumps]
+    fresh, starts = list(single), [1, 1, 1]
+    for t in range(1, rounds + 1):
+        if t == 45:
+            policy.save(tmp_path / "policy")
+            policy = cb.load(tmp_path / "policy")
+        choice, multiplier = policy.ask(), policy.multiplier
+        index = at(choice.index)
+        reward, cost = world(t, index)
+        for i, start in enumerate(epochs(policy)):
+            if start != starts[i]:
+                assert start == t
+                starts[i], fresh[i] = t, adaptive(None, kind)
+            for alone in {id(p): p for p in (single[i], fresh[i])}.values():
+                one = alone.ask()
+                assert int(one.index) == index[i], (t, i)
+                ref.close(alone.multiplier, multiplier[i], (t, i))
+                alone.tell(one, reward=reward[i], cost=cost[i])
+        policy.tell(choice, reward=reward, cost=cost)
+        ref.close(policy.posterior().reward.mean[2], fresh[2].posterior().reward.mean)
+    for start, jump in zip(starts[:2], jumps[:2], strict=True):
+        assert jump < start <= jump + 8
+    assert starts[2] == 1
+    assert [epochs(each) for each in single] == [[start] for start in starts]
+
+
+def test_what_a_restart_by_predictions_does_not_go_with():
+    """The error says what does, and what goes with the rest."""
+    binary = cb.GP.default(ref.actions(), outcome="binary")
+    for given in (
+        {"feedback": cb.Sliding(9)},
+        {"feedback": cb.Delayed(9), "explore": cb.UCB(1.0)},
+        {"explore": cb.TS(1.0)},
+        {"share": 0.9},
+        {"forget": False},
+        {"costs": binary, "thresholds": 0.5},
+    ):
+        with pytest.raises(cb.CBanditError, match="it goes with forget=True"):
+            adaptive(**given)
+    with pytest.raises(cb.CBanditError, match="and without feedback="):
+        adaptive().study_turn(0, [])
 
 
 # ------------------------------------------------------------------------- SCGP-UCB

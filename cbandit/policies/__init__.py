@@ -1,7 +1,8 @@
 """The papers' algorithms, one a file, each readable beside its pseudo-code.
 
 The algorithms are ckb, epoch, lclucb, opb, opnlb, oplb, rpol, scgp and unconstrained;
-censored and sliding are RPOL's forms for late feedback and for a world that drifts.
+censored and sliding are RPOL's forms for late feedback and for a world that drifts,
+adaptive its restarts where predictions fail.
 ``base.py`` runs the rounds of every policy, ``choices.py`` keeps the choices that wait
 for feedback, ``checks.py`` checks what users hand in, ``words.py`` has the names of
 costs and the signs of functions, ``history.py`` what happened, ``failures.py`` the

@@ -1,16 +1,19 @@
-"""Restarts that need no known change: ``restart="adaptive"``.
+"""Restarts when predictions fail: ``restart="adaptive"``.
 
 Each outcome is compared with what was predicted, before the beliefs take it in. Where
-the errors of the last 1, 2, 4, ... or 64 rounds sum to more than the bounds and the
-noise explain (:func:`~cbandit.confidence.change_detected`), that trial starts anew: it
-drops its data, and its multiplier and epoch begin again. Other trials go on.
+the errors of the last 1, 2, 4, ... or 64 outcomes sum to more than bounds and noise
+explain (:func:`~cbandit.confidence.change_detected`), that trial starts anew: it drops
+its data, and its multiplier and epoch begin again. Other trials go on. Only outcomes
+count whose mean is known to half a noise deviation. So bounds that are too narrow for
+an action never tried, as a constant width's often are, cause no restart.
 
-It stands in for Wei and Luo's reduction (Non-stationary reinforcement learning without
-prior knowledge, 2021), which remark 2 of Guo, Zhu and Liu (2023) names: that runs
-copies of the policy at doubling scales and keeps the regret bounds of a known drift;
-but its tests hardly fire in horizons that are played in practice (Gerogiannis, Huang
-and Veeravalli, 2024). Ours is simpler and has no regret bound. Guaranteed is this: if
-nothing changes and all bounds hold, at most a share ``DELTA`` of runs ever starts anew.
+Guaranteed: if nothing changes, the belief's noise is the true one (or an RKHS width
+bounds it) and all bounds hold, at most a share ``DELTA`` of runs ever starts anew. With
+a noise stated too large a change may go unnoticed, with one too small restarts do not
+end. There is no bound on regret: the reduction that remark 2 of Guo, Zhu and Liu (2023)
+names has one (Wei and Luo, Non-stationary reinforcement learning without prior
+knowledge, 2021: copies of the policy at doubling scales), but its tests hardly fire in
+horizons that are played in practice (Gerogiannis, Huang and Veeravalli, 2024).
 """
 
 from __future__ import annotations
@@ -26,48 +29,48 @@ from cbandit.posterior.units import Units
 
 ADAPTIVE = "adaptive"
 DELTA = 0.1  # the share of runs that may start anew though nothing changes
-LAST = 64  # rounds, the longest window
-MANY = 20  # outcomes, before which a learned unit and noise are not relied on
+LAST = 64  # outcomes, the longest window
+KNOWN = 0.5  # noise deviations; outcomes of means less certain do not count
 
 
 class Errors(NamedTuple):
-    """By how much the latest outcomes missed their predictions.
+    """By how much the latest outcomes missed their predictions, in units.
 
     Args:
-        last: errors, bands and noise variances of the last rounds, ``(LAST, 3, T, F)``.
-        count: how many outcomes there were, ``(T, F)``.
+        last: errors, bands and noise variances of the last ones, ``(LAST, 3, T, F)``.
+        seen: how many there were, ``(T, F)``.
         changed: the trials that have changed since the last round, ``(T,)`` bool.
         start: the first round of each trial's epoch, ``(T,)``.
     """
 
     last: Tensor
-    count: Tensor
+    seen: Tensor
     changed: Tensor
     start: Tensor
 
     @classmethod
     def none(cls, like: Tensor) -> Errors:
         """Return the errors before the first round, for ``like (T, F)``, float64."""
-        nothing = torch.zeros(LAST, 3, *like.shape).to(like)
-        nothing[:, 1] = torch.inf
+        last = like.new_zeros(LAST, 3, *like.shape)
+        last[:, 1] = torch.inf
         start = torch.ones(len(like), dtype=torch.long, device=like.device)
-        return cls(nothing, torch.zeros_like(like), start < 1, start)
+        return cls(last, torch.zeros_like(like), start < 1, start)
 
     def after(
-        self, news: News, units: Units | None, mean: Tensor, band: Tensor, noise: Tensor
+        self,
+        news: News,
+        units: Units,
+        known: Tensor,
+        mean: Tensor,
+        band: Tensor,
+        noise: Tensor,
     ) -> Errors:
-        """Return the errors with those of one choice; look for a change.
+        """Return the errors with those of one choice's feedback; look for a change.
 
-        Args:
-            news: the feedback of the choice.
-            units: the units of the beliefs; ``None``: the user's own.
-            mean: the predicted means, ``(T, F)``, in units.
-            band: half the widths of the bands there, likewise.
-            noise: the noise's variances, likewise.
+        ``known`` says which outcomes count, ``mean`` and ``band`` are what was
+        predicted, ``noise`` has the noise's variances, ``(T, F)`` each.
         """
-        units = Units.own(mean) if units is None else units
-        values, came = torch.zeros_like(mean), torch.zeros_like(mean, dtype=torch.bool)
-        noise = noise.clone()
+        values, came = torch.zeros_like(noise), torch.zeros_like(mean, dtype=torch.bool)
         for told, f in news.by_functions():
             mask = told.mask().unsqueeze(-1)
             values[:, f] = torch.where(mask, told.values.to(values), values[:, f])
@@ -75,17 +78,17 @@ class Errors(NamedTuple):
             if told.noise is not None:
                 own = told.noise.to(noise).unsqueeze(-1) / units.size[:, f].square()
                 noise[:, f] = torch.where(mask, own, noise[:, f])
-        came &= units.known & (units.seen >= MANY)
+        came &= units.known & known
         error = (values - units.center) / units.size - mean
         new = torch.stack([error, band, noise]).unsqueeze(0)
         last = torch.where(came, torch.cat([self.last[1:], new]), self.last)
-        count = self.count + came
-        found = change_detected(*last.unbind(1), count, DELTA).any(-1)
-        return self._replace(last=last, count=count, changed=self.changed | found)
+        (errors, bands, variances), seen = last.unbind(1), self.seen + came
+        found = change_detected(errors, bands, variances, seen, DELTA).any(-1)
+        return Errors(last, seen, self.changed | found, self.start)
 
     def begun(self, t: int) -> Errors:
         """Return the errors after changed trials have started anew in round ``t``."""
-        fresh, changed = Errors.none(self.count), self.changed
-        last = torch.where(changed.unsqueeze(-1), fresh.last, self.last)
-        start = torch.where(changed, t, self.start)
-        return Errors(last, self.count, fresh.changed, start)
+        fresh, gone = Errors.none(self.seen), self.changed
+        last = torch.where(gone.unsqueeze(-1), fresh.last, self.last)
+        start = torch.where(gone, t, self.start)
+        return Errors(last, self.seen, fresh.changed, start)

@@ -41,7 +41,7 @@ from cbandit.errors import CBanditError
 from cbandit.explain import Rival
 from cbandit.explore import TS, UCB, Explore, Rand, clip
 from cbandit.policies.acquire import Acquired, Estimates
-from cbandit.policies.adaptive import ADAPTIVE, Errors
+from cbandit.policies.adaptive import ADAPTIVE, KNOWN, Errors
 from cbandit.policies.base import Policy, Posterior, locked
 from cbandit.policies.budget import Account, Budgets, Promise, Standing
 from cbandit.policies.censored import Awaited
@@ -1251,11 +1251,13 @@ class GPPolicy(Policy):
         """Return the errors with those of the news, which beliefs do not hold yet."""
         beliefs, place = state.beliefs, self._place(news.choice)
         mean, std = (m[..., 0] for m in beliefs.anywhere(place.x.unsqueeze(1)))
-        width = self._widths.around(beliefs, place.t, self._chances(state))
+        band = self._widths.around(beliefs, place.t, self._chances(state)).abs() * std
         noise = beliefs.noises().double().clone()
+        known = std <= KNOWN * noise.sqrt()
         for part, at in self._widths.rkhs_parts():
             noise[:, at] = part.subgaussian.square()
-        return errors.after(news, beliefs.units(), mean, width.abs() * std, noise)
+        units = beliefs.units() or Units.own(noise)
+        return errors.after(news, units, known, mean, band, noise)
 
     def _undecided(self, state: GPState) -> GPState:
         return state._replace(estimate=None, arrived=(), moved=None)
