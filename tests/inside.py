@@ -22,6 +22,7 @@ from cbandit.baselines.admmbo import feasible_improvement, improvement
 from cbandit.baselines.bkb import Sketched, Sketches
 from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
+from cbandit.confidence.drift import change_detected
 from cbandit.experiments import results
 from cbandit.experiments.catalogue import EXPERIMENTS, find, jobs_in, jobs_of, kept_in
 from cbandit.experiments.compare import Comparison, in_latex

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel
-from inside import Task, find, settings_of_experiment
+from inside import Task, change_detected, find, settings_of_experiment
 
 import cbandit as cb
 from cbandit import confidence
@@ -137,7 +137,7 @@ def test_a_change_by_hand(rng):
             expected[i, f] |= beyond
             by_last[i, f] = beyond
     tensors = map(torch.tensor, (errors, bands, variances, count))
-    found = confidence.change_detected(*tensors, delta)
+    found = change_detected(*tensors, delta)
     assert found.tolist() == expected.tolist()
     assert expected.tolist() == [[True, False], [False, True], [False, False]]
     assert not by_last[0, 0]
@@ -154,7 +154,7 @@ def test_noise_alone_is_seldom_taken_for_a_change(rng):
         bands = torch.cat([missing + torch.inf, zeros[last]])
         count = torch.full((300, 2), float(t), dtype=F64)
         ones = torch.ones_like(errors)
-        found |= confidence.change_detected(errors, bands, ones, count, 0.1).any(-1)
+        found |= change_detected(errors, bands, ones, count, 0.1).any(-1)
     assert found.double().mean() <= 0.1
 
 

@@ -321,7 +321,9 @@ def test_what_a_variant_lacks_is_named():
         built(Without).ask()
     with pytest.raises(TypeError, match="no argument 'colour'"):
         built(Geometric, colour=1)
-    with pytest.raises(cb.CBanditError, match="restart must be 'doubling' or a number"):
+    with pytest.raises(
+        cb.CBanditError, match="restart must be 'doubling', 'adaptive' or a"
+    ):
         built(Geometric, restart="weekly")
     with pytest.raises(cb.CBanditError, match="forget=True goes with restart="):
         built(Geometric, forget=True)

@@ -22,7 +22,6 @@ from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.explore import Explore
-from cbandit.policies.adaptive import ADAPTIVE
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked
 from cbandit.policies.dual import Dual, Scheduled
@@ -93,7 +92,7 @@ class CKBRestart(GPPolicy):
             shaped=self._number,
             bounds=self._bound,
             units=self._beliefs.units(),
-            epoch=self.horizon if restart == ADAPTIVE else self.restart,
+            epoch=self.restart or self.horizon,
         )
 
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:

@@ -4,7 +4,7 @@
 policy's functions.
 """
 
-from cbandit.confidence.drift import change_detected, drift_allowance, drift_window
+from cbandit.confidence.drift import drift_allowance, drift_window
 from cbandit.confidence.gains import greedy_gain, worst_case_gain
 from cbandit.confidence.widths import (
     RKHS,
@@ -18,7 +18,6 @@ from cbandit.confidence.widths import (
 __all__ = [
     "RKHS",
     "Constant",
-    "change_detected",
     "count_width",
     "drift_allowance",
     "drift_window",

@@ -45,33 +45,28 @@ def drift_allowance(window: int, noise: float, gain: float, drift: float) -> flo
 
 
 def change_detected(
-    errors: Tensor, bands: Tensor, variances: Tensor, count: Tensor, delta: float
+    errors: Tensor, bands: Tensor, variances: Tensor, seen: Tensor, delta: float
 ) -> Tensor:
     """Return which functions have changed, by their prediction errors, ``(T, F)`` bool.
 
-    An error is an outcome less its predicted mean. While a function stays within its
-    bands, the errors of ``n`` rounds in a row sum to at most
-
-        sum of bands + sqrt(2 (sum of variances) ln(2 F W pi^2 k^2 / (6 delta)))
-
-    for all ``F`` functions, all ``k`` and all ``W`` windows ``n = 1, 2, 4, ...`` that
-    end at the ``k``-th outcome, with probability at least ``1 - delta`` for
-    sub-Gaussian noise: a union bound, as the sum of ``6 / (pi^2 k^2)`` is 1. A greater
-    sum shows a change. Sums keep the errors' signs, because a mean of sizes would not
-    fall with ``n``.
+    While ``F`` functions stay within their bands, the errors of the last ``n`` of ``k``
+    outcomes sum to at most the sum of the bands plus ``sqrt(2 (sum of variances)
+    ln(2 F W pi^2 k^2 / (6 delta)))``, for all ``k`` and all ``W`` windows ``n = 1, 2,
+    4, ...`` at once, with probability at least ``1 - delta``: a union bound, as ``6 /
+    (pi^2 k^2)`` sums to 1. A greater sum shows a change. Errors keep their signs, as
+    the mean of their sizes would not fall with ``n``.
 
     Args:
-        errors: of the last ``N`` rounds, the oldest first, ``(N, T, F)``.
-        bands: half the widths of the confidence bands there, likewise; infinite where
-            there was no round.
-        variances: of the noise, or its sub-Gaussian bound squared, likewise.
-        count: ``k``, how many outcomes there were in all, ``(T, F)``.
-        delta: the share of runs in which one may be found though nothing has changed.
+        errors: outcomes less predicted means, the oldest first, ``(N, T, F)``.
+        bands: half the widths of confidence bands, likewise; infinite for no outcome.
+        variances: of the noise (its sub-Gaussian bound squared), likewise.
+        seen: ``k``, how many outcomes there were in all, ``(T, F)``.
+        delta: the share of runs that may find one though nothing changes.
     """
     windows = [1 << i for i in range(len(errors).bit_length())]
     union = 2 * errors.shape[-1] * len(windows) / (6 * delta)
-    log = torch.log(union * (math.pi * count.clamp_min(1)) ** 2)
-    changed = torch.zeros_like(count, dtype=torch.bool)
+    log = torch.log(union * (math.pi * seen.clamp_min(1)) ** 2)
+    changed = torch.zeros_like(seen, dtype=torch.bool)
     for n in windows:
         noise = (2 * log * variances[-n:].sum(0)).sqrt()
         changed |= errors[-n:].sum(0).abs() > bands[-n:].sum(0) + noise

@@ -41,7 +41,7 @@ from cbandit.errors import CBanditError
 from cbandit.explain import Rival
 from cbandit.explore import TS, UCB, Explore, Rand, clip
 from cbandit.policies.acquire import Acquired, Estimates
-from cbandit.policies.adaptive import ADAPTIVE, KNOWN, Errors
+from cbandit.policies.adaptive import ADAPTIVE, Errors
 from cbandit.policies.base import Policy, Posterior, locked
 from cbandit.policies.budget import Account, Budgets, Promise, Standing
 from cbandit.policies.censored import Awaited
@@ -376,12 +376,14 @@ class GPPolicy(Policy):
             checks.one_of("restart", restart, *kinds, other="a number of rounds")
         elif restart is not None:
             restart = checks.whole("restart", restart)
-        self.restart, self.forget = restart, checks.flag("forget", forget)
+        self.forget = checks.flag("forget", forget)
         if forget and restart is None:
             raise CBanditError("forget=True goes with restart=")
         alone = feedback is None and share is None and not self._outcomes
         if restart == ADAPTIVE and not (alone and forget and isinstance(explore, UCB)):
             raise CBanditError(NOT_ADAPTIVE)
+        #: when all trials begin a new epoch; ``None``: never, or each by itself
+        self.restart = None if restart == ADAPTIVE else restart
         self._widths = self._bound_widths(beliefs)
         #: bounds of the estimates, ``(T, F)``; ``None``: they are not clipped
         self._bound = None if clip is None else self._bounds(clip, len(beliefs))
@@ -983,7 +985,7 @@ class GPPolicy(Policy):
         arrived, waiting = state.measured()
         multiplier = self._next(state, t, arrived)
         deviation, rounds = state.deviation, state.rounds
-        if self._begins(t):
+        if self.restart is not None and self._epoch(t) == t:
             waiting = None
             if self.forget:
                 if rounds is not None:
@@ -1021,7 +1023,7 @@ class GPPolicy(Policy):
             return state.moved
         if state.estimate is None:
             return self._start
-        if self._begins(t):
+        if self.restart is not None and self._epoch(t) == t:
             return self._start
         before = state.multiplier
         shown = (before, state.estimate, *arrived)
@@ -1035,13 +1037,9 @@ class GPPolicy(Policy):
             return moved
         return torch.where(state.errors.changed.unsqueeze(-1), self._start, moved)
 
-    def _begins(self, t: int) -> bool:
-        """Return whether an epoch of all trials begins in round ``t``."""
-        return self.restart not in (None, ADAPTIVE) and self._epoch(t) == t
-
     def _epoch(self, t: int) -> int:
-        """Return the first round of round ``t``'s epoch, where all trials share it."""
-        if self.restart is None or self.restart == ADAPTIVE:
+        """Return the first round of round ``t``'s epoch."""
+        if self.restart is None:
             return 1
         if isinstance(self.restart, str):  # epoch i is rounds 2^i .. 2^(i+1) - 1
             return 1 << (t.bit_length() - 1)
@@ -1240,24 +1238,14 @@ class GPPolicy(Policy):
                 over = values - self.limits(place.t) if self._limited else values
                 arrived = (*arrived, over * came)
         if state.errors is not None:
-            state = state._replace(errors=self._missed(state, state.errors, news))
+            beliefs, chances = state.beliefs, self._chances(state)
+            errors = state.errors.after(news, place, beliefs, self._widths, chances)
+            state = state._replace(errors=errors)
         knowledge = state.beliefs, state.held
         beliefs, held = self._timing.absorb(knowledge, news, place, self._now.t)
         return state._replace(
             beliefs=beliefs, held=held, arrived=arrived, moved=None, readings=readings
         )
-
-    def _missed(self, state: GPState, errors: Errors, news: News) -> Errors:
-        """Return the errors with those of the news, which beliefs do not hold yet."""
-        beliefs, place = state.beliefs, self._place(news.choice)
-        mean, std = (m[..., 0] for m in beliefs.anywhere(place.x.unsqueeze(1)))
-        band = self._widths.around(beliefs, place.t, self._chances(state)).abs() * std
-        noise = beliefs.noises().double().clone()
-        known = std <= KNOWN * noise.sqrt()
-        for part, at in self._widths.rkhs_parts():
-            noise[:, at] = part.subgaussian.square()
-        units = beliefs.units() or Units.own(noise)
-        return errors.after(news, units, known, mean, band, noise)
 
     def _undecided(self, state: GPState) -> GPState:
         return state._replace(estimate=None, arrived=(), moved=None)
@@ -1717,7 +1705,7 @@ class GPPolicy(Policy):
             t: how many rounds came before, in all processes.
             rounds: those of them that a policy of this kind played, in order.
         """
-        if self.restart == ADAPTIVE:
+        if self._now.state.errors is not None:
             raise CBanditError(NOT_ADAPTIVE)
         size, divisors = self.study_units(), []
         for played in reversed(rounds):

@@ -980,11 +980,8 @@ class Group(Value):
         """Drop the observations of the trials ``where (T,)``."""
         rows = []
         for row in self.log:
-            left = [
-                want and not gone for want, gone in zip(row.wanted, where, strict=True)
-            ]
-            if any(left):
-                rows.append(row._replace(wanted=left))
+            left = [w and not gone for w, gone in zip(row.wanted, where, strict=True)]
+            rows += [row._replace(wanted=left)] * any(left)
         return self._over(Log(rows))
 
     def over(self, actions: Actions) -> Self:
