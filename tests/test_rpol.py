@@ -676,33 +676,34 @@ def test_rpol_restarts(forget):
 
 
 class Jumping:
-    """Functions of known norm that change in one round of each trial, or never."""
+    """Functions of known norm that change sign in one round of each trial, or never."""
 
-    def __init__(self, jumps, rounds, seed=5):
+    def __init__(self, jumps, rounds, seed=5, norm=2.0):
         rng = np.random.default_rng(seed)
         self.jumps, self.noise = jumps, 0.2
-        weights = rng.standard_normal((len(jumps), 2, 2, N))
+        weights = rng.standard_normal((len(jumps), 2, N))
         norms = np.sqrt(np.einsum("...i,ij,...j", weights, ref.KERNEL, weights))
-        self.values = weights / norms[..., None] @ ref.KERNEL * 2.0
+        self.values = weights / norms[..., None] @ ref.KERNEL * norm
         self.drawn = self.noise * rng.standard_normal((len(jumps), rounds, 2))
 
     def __call__(self, t, index):
         """Rewards and costs of round ``t``, ``(2, trials)``."""
         rows = [
-            self.values[i, int(jump is not None and t >= jump), :, k]
+            self.values[i, :, k] * (-1 if jump is not None and t >= jump else 1)
             for i, (jump, k) in enumerate(zip(self.jumps, index, strict=True))
         ]
         return torch.tensor(np.stack(rows) + self.drawn[:, t - 1]).T
 
 
 def adaptive(trials=None, kind=cb.RPOL, **given):
-    own = {"restart": "adaptive", "reward": ref.belief(), "costs": ref.belief()}
+    """RPOL by the papers' noise and an RKHS width, or CKB by constant widths."""
+    gp, own = ref.belief(), {"step": 0.5, "cap": 20.0}
+    explore = cb.UCB(2.0, cost_beta=0.0, margin=1.0)
     if kind is cb.RPOL:
-        own["forget"] = True
-    else:
-        own |= {"step": 0.5, "cap": 20.0}
-    explore = cb.UCB(cb.RKHS(norm=2.0, subgaussian=0.2))
-    return kind(ref.actions(), trials=trials, **{"explore": explore, **own, **given})
+        gp, own = cb.GP(gp.kernel, noise=1.0), {"forget": True}
+        explore = cb.UCB(cb.RKHS(norm=2.0, subgaussian=0.2))
+    own |= {"restart": "adaptive", "reward": gp, "costs": gp, "explore": explore}
+    return kind(ref.actions(), trials=trials, **{**own, **given})
 
 
 def test_a_world_that_stays_starts_nothing_anew():
@@ -716,11 +717,22 @@ def test_a_world_that_stays_starts_nothing_anew():
     assert np.mean(np.array(epochs(policy)) > 1) <= 0.1
 
 
+def test_bounds_too_narrow_where_nothing_was_tried_start_nothing_anew():
+    """A function far larger than its prior surprises only at new actions."""
+    world, gp = Jumping([None] * 20, 40, norm=10.0), ref.belief()
+    policy = adaptive(20, reward=gp, costs=gp, explore=cb.UCB(1.0))
+    for t in range(1, 41):
+        choice = policy.ask()
+        reward, cost = world(t, at(choice.index))
+        policy.tell(choice, reward=reward, cost=cost)
+    assert epochs(policy) == [1] * 20
+
+
 @pytest.mark.parametrize("kind", [cb.RPOL, cb.baselines.CKBRestart])
 def test_a_trial_starts_anew_when_its_world_has_changed(kind, tmp_path):
     """Soon, by itself, and as a new policy; a batch is its trials one by one."""
     jumps, rounds = [30, 41, None], 60
-    world = Jumping(jumps, rounds, 7)
+    world = Jumping(jumps, rounds, 8)
     policy = adaptive(3, kind)
     single = [adaptive(None, kind) for _ in jumps]
     fresh, starts = list(single), [1, 1, 1]
@@ -746,6 +758,31 @@ def test_a_trial_starts_anew_when_its_world_has_changed(kind, tmp_path):
         assert jump < start <= jump + 8
     assert starts[2] == 1
     assert [epochs(each) for each in single] == [[start] for start in starts]
+
+
+@pytest.mark.parametrize("noise", [None, 400.0])
+def test_an_outcome_of_its_own_noise_is_judged_by_it(noise):
+    gp = ref.belief()
+    policy = adaptive(reward=gp, costs=gp, explore=cb.UCB(1.0))
+    for t in range(1, 13):
+        last = {"reward": 9.0, "noise": noise} if t == 12 else {"reward": 0.0}
+        policy.tell(policy.ask(among=[3]), cost=0.0, **last)
+    policy.ask()
+    assert epochs(policy) == [13 if noise is None else 1]
+
+
+@pytest.mark.filterwarnings("ignore:.* lies far outside what was seen")
+@pytest.mark.parametrize("jump", [12, 31])
+def test_learned_units_must_rest_on_many_outcomes(jump):
+    gp, rng = cb.GP.default(ref.actions()), np.random.default_rng(2)
+    policy = adaptive(reward=gp, costs=gp, explore=cb.UCB(1.0))
+    for t in range(1, 38):
+        choice, noise = policy.ask(), 0.1 * rng.standard_normal(2)
+        x = float(choice.x) + (t >= jump)
+        policy.tell(choice, reward=math.sin(6 * x) + noise[0], cost=x + noise[1])
+        if t == jump + 6:
+            break
+    assert (epochs(policy)[0] > jump) == (jump > 20)
 
 
 def test_what_a_restart_by_predictions_does_not_go_with():
