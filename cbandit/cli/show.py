@@ -37,9 +37,10 @@ def compare(
     """Compare results trial by trial: paired differences, with their intervals.
 
     Compares the policies of one folder, or several folders policy by policy. Intervals
-    are 95 % ones of the studentised bootstrap, from 6 trials on. A star marks
-    differences from 0 that stay significant when Holm's procedure has corrected for
-    all differences in the column.
+    are 95 % ones of the studentised bootstrap, from 6 trials on; where so many trials
+    are equal that 1 % of resamples have no spread, they reach as far as Student's too.
+    A star marks differences from 0 that stay significant when Holm's procedure has
+    corrected for all differences in the column.
 
     Example: cbandit compare results/mine results/other --latex
     """
