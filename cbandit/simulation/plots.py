@@ -85,7 +85,9 @@ STYLE = {
     "grid.linewidth": 0.7,
     "legend.frameon": False,
     "legend.handlelength": 3.2,  # so that dashes can be seen
-    "lines.markersize": 4,
+    "lines.markeredgecolor": "white",  # so that marks on jagged curves can be seen
+    "lines.markeredgewidth": 0.5,
+    "lines.markersize": 4.5,
     "savefig.dpi": DPI,
     "xtick.color": "#555555",
     "ytick.color": "#555555",
@@ -757,7 +759,8 @@ def _draw_levels(panel: Axes, levels: Sequence[Level]) -> None:
     for label, height, colour in levels:
         # the optimum is dotted, on top of other lines: both are seen where they meet
         dots: Any = (0, (1, 2.5)) if label == "optimum" else "-"
-        panel.axhline(height, color=colour, linewidth=1.4, linestyle=dots, label=label)
+        style = {"color": colour, "linestyle": dots, "label": label}
+        panel.axhline(height, linewidth=1.4, zorder=4, **style)
     if ("threshold", 0.0) in [level[:2] for level in levels]:
         panel.set_title("Expected cost less its threshold")
     if levels:
