@@ -661,12 +661,14 @@ def _draw_panel(
         last, stop = max(last, int(t[-1])), _stop_of(lines)
         if stop is not None:
             panel.axvline(stop, color=colour, linestyle=":", linewidth=1.2)
+            late = stop > (math.sqrt(last) if log else last / 2)
             panel.annotate(
                 f"{policy} stops",
                 (stop, 0.98 - 0.1 * (k % 8)),
                 xycoords=("data", "axes fraction"),
-                xytext=(3, 0),
+                xytext=(-3 if late else 3, 0),
                 textcoords="offset points",
+                ha="right" if late else "left",
                 va="top",
                 fontsize=8,
                 color=colour,
