@@ -2,10 +2,10 @@
 
 All are pure functions on tensors. A reward or an optimum has shape ``(*trials, T)``; an
 optimum that never changes may be ``(*trials, 1)``. Costs have shape ``(*trials, T, m)``
-and are less their thresholds, so that feasible means ``<= 0``. Results are cumulative,
+and thresholds are subtracted, so that feasible means ``<= 0``. Results are cumulative,
 ``(*trials, T)``: entry ``t - 1`` is the value after round ``t``.
 
-Rewards and costs are the noiseless ones, except where a name says ``realised``.
+Rewards and costs are noiseless, except where a name says ``realised``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def stochastic_regret(value: Tensor, reward: Tensor) -> Tensor:
     """Return the regret against the best distribution that is feasible on average.
 
     Args:
-        value: the optimum of ``max E f  s.t.  E g_j <= 0``, as ``optimum`` above.
+        value: the optimum of ``max E f  s.t.  E g_j <= 0``, shaped as in ``regret``.
         reward: ``f(x_t)``, ``(*trials, T)``.
     """
     return _shortfall(value, reward)
@@ -66,7 +66,7 @@ def dynamic_regret(optima: Tensor, reward: Tensor) -> Tensor:
 
 
 def policy_regret(value: Tensor, expected_reward: Tensor) -> Tensor:
-    """Return ``sum E_{pi*_s} f - E_{pi_s} f``, distribution against distribution.
+    """Return ``sum E_{pi*_s} f - E_{pi_s} f``: expected regret of distributions.
 
     Args:
         value: each round's optimum of the linear programme, ``(*trials, T)``.
@@ -81,7 +81,7 @@ def soft_violation(costs: Tensor) -> Tensor:
     Args:
         costs: ``g(x_t)``, ``(*trials, T, m)``.
     """
-    # for one cost, vector_norm would take a square and its root
+    # with one cost, spare vector_norm's square and root
     total = costs.cumsum(-2).clamp_min(0.0)
     if total.shape[-1] == 1:
         return total.squeeze(-1)
@@ -144,7 +144,7 @@ def expected(probability: Tensor, value: Tensor) -> Tensor:
     """Return ``E_pi h`` for a distribution over a few actions.
 
     Args:
-        probability: ``(*trials, k)``.
+        probability: the actions' probabilities, ``(*trials, k)``.
         value: ``h`` at those actions, ``(*trials, k)`` or ``(*trials, k, m)``.
     """
     if value.dim() > probability.dim():
@@ -156,13 +156,13 @@ def stage_cost(probability: Tensor, costs: Tensor) -> Tensor:
     """Return ``E_{pi_t} g_j`` of one round, ``(*trials, m)``.
 
     Args:
-        probability: ``(*trials, k)``.
+        probability: the actions' probabilities, ``(*trials, k)``.
         costs: ``g`` at the actions of the distribution, ``(*trials, k, m)``.
     """
     return expected(probability, costs)
 
 
-ROUNDING = 1e-12  # a cost that exceeds its threshold by less keeps it
+ROUNDING = 1e-12  # a cost that exceeds its threshold by less still keeps it
 
 
 def stage_kept(stage_costs: Tensor) -> Tensor:
@@ -178,6 +178,6 @@ def stage_kept(stage_costs: Tensor) -> Tensor:
 
 
 def time_average(total: Tensor) -> Tensor:
-    """Divide a cumulative ``(*trials, T)`` by the number of rounds so far."""
+    """Return a cumulative ``(*trials, T)`` divided by the number of rounds so far."""
     rounds = torch.arange(1, total.shape[-1] + 1, device=total.device)
     return total / rounds

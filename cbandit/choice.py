@@ -35,7 +35,7 @@ def params_of(names: Naming | None, x: Tensor) -> Any:
 
 @dataclass(frozen=True)
 class Distribution:
-    """A distribution over a few actions, zero-padded.
+    """A distribution over a few actions, padded with actions of probability 0.
 
     Args:
         index: the actions, ``(*trials, k)``, int64.
@@ -61,11 +61,11 @@ class Choice:
         infeasible: ``(*trials,)``, whether the policy believed that no action is
             feasible. It is never true for policies that weigh costs (CKB except with
             ``dual="resolved"``, RPOL); for them see ``recommend()``.
-        distribution: the one that a randomised policy drew the action from.
+        distribution: the distribution that a randomised policy drew the action from.
         id: a unique name of the choice; ``tell`` takes it instead of the choice.
         actions: the set given to ``ask`` for this round alone, if any.
-        keys: each trial's action by number, or on a box by coordinates, on the host, if
-            the policy has them there.
+        keys: each trial's action on the host, by number or, on a box, by coordinates;
+            ``None`` if the policy has none there.
         names: the names of the coordinates, if the policy's set has any.
         idle: ``(*trials,)``, trials that play nothing, because no action fits what is
             left of a :class:`~cbandit.Budget`; they need no feedback. ``None``: none.
@@ -82,7 +82,7 @@ class Choice:
     names: Naming | None = field(default=None, repr=False)
     idle: Tensor | None = field(default=None, repr=False)
 
-    __copy__ = copy.deepcopy  # a shallow one would share the tensors
+    __copy__ = copy.deepcopy  # a shallow copy would share the tensors
 
     @property
     def params(self) -> Any:
@@ -104,7 +104,7 @@ class Choice:
         return f"{said}, infeasible)" if bool(self.infeasible.all()) else f"{said})"
 
     def numbers(self) -> Tensor:
-        """Return ``index`` on the host, mostly without waiting for the device."""
+        """Return ``index`` on the host, usually without waiting for the device."""
         if self.index is None:
             raise CBanditError("choice has no numbers: it was made on a Box")
         if self.keys is None or not self.index.is_cuda:

@@ -49,11 +49,11 @@ class Explanation:
         mean: the posterior mean of reward and costs at the time, ``(*trials, 1 + m)``,
             in the user's units; the prior mean if nothing had been told.
         std: the standard deviations around ``mean``, ``(*trials, 1 + m)``.
-        known: whether any feedback of each function had come, ``(*trials, 1 + m)``.
-        taken: the explored estimates of reward and costs, in the user's units,
-            ``(*trials, 1 + m)``.
-        estimate: the estimates as they entered the score, ``(*trials, 1 + m)``, in
-            ``unit``: the costs less their limits.
+        known: whether any feedback on each function had come, ``(*trials, 1 + m)``.
+        taken: the estimates of reward and costs after exploration, such as bounds or
+            draws, in the user's units, ``(*trials, 1 + m)``.
+        estimate: the estimates that entered the score, ``(*trials, 1 + m)``, in
+            ``unit``: here limits are subtracted from costs.
         multiplier: the multiplier of each cost, ``(*trials, m)``, in ``unit``.
         price: the multiplier in the user's units: the reward that one unit of each cost
             is worth, ``(*trials, m)``.

@@ -1,8 +1,8 @@
-"""Make estimates ``f_t``, ``g_t`` from beliefs: UCB, Thompson draws, random widths.
+"""Estimates ``f_t``, ``g_t`` from beliefs: by UCB, Thompson draws, random widths.
 
 All three are ``mean + coefficient * spread``. For UCB, the spread is the standard
 deviation and the coefficient is ``+beta`` for the reward and ``-beta`` for costs,
-optimistic in both. For Rand, the coefficient is one draw a round and function. For
+optimistic in both. For Rand, the coefficient is one draw per round and function. For
 Thompson sampling, the spread is a joint draw of the posterior less its mean.
 """
 
@@ -23,8 +23,8 @@ from cbandit.errors import CBanditError
 __all__ = ["TS", "UCB", "Explore", "Rand", "clip", "estimates"]
 
 LONG = 1 << 14  # rows of at least this length are scaled one by one
-# factor of draws' deviations on a box: with 1, search kept wandering in 5 to 8
-# dimensions, at ten times the regret after 40 evaluations
+# factor of the draws' deviations on a box: with 1, the search did not settle in 5 to 8
+# dimensions, and had ten times the regret after 40 evaluations
 CAUTIOUS = 0.5
 
 
@@ -42,7 +42,7 @@ def estimates(mean: Tensor, spread: Tensor, coefficient: Tensor) -> Tensor:
 def clip(estimate: Tensor, bound: Tensor) -> Tensor:
     """Clip ``estimate (T, F, n)`` to ``[-bound, bound]``, with ``bound (T, F, 1)``.
 
-    It is changed in place, unless it carries gradients.
+    ``estimate`` is changed in place, unless it carries gradients.
     """
     if estimate.requires_grad:
         return estimate.clamp(-bound, bound)
@@ -76,12 +76,12 @@ class UCB:
             once it is likely to be. Then fewer rounds exceed a limit. But the papers'
             regret bounds, which need optimism in the costs, no longer hold: a feasible
             region that looks infeasible from afar may stay untried.
-        margin: how many deviations to add to each cost, as its belief had them at the
-            action chosen last: a number, ``(*trials,)`` or ``(1 or *trials, m)``.
-            Optimism alone chooses just above a limit for ever. With a margin of 2,
-            costs at such an action count by the mean plus one deviation, and elsewhere
-            still optimistically; the margin shrinks as beliefs about the choice get
-            surer. The papers' bounds then hold for limits tightened by the margin.
+        margin: how many deviations of the action chosen last to add to the costs of all
+            actions: a number, ``(*trials,)`` or ``(1 or *trials, m)``. 0 by default.
+            Optimism alone keeps choosing just above a limit. With a margin of 2 and
+            ``beta=1``, costs near the last choice count by the mean plus one deviation,
+            and optimistically where deviations are large. The margin shrinks with the
+            deviation. The papers' bounds then hold for limits tightened by the margin.
 
     Example:
         >>> import cbandit as cb
@@ -98,7 +98,7 @@ class UCB:
         return f"UCB({self.widths}{_worded(self.margin)})"
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
-        """Return the widths ``(T, F)``, negated for costs."""
+        """Return the factors of the deviations: ``width (T, F)``, negated for costs."""
         if width.shape[-1] == 1:
             return width
         signed = width.clone()
@@ -110,14 +110,14 @@ class UCB:
 class TS:
     """Thompson sampling: a joint draw of ``GP(mean, beta^2 covariance)`` per function.
 
-    Draws have their exact law on small sets and on product grids; on other sets random
-    features approximate the prior (``cbandit info`` and ``policy.engine`` say which).
+    Draws are exact on small sets and on product grids; on other sets random features
+    approximate the prior (``cbandit info`` and ``policy.engine`` say which).
     Random features exist for RBF, Matern, linear and constant kernels, for categories
     of a :func:`~cbandit.Space`, and for products and sums of these.
 
-    The best action of a draw is above a limit half the time, and far above it while
-    little is known. So :class:`~cbandit.RPOL` under :meth:`cbandit.GP.default` adds a
-    margin if neither ``cost_beta`` nor ``margin`` is given: see :meth:`cautious`.
+    The best action of a draw exceeds a limit half the time, and by far while little is
+    known. So :class:`~cbandit.RPOL` under :meth:`cbandit.GP.default` adds a margin if
+    neither ``cost_beta`` nor ``margin`` is given: see :meth:`cautious`.
 
     Args:
         beta: the factor of the draws' deviations, as for :class:`UCB`. 1 if left out.
@@ -145,10 +145,10 @@ class TS:
     def cautious(self, box: bool = False) -> TS:
         """Return draws whose costs have a margin of one deviation.
 
-        On a box the draws are half as wide, unless ``beta`` was given. This was chosen
-        by measurement (``benchmarks/README.md``): with costs at their means, and a
-        margin, a region that looks infeasible from afar stayed untried on noisy sets.
-        No regret bound is claimed.
+        On a box the draws are half as wide, unless ``beta`` was given. Measurements
+        led to this (``benchmarks/README.md``): with costs at their means and a margin,
+        a region that looked infeasible from afar stayed untried on noisy sets. No
+        regret bound is claimed.
         """
         beta = CAUTIOUS if box and not self._stated else self.widths.beta
         return TS(beta, margin=1.0)
@@ -157,7 +157,7 @@ class TS:
         return f"TS({self.widths}{_worded(self.margin)})"
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
-        """Return the widths ``(T, F)``: a joint draw is scaled by one factor each."""
+        """Return ``width (T, F)``, the factor of each function's joint draw."""
         return width
 
 
@@ -172,7 +172,7 @@ class Rand:
 
     Args:
         beta: the scale of ``Z``, as for :class:`UCB`.
-        cost_beta: ``beta`` of the costs; as ``beta`` if left out.
+        cost_beta: ``beta`` of the costs; if left out, ``beta``.
         draw: ``"normal"``: ``Z ~ N(0, beta^2)``. ``"uniform"``: one of ``points``
             evenly spaced points of ``[0, 2 beta]`` (costs ``[-2 beta, 0]``).
             ``"gaussian-grid"``: one of ``points`` points of ``[low beta, high beta]``
@@ -180,8 +180,8 @@ class Rand:
             callable ``(generator, shape) -> draws`` in units of ``beta``, mirrored for
             costs.
         points: how many points the grids have.
-        low: the gaussian grid's lower end.
-        high: its upper end, at least 1: ``P(Z >= beta) > 0`` is what the theory needs.
+        low: the lower end of the gaussian grid, in units of ``beta``.
+        high: its upper end, at least 1: the theory needs ``P(Z >= beta) > 0``.
     """
 
     name, samples = "Rand", False

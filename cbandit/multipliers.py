@@ -75,7 +75,7 @@ def rectified(
 def _pair(
     name: str, multiplier: object, other: str, cost: object
 ) -> tuple[Tensor, Tensor]:
-    """Return both as tensors with the same ``m``; lists become float64."""
+    """Return ``multiplier`` and ``cost`` as tensors; raise unless ``m`` is the same."""
     phi, g = _tensor(name, multiplier), _tensor(other, cost)
     if phi.shape[-1:] != g.shape[-1:] or not _together(phi, g):
         raise CBanditError(
@@ -89,7 +89,7 @@ def _pair(
 def _beside(
     name: str, value: object, g: Tensor, endless: bool = False
 ) -> Tensor | float:
-    """Return a number or a tensor that broadcasts with ``g``; raise if negative."""
+    """Return ``value``, made to broadcast with ``g``; raise if it is negative."""
     if isinstance(value, float | int):
         value = float(value)
     tensor = torch.tensor(value) if isinstance(value, float) else _tensor(name, value)

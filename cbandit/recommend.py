@@ -25,8 +25,8 @@ __all__ = [
     "recommend_policy",
 ]
 
-SURE = 1e20  # logarithms of chances below minus this are all alike
-SLIGHT = 1e-9  # deviations, by which of equal values the one known better ranks first
+SURE = 1e20  # log probabilities below minus this count as equal
+SLIGHT = 1e-9  # deviations taken off, so that of equal values the better known wins
 NOTHING = "nothing has been told yet that says which action is best"
 
 Blocks = Iterable[tuple[int, Tensor, Tensor]]
@@ -34,7 +34,7 @@ Blocks = Iterable[tuple[int, Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The best action believed feasible; if there is none, the likeliest to be so.
+    """The best action believed feasible, or else the one that is most likely feasible.
 
     Nothing is claimed before data. If no reward was told in a trial, its numbers are
     NaN and its action means nothing. If no value of a cost was told, its margin and the
@@ -48,14 +48,14 @@ class Recommendation:
         index: the action's number, ``(*trials,)``; ``None`` on a box.
         x: the action, ``(*trials, d)``.
         value: its expected reward, ``(*trials,)``.
-        probability: the probability that it meets every constraint, costs independent,
-            ``(*trials,)``. NaN if nothing is known of some cost, or if this is the best
-            of what was observed. A lower bound for a distribution.
-        margin: threshold less expected cost, ``(*trials, m)``; positive is room. NaN if
-            nothing is known of the cost: no belief, or no data.
+        probability: the probability that it meets every constraint, for independent
+            costs, ``(*trials,)``. NaN if nothing is known of some cost, or if this is
+            the best observed action. A lower bound for a distribution.
+        margin: threshold less expected cost, ``(*trials, m)``; positive means room. NaN
+            if nothing is known of the cost: no belief, or no data.
         feasible: ``(*trials,)``, whether the probability reaches the confidence; false
-            if nothing is known of some cost. Of the best of what was observed, whether
-            its means kept the limits.
+            if nothing is known of some cost. For the best observed action, whether its
+            means kept the limits.
         confidence: the confidence that was asked for.
         distribution: the distribution over actions, for policies that randomise.
         penalised: whether the value is the reward less penalties for costs.
@@ -81,7 +81,7 @@ class Recommendation:
         return params_of(self.names, self.x)
 
     def of(self, part: Callable[[Tensor], Tensor]) -> Recommendation:
-        """Return a copy with ``part`` applied to every tensor, to pick a trial say."""
+        """Return a copy with ``part`` applied to every tensor, for one trial, say."""
         tensors: dict[str, Any] = {
             k: part(v) for k, v in vars(self).items() if isinstance(v, Tensor)
         }
@@ -199,19 +199,19 @@ def nothing_told() -> CBanditError:
 
 
 def quantile(confidence: float, m: int) -> float:
-    """Return ``z`` such that ``m`` independent bounds of ``z`` spreads hold together.
+    """Return ``z`` for which ``m`` bounds of ``z`` spreads hold with ``confidence``.
 
-    It is never negative: a mean above its limit is not believed to keep it.
+    The bounds are independent. ``z`` is at least 0, so no mean may exceed its limit.
     """
     share = torch.tensor(confidence ** (1 / max(m, 1)), dtype=torch.float64)
     return max(0.0, float(torch.special.ndtri(share)))
 
 
 class _Candidate(NamedTuple):
-    """The best action so far, ``(T,)`` each, and ``margin (T, m)``.
+    """The best action so far of each trial, ``(T,)``, with ``margin (T, m)``.
 
-    ``chance`` is the logarithm of the probability, which also orders those that round
-    to 0. ``rank`` is the value less a tiny share of its deviation.
+    ``chance`` is the logarithm of the probability, which also orders probabilities that
+    round to 0. ``rank`` is the value less a tiny share of its deviation.
     """
 
     number: Tensor
@@ -225,15 +225,15 @@ class _Candidate(NamedTuple):
 def recommend(
     blocks: Blocks, limits: Tensor, confidence: float, ranks: Ranks = ALONE
 ) -> Recommendation:
-    """Find the action of greatest mean reward among those feasible with ``confidence``.
+    """Return the action of greatest mean reward that is feasible with ``confidence``.
 
-    If there is none, it is the action of greatest probability.
+    If there is none, return the action that is most likely feasible.
 
     Args:
         blocks: ``(start, mean (T, F, n), std (T, 1 or F, n))``, reward first.
         limits: the thresholds, ``(T, m)``.
         confidence: the least probability that all limits are kept.
-        ranks: the processes that share the set; the blocks are of this one's part.
+        ranks: the processes that share the set; the blocks are this one's share.
 
     Returns:
         A recommendation whose ``x`` is left empty.
@@ -254,11 +254,11 @@ def log_chances(room: Tensor, spread: Tensor) -> Tensor:
     """Return the log probability that each cost keeps its limit, ``(T, m, n)``.
 
     Args:
-        room: between means and limits, ``(T, m, n)``.
-        spread: standard deviations, ``(T, m, n)``. A cost without any is feasible or
-            not, for sure.
+        room: limits less means, ``(T, m, n)``.
+        spread: standard deviations, ``(T, m, n)``. If one is 0, the cost is surely
+            feasible or surely not.
     """
-    least = torch.finfo(room.dtype).tiny  # there is nothing to divide by
+    least = torch.finfo(room.dtype).tiny  # avoid a division by 0
     sure = torch.where(room >= 0, 0.0, SURE * room - SURE)
     share = torch.special.log_ndtr(room / spread.clamp_min(least))
     return torch.where(spread > 0, share.clamp_min(-SURE), sure)
@@ -273,9 +273,9 @@ def _best(
         spread = std.expand_as(mean)
         chance = log_chances(room, spread[:, 1:]).sum(-2)
         safe = chance >= math.log(confidence)
-        # of equal rewards that of the action known best, which was tried
+        # of equal rewards, prefer the action known best, which was tried
         rank = mean[:, 0] - SLIGHT * spread[:, 0]
-        # any safe action comes before all others
+        # a safe action ranks before all others
         _, place = torch.where(safe, rank, -torch.inf).max(-1)
         _, other = chance.max(-1)
         any_safe = safe.any(-1)
@@ -327,12 +327,12 @@ def _among(best: _Candidate, ranks: Ranks) -> _Candidate:
 def recommend_policy(
     blocks: Callable[[], Blocks], size: int, limits: Tensor, confidence: float
 ) -> Recommendation:
-    """Find the best distribution over ``size`` actions, feasible with ``confidence``.
+    """Return the best distribution over ``size`` actions, feasible with ``confidence``.
 
-    It has the greatest mean reward under ``E (mean + z std) <= limit``. That is safe
-    for any dependence between the actions' costs: the deviation of a mixture is at most
-    the mixture of the deviations. If a single action does better, or no mixture is
-    feasible, that action alone is recommended. ``x`` is left empty.
+    It has the greatest mean reward under ``E (mean + z std) <= limit``. This is safe
+    however the actions' costs depend on each other: the deviation of a mixture is at
+    most the mixture of the deviations. If a single action does better, or no mixture is
+    feasible, the single action is recommended. ``x`` is left empty.
     """
     m = limits.shape[-1]
     z = quantile(confidence, m)
@@ -341,7 +341,7 @@ def recommend_policy(
         for start, mean, std in blocks():
             u = mean.double().clone()
             u[:, 1:] += z * std.expand_as(mean)[:, 1:]
-            # a reward of minus infinity is enough to forbid an action
+            # a reward of minus infinity forbids an action, whatever its costs
             u[:, 1:].masked_fill_(u[:, :1].isneginf(), 0.0)
             yield start, u
 
@@ -351,11 +351,11 @@ def recommend_policy(
     mean, std = (torch.where(share.unsqueeze(1) > 0, v, 0.0) for v in (mean, std))
     value = (share * mean[:, 0]).sum(-1)
     one = _best(blocks(), limits, confidence)
-    # the risk is split evenly between several costs; a single action need not do so
+    # the programme splits the risk evenly between costs; a single action need not
     single = pi.infeasible | (one.feasible & (one.value > value))
     room = limits - (share.unsqueeze(1) * mean[:, 1:]).sum(-1)
     spread = (share.unsqueeze(1) * std[:, 1:]).sum(-1)
-    # costs without spread are known to keep their limits, which the programme keeps
+    # costs without spread surely keep their limits, since the programme keeps them
     chance = torch.where(spread > 0, torch.special.ndtr(room / spread), 1.0).prod(-1)
     certain = torch.zeros_like(share)
     certain[:, 0] = 1.0

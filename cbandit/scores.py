@@ -2,8 +2,8 @@
 
 ``f`` is ``(*b, n)``, ``g`` is ``(*b, m, n)``, multipliers ``(*b, m)``; feasible means
 ``g <= 0``. Sets, boxes and the BoTorch plug-ins all call these. A policy returns one of
-the classes below, each of which names a formula. An engine that knows the formula
-scores actions in the same pass that updates them.
+the classes below, each of which stands for a formula. An engine that knows the formula
+scores actions in the same pass that updates their estimates.
 """
 
 from __future__ import annotations

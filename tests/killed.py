@@ -35,26 +35,29 @@ def started(folder, resume):
 
 
 def whole(folder, resume=False):
-    """Play it undisturbed; how long that took."""
-    begun = time.monotonic()
+    """Play it undisturbed; after how long its workers began, and it ended."""
+    start = time.monotonic()
     process = started(folder, resume)
+    while process.poll() is None and not (folder / "checkpoints").exists():
+        time.sleep(0.05)
+    begun = time.monotonic() - start
     _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said
-    return time.monotonic() - begun
+    return begun, time.monotonic() - start
 
 
 def killed(home, times, seed, say=lambda text: None):
-    """Kill it so many times at random moments; compare each time that it ends.
+    """Kill it so many times, at random once it has begun; compare when it ends.
 
     Returns how many kills met it at work, and how often it was compared.
     """
     dice, done, compared = random.Random(seed), 0, 0
-    lasted = whole(home / "uncut")
+    begun, lasted = whole(home / "uncut")
     wanted, out = tables(home / "uncut"), home / "cut"
     while done < times:
         process = started(out, out.exists())
         group = process.pid
-        time.sleep(slept := dice.uniform(0, lasted))
+        time.sleep(slept := dice.uniform(begun, lasted))
         alive = [each for each in psutil.process_iter() if _of(each, group)]
         if process.poll() is None:
             for each in alive:

@@ -1,5 +1,6 @@
 """Ctrl-C at any line of a round leaves the policy before that call, or after it."""
 
+import copy
 import itertools
 import signal
 import sys
@@ -189,10 +190,20 @@ def believed(policy):
     return (policy.posterior(PLACES) if box else policy.posterior()).reward
 
 
-def played(make, interrupt, call="ask"):
-    """What came of some rounds, one call of which was interrupted at a line."""
+def begun(make):
+    """A policy before the round that is struck, and its actions so far."""
     policy, actions = make(), []
-    for t in range(1, ROUNDS + 1):
+    for _ in range(ROUNDS - 2):
+        choice = policy.ask()
+        actions.append(choice.x)
+        tell(policy, choice, InterruptAt(0))
+    return policy, actions
+
+
+def played(begun, interrupt, call="ask"):
+    """What came of two more rounds, one call of which was interrupted at a line."""
+    policy, actions = begun[0], [*begun[1]]
+    for t in (ROUNDS - 1, ROUNDS):
         here = t == ROUNDS - 1
         struck = here and call == "ask"
         choice = ask(policy, interrupt) if struck else policy.ask()
@@ -207,12 +218,12 @@ def played(make, interrupt, call="ask"):
 
 
 def judged(name, call, kind):
-    """Strike a call at many of its lines, each time in a run of its own."""
-    make, box = POLICIES[name], name.startswith("box")
-    actions, known, left = played(make, kind(0), call)
+    """Strike a call at many of its lines, each time in a copy of its own."""
+    before, box = begun(POLICIES[name]), name.startswith("box")
+    actions, known, left = played(copy.deepcopy(before), kind(0), call)
     step = max(STEP, -left // FEW) if box or "learned" in name else STEP
     for number in range(1, -left + 1, step):
-        found, after, left_over = played(make, kind(number), call)
+        found, after, left_over = played(copy.deepcopy(before), kind(number), call)
         assert left_over == 0
         near = {"rtol": 0, "msg": lambda said, n=number: f"struck at {n}: {said}"}
         torch.testing.assert_close(found, actions, atol=NEAR if box else 0, **near)

@@ -42,9 +42,9 @@ from cbandit.explore import estimates
 
 
 class Score(AcquisitionFunction):
-    """A score of a model's estimates of the reward and the costs.
+    """The base class of scores of a model's estimates of reward and costs.
 
-    Tensors may lead with the model's batch shape ``*b``.
+    Arguments that are tensors may lead with the model's batch shape ``*b``.
 
     Args:
         model, beta, cost_beta, thresholds, noise, outputs, X_pending, units: see
@@ -53,7 +53,7 @@ class Score(AcquisitionFunction):
 
     width: Tensor  # *b x (1 + m)
     thresholds: Tensor  # *b x m
-    noise: Tensor | None  # one an output of the model
+    noise: Tensor | None  # one per output of the model
     place: Tensor  # 1 + m
     units: Tensor | None  # 1 + m
     scale: Tensor  # 1 + m
@@ -109,8 +109,8 @@ class Score(AcquisitionFunction):
         """Return the reward's upper and the costs' lower bounds at ``X (*b, q, d)``.
 
         They are ``(*b, q)`` and ``(*b, m, q)``, thresholds subtracted, divided by
-        ``units`` and clipped. Policies clip a standardised reward less its average,
-        which a model does not know: with ``units`` give a ``B`` that does not bind.
+        ``units`` and clipped. Policies subtract the average reward before they clip;
+        a model does not know it, so with ``units`` give a ``B`` that does not bind.
         """
         X = self._points("X", X)
         mean, std = self._moments(X)
@@ -163,7 +163,7 @@ class Score(AcquisitionFunction):
             with small_variances():
                 variance = posterior.variance.mT
         else:
-            # points before a single last one are the same in all t-batches
+            # before a single new point come the pending ones, the same in all t-batches
             before = points[..., :-1, :]
             if pending is not None and X.shape[-2] == 1:
                 before = pending.to(X)
@@ -177,7 +177,7 @@ class Score(AcquisitionFunction):
         return values.index_select(-2, self.place.to(values.device)) * scale
 
     def _noise(self, before: Tensor, posterior: Moments) -> Tensor:
-        """Return the noise at points before the last, ``(*b, n - 1, outputs)``."""
+        """Return the noise's variance at ``before``, ``(*b, n - 1, outputs)``."""
         mean = posterior.mean[..., :-1, :]
         if self.noise is not None:
             return self.noise.to(mean).expand_as(mean)
@@ -194,7 +194,7 @@ class Score(AcquisitionFunction):
 
     def _finished(self, estimate: Tensor) -> tuple[Tensor, Tensor]:
         """Subtract thresholds, divide by units and clip; return reward and costs."""
-        tau = pad(self.thresholds, (1, 0)).to(estimate)  # none of the reward
+        tau = pad(self.thresholds, (1, 0)).to(estimate)  # 0 for the reward
         values = estimate - tau.unsqueeze(-1)
         if self.units is not None:
             values = values / self.units.to(values).unsqueeze(-1)
@@ -212,7 +212,7 @@ class Score(AcquisitionFunction):
         self.register_buffer(name, None if value is None else value.clone().to(device))
 
     def _check_batch(self, name: str, lead: torch.Size) -> None:
-        """Raise unless ``*b`` fits the model's batch shape."""
+        """Raise unless the shape ``lead`` fits the model's batch shape."""
         try:
             batch = self.model.batch_shape
         except NotImplementedError:
@@ -268,7 +268,7 @@ class Score(AcquisitionFunction):
         *rest: object,
         **named: object,
     ) -> None:
-        # the state says how many points are pending, and so the buffer's size
+        # make room for as many pending points as the state holds
         held = state_dict.get(prefix + "X_pending")
         room = None if held is None else torch.empty_like(held).to(self.width.device)
         self.register_buffer("X_pending", room)
@@ -292,7 +292,7 @@ def _units(units: object, count: int) -> Tensor:
 
 
 def one_or_each(name: str, value: Tensor, count: int) -> Tensor:
-    """Return a number for all ``count`` outputs, or one for each, as ``(count,)``."""
+    """Return ``value``, a number or one per output, expanded to ``(count,)``."""
     if value.dim() and tuple(value.shape) != (count,):
         raise CBanditError(
             f"{name} must be a number or have shape {(count,)}; got "

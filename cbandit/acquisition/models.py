@@ -24,7 +24,7 @@ from cbandit._core import checks
 from cbandit.errors import CBanditError
 
 Outputs = Sequence[tuple[int, float]]
-"""Which outputs are reward and costs, and by what each is multiplied."""
+"""Pairs of an output's number and its factor: the reward's first, then the costs'."""
 
 
 def parts(model: Model) -> list[Model]:
@@ -34,7 +34,7 @@ def parts(model: Model) -> list[Model]:
 
 
 def data(part: Model) -> Tensor | None:
-    """Return a model's training points ``(*b, n, d)``, if it has any."""
+    """Return a model's training points ``(*b, n, d)``; ``None`` if it has none."""
     try:
         x: Tensor = get_train_inputs(part, transformed=False)[0]
         extra = x.dim() - 2 - len(part.batch_shape)
@@ -43,16 +43,16 @@ def data(part: Model) -> Tensor | None:
     for _ in range(extra):
         x = x.select(-3, 0)  # all outputs have the same
     if isinstance(part, MultiTaskGP) and part.num_outputs > 1:
-        # one column is the task's, which points do not have
+        # one column names the task; points do not have it
         task = part._task_feature % x.shape[-1]
         x = torch.cat([x[..., :task], x[..., task + 1 :]], -1)
     return x
 
 
 def coordinates(model: Model) -> int | None:
-    """Return the width ``d`` of points, if the model's data tell it."""
+    """Return the dimension ``d`` of points; ``None`` if the model's data do not say."""
     if any(isinstance(part, MultiTaskGP) for part in model.modules()):
-        return None  # points may name a task or not
+        return None  # points may or may not have a column for the task
     inputs = [data(part) for part in parts(model)]
     widths = {x.shape[-1] for x in inputs if x is not None}
     return widths.pop() if len(widths) == 1 else None
@@ -87,7 +87,7 @@ def arrangement(outputs: Outputs | None, count: int) -> tuple[Tensor, Tensor]:
 
 
 class Moments(Protocol):
-    """A posterior that tells its mean and variance, as BoTorch's do."""
+    """A posterior with a mean and a variance, as BoTorch's have."""
 
     @property
     def mean(self) -> Tensor:
@@ -98,8 +98,8 @@ class Moments(Protocol):
         """The variance, ``(*b, n, outputs)``."""
 
 
-# variances below these count as none; GPyTorch's own limits may exceed a variance in
-# small units
+# variances below these count as 0; GPyTorch's own limits are too high for functions
+# measured in small units
 SMALLEST = {torch.float64: 1e-60, torch.float32: 1e-30}
 
 
@@ -129,7 +129,7 @@ def mean_of(posterior: Moments) -> Tensor:
 
 
 def one_each(values: Tensor, points: Tensor) -> Tensor:
-    """Return ``values (*b, n, outputs)``, or raise if a point has several."""
+    """Return ``values (*b, n, outputs)``; raise if a point has several per output."""
     if values.shape[-2] > points.shape[-2]:
         raise CBanditError(
             "model must give each point one value an output: no InputPerturbation; got "
@@ -168,8 +168,8 @@ def one_by_one(blocks: list[Tensor], noise: Tensor) -> Tensor:
     """Return the variances of ``n`` points, each given noisy values at those before it.
 
     Args:
-        blocks: ``(*b, n, k, n, k)`` each, the ``k`` adding up to ``F``.
-        noise: ``(*b, n - 1, F)``.
+        blocks: covariances ``(*b, n, k, n, k)``; all ``k`` add up to ``F`` outputs.
+        noise: the noise's variances at all points but the last, ``(*b, n - 1, F)``.
 
     Returns:
         ``(*b, F, n)``.

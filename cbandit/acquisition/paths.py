@@ -1,4 +1,4 @@
-"""Thompson sampling: CKB's score of one path drawn from the model."""
+"""Thompson sampling: CKB's score on one path drawn from the model."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from cbandit.acquisition.scores import Weighted
 from cbandit.errors import CBanditError
 from cbandit.explore import estimates
 
-POINTS = 2048  # a path is evaluated at so many points at a time
+POINTS = 2048  # a path is evaluated at this many points at a time
 
 
 class PathwisePrimalDual(Weighted):
-    """CKB-TS's score: the Lagrangian of one Thompson path, a function of ``x``.
+    """CKB-TS's score: the Lagrangian of one Thompson path, as a function of ``x``.
 
     A path is a draw of ``GP(mean, beta^2 covariance)``, by random Fourier features (an
     approximate prior) and an exact update on the data. It is the same differentiable
-    function at every call, decided by ``seed`` alone. Each point of a batch follows its
-    own path, which is drawn when it is first needed; so does each point while others
-    are pending.
+    function at every call, decided by ``seed`` alone. Each point of a batch has its own
+    path, drawn when it is first needed. Pending points count as the batch's first
+    points.
 
     Args:
         model: the reward first, then ``m`` costs; models that
             ``botorch.sampling.pathwise`` knows.
         beta, multiplier, cost_beta, thresholds, clip: as for :class:`PrimalDual`.
-        seed: an int, or a ``torch.Generator`` to draw one from. A new one each round:
-            paths of one seed share their prior.
+        seed: an int, or a ``torch.Generator`` to draw one from. Give a new one each
+            round: paths of the same seed share their prior draw.
         smooth, outputs, X_pending, units: as for :class:`PrimalDual`.
     """
 
@@ -89,7 +89,7 @@ class PathwisePrimalDual(Weighted):
 
     def _path(self, number: int) -> torch.nn.Module:
         while len(self.paths) <= number:
-            # an odd step, so that no two paths of a seed meet
+            # an odd step, so that no two paths get the same seed
             seed = int(self.seed) + len(self.paths) * 0x9E3779B1
             self.paths.append(_Path(self.model, seed))
         return self.paths[number]
@@ -125,7 +125,7 @@ class _Path(torch.nn.Module):
         super().__init__()
         self.parts = torch.nn.ModuleList()
         for number, part in enumerate(parts(model)):
-            # a large step, as the next round's seed may be the next number
+            # a large step, since users may add 1 to the seed each round
             self.parts.append(_drawn(part, (seed + number * 0x85EBCA6B) % 2**32))
 
     def forward(self, X: Tensor) -> Tensor:

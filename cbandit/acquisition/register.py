@@ -29,7 +29,7 @@ def register(kind: type[AcquisitionFunction]) -> None:
     ``thresholds`` it takes an optimisation's ``posterior_transform`` and
     ``constraints_tuple``.
     """
-    if kind in ACQF_INPUT_CONSTRUCTOR_REGISTRY:  # which refuses a class it has
+    if kind in ACQF_INPUT_CONSTRUCTOR_REGISTRY:  # to register it again is an error
         return
 
     def inputs(
@@ -51,7 +51,7 @@ def register(kind: type[AcquisitionFunction]) -> None:
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
     inputs.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
-    inputs.__name__ = kind.__name__  # for its errors
+    inputs.__name__ = kind.__name__  # errors show it
     acqf_input_constructor(kind)(inputs)
 
 
@@ -61,7 +61,7 @@ def _stated(
     posterior_transform: PosteriorTransform | None,
     limits: tuple[Tensor, Tensor] | None,
 ) -> dict[str, Any]:
-    """Take outputs and thresholds from an optimisation's objective and constraints.
+    """Return ``outputs`` and ``thresholds``, from the objective and the constraints.
 
     ``limits`` is ``(A, b)``: feasible means ``A y <= b``, and the costs are the rows of
     ``A``. Without it, outputs and thresholds are as given.

@@ -1,4 +1,4 @@
-"""The scores of CKB, RPOL and CONFIG, of optimistic estimates."""
+"""The scores of CKB, RPOL and CONFIG, on optimistic estimates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cbandit.acquisition.base import Score, one_or_each, soft
 from cbandit.acquisition.models import Outputs, data, parts, root, small_variances
 from cbandit.errors import CBanditError
 
-FAR = 1000.0  # infeasible points lie below the reward by so many times its size
+FAR = 1000.0  # infeasible points score this many sizes of the reward below its least
 
 
 class Weighted(Score):
@@ -84,22 +84,22 @@ class PrimalDual(Weighted):
             model of batch shape ``*b``.
         multiplier: ``phi``, a number, ``(m,)`` or ``(*b, m)``, none negative; move it
             between rounds with :func:`cbandit.multipliers.projected`.
-        cost_beta: for the costs, a number, ``(m,)`` or ``(*b, m)``; as ``beta`` if left
-            out.
-        thresholds: ``tau``: costs are feasible at or below it.
-        clip: ``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
-            subtracted, ``[-G, G]``.
-        smooth: rounds the corners of ``clip`` off, over about this range of the
+        cost_beta: ``beta`` of the costs, a number, ``(m,)`` or ``(*b, m)``; ``None``:
+            the reward's.
+        thresholds: ``tau``: costs are feasible at or below it. 0 by default.
+        clip: ``(B, G)``: the reward is kept within ``[-B, B]``, costs less thresholds
+            within ``[-G, G]``. ``None``: they are not clipped.
+        smooth: rounds off the corners of ``clip``, over about this range of the
             estimate; a number or ``(1 + m,)``. Off by default.
-        noise: variance of an observation at a pending point, a number or one an output
-            of the model; the model's own if left out.
+        noise: variance of an observation at a pending point, a number or one per output
+            of the model; ``None``: the model's own.
         outputs: which of the model's outputs are the reward and the costs, and by what
             each is multiplied: ``[(0, 1.0), (2, -1.0)]`` takes output 2, feasible when
-            large, for the cost. Left out, all outputs in their order.
+            large, as the cost. ``None``: all outputs in their order.
         X_pending: points ``(p, d)`` that are being evaluated.
-        units: what reward and costs are divided by, ``(1 + m,)``, thresholds having
-            been subtracted: the spreads of their outcomes, say. Then ``clip``,
-            ``multiplier`` and what moves it are in those. ``None``: the model's own.
+        units: ``(1 + m,)``, numbers that divide the reward and the costs less their
+            thresholds, such as the spreads of outcomes. ``clip`` and ``multiplier`` are
+            then in these units. ``None``: in the model's own.
 
     Example:
         >>> import cbandit as cb, torch
@@ -118,9 +118,9 @@ class RectifiedPenalty(Weighted):
 
     Args:
         model, beta, multiplier, cost_beta, thresholds, clip: see :class:`PrimalDual`.
-        smooth: puts ``smooth softplus(g / smooth)`` in place of ``[g]_+``: it errs by
-            at most ``0.7 smooth``, and L-BFGS-B no longer stops at the corner. A number
-            or ``(1 + m,)``. Off by default.
+        smooth: replaces ``[g]_+`` by ``smooth softplus(g / smooth)``, which errs by at
+            most ``0.7 smooth`` and has no corner for L-BFGS-B to stop at. A number or
+            ``(1 + m,)``. Off by default.
         noise, outputs, X_pending, units: as for :class:`PrimalDual`.
     """
 
@@ -144,12 +144,12 @@ class OptimisticFeasible(Score):
 
     Args:
         model, beta, cost_beta, thresholds: as for :class:`PrimalDual`.
-        smooth: a smooth score instead, ``f + beta s - sum_j softplus((g_j - ...) /
-            smooth)``. Its maximum lies a little inside the boundary if ``1 / smooth``
+        smooth: gives a smooth score instead, ``f + beta s - sum_j softplus((g_j - ...)
+            / smooth)``. Its maximum lies a little inside the boundary if ``1 / smooth``
             is well above the reward that a unit of cost can buy; as ``smooth`` goes to
-            0 it is CONFIG's. A number or ``(m,)``. Off by default.
-        floor: a level that infeasible points lie below; left out, the least reward
-            believed at the model's data less a thousand times its size.
+            0 it becomes CONFIG's. A number or ``(m,)``. Off by default.
+        floor: a level that infeasible points score below. ``None``: the least reward
+            believed at the model's data, less a thousand times its size.
         noise, outputs, X_pending, units: as for :class:`PrimalDual`.
     """
 
@@ -184,7 +184,7 @@ class OptimisticFeasible(Score):
         self._hold("floor", level)
 
     def score(self, f: Tensor, g: Tensor) -> Tensor:
-        """Return the reward's bound where feasible; see the class."""
+        """Return ``f`` where feasible, else the score that the class describes."""
         if self.smooth is not None:
             width = self.smooth.to(g)
             return scores.primal_dual(f, soft(g, width.unsqueeze(-1)), 1 / width)
@@ -193,9 +193,9 @@ class OptimisticFeasible(Score):
         return torch.where(feasible.isneginf(), elsewhere, feasible)
 
     def slack(self, X: Tensor) -> Tensor:
-        """Return the least room a cost is believed to leave at ``X (*b, d)``: ``(*b)``.
+        """Return the slack of the tightest cost at ``X (*b, d)``, optimistic, ``(*b)``.
 
-        Feasible at or above 0, as BoTorch has it:
+        As in BoTorch, feasible means at or above 0:
         ``optimize_acqf(..., nonlinear_inequality_constraints=[(score.slack, True)])``.
         That needs feasible points to begin with, in ``batch_initial_conditions``.
         """

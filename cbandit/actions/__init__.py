@@ -1,6 +1,6 @@
-"""Sets of actions: their points, their numbers, and how they are cut into stretches.
+"""Sets of actions: their coordinates, their numbers, their cuts into blocks.
 
-They are geometry only: nothing in this folder knows about rewards.
+Nothing in this folder knows about rewards.
 """
 
 from cbandit.actions.base import Actions, checked_actions, checked_index

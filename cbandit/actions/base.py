@@ -20,21 +20,21 @@ from cbandit._core.log import warn
 from cbandit.actions.names import Names
 from cbandit.errors import CBanditError
 
-VECTORS = ("lower", "upper", "center")  # of sets; other tensors have points as rows
+VECTORS = ("lower", "upper", "center")  # one point each; other tensors hold rows
 
 
 class Actions:
     """A set that can be chosen from.
 
     Attributes:
-        size: how many actions are numbered; infinite on a box.
+        size: how many numbered actions the set has; infinite on a box.
         dim: how many coordinates ``d`` an action has.
         batch_shape: ``(trials,)`` if each trial has a set of its own, else ``()``.
         finite: whether every action has a number.
         continuous: how many coordinates may take any value within bounds.
         covariance: the prior covariance of arms that have no coordinates.
         row: how many consecutive numbers :meth:`stretches` keeps together.
-        names: of the coordinates, and what these stand for, where they have any.
+        names: the named parameters that the coordinates stand for; ``None``: no names.
     """
 
     finite: bool = False
@@ -46,16 +46,16 @@ class Actions:
     dim: int
     batch_shape: tuple[int, ...]
 
-    __copy__ = copy.deepcopy  # a shallow one would share the tensors
+    __copy__ = copy.deepcopy  # a shallow copy would share the tensors
 
     @property
     def menu(self) -> Actions:
-        """The set of what is chosen: without contexts, where the set has any."""
+        """The set that a round chooses from: this one without its contexts."""
         return self
 
     @property
     def domain(self) -> Actions:
-        """The set that beliefs are over: the choices in all contexts, if any."""
+        """The set that beliefs cover: every choice in every context."""
         return self
 
     def points(self, index: ArrayLike) -> Tensor:
@@ -63,7 +63,7 @@ class Actions:
         raise self._unnumbered()
 
     def at(self, numbers: Tensor) -> Tensor:
-        """Return :meth:`points` of numbers without checking these."""
+        """Return :meth:`points` without checking the numbers."""
         raise self._unnumbered()
 
     def block(self, start: int, stop: int) -> Tensor:
@@ -94,9 +94,9 @@ class Actions:
         raise NotImplementedError
 
     def keys(self, x: Tensor) -> list[Hashable]:
-        """Name the actions ``x (T, d)``: by their numbers if all are in the set.
+        """Return a key for each of the actions ``x (T, d)``: its number in the set.
 
-        If one trial's action is outside the set, all are named by coordinates.
+        If an action has no number there, all keys are coordinates instead.
         """
         if self.finite:
             try:
@@ -109,9 +109,9 @@ class Actions:
     def stretches(
         self, target: int, first: int = 0, last: int | None = None
     ) -> Iterator[tuple[int, int]]:
-        """Cut the actions ``first .. last - 1`` into stretches of about ``target``.
+        """Yield stretches ``(start, stop)`` of about ``target`` consecutive actions.
 
-        Each is ``(start, stop)``. A stretch of a grid consists of whole rows, or lies
+        They cover ``first .. last - 1``. On a grid each consists of whole rows, or lies
         within one row.
         """
         row, end = self.row, self.size if last is None else last
@@ -127,11 +127,11 @@ class Actions:
             start = stop
 
     def shares(self, target: int, ranks: int) -> list[tuple[int, int]]:
-        """Return one stretch for each rank.
+        """Return the share ``(start, stop)`` of the actions that each rank computes.
 
-        A share ends where one of :meth:`stretches` ends, so that every block is
-        computed just as by a single process. If there are fewer stretches than ranks,
-        the set is cut finer.
+        Shares end where :meth:`stretches` end, so that ranks compute the same blocks as
+        a single process would. If there are fewer stretches than ranks, the set is cut
+        finer.
         """
         if self.size < ranks:
             raise CBanditError(
@@ -168,7 +168,7 @@ class Actions:
 
 
 def checked_actions(actions: object) -> Actions:
-    """Return ``actions``, or raise if it is no set, with a hint what to write."""
+    """Return ``actions``; raise, with a hint what to write, unless it is a set."""
     if isinstance(actions, Actions):
         return actions
     hint = ": write cb.Finite(...) around it"
@@ -198,9 +198,9 @@ def checked_index(index: object, size: int, device: torch.device) -> Tensor:
 
 
 def coordinates(name: str, value: object, dim: int, like: Tensor) -> Tensor:
-    """Return points ``(..., dim)`` as a tensor like ``like``; an error names them.
+    """Return the points ``value`` as a tensor ``(..., dim)`` like ``like``.
 
-    They must be finite numbers.
+    Raise an error about ``name`` unless they are finite numbers of this shape.
     """
     x = checks.finite(name, checks.tensor(name, value, like.dtype, like.device))
     if x.dim() == 0 or x.shape[-1] != dim:
@@ -215,7 +215,7 @@ def moved(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Return ``values`` on another device (``None``: this one) and in another dtype."""
+    """Return ``values`` on a device and in a dtype; ``None`` keeps what they have."""
     where = values.device if device is None else torch.device(device)
     return devices.put(values, where, dtype)
 
@@ -252,9 +252,8 @@ def _moved(
 
 
 def _coinciding(rows: Tensor, narrow: Tensor) -> tuple[Tensor, Tensor]:
-    """Return numbers of different ``rows (n, d)`` that ``narrow`` makes equal."""
-    # one whole number a row, the same for equal rows, so that a sort brings them
-    # together; + 0.0 makes one zero of two
+    """Return numbers of pairs of ``rows (n, d)`` that only ``narrow`` makes equal."""
+    # a sort of hashes brings equal rows together; + 0.0 turns -0.0 into 0.0
     number = torch.zeros_like(narrow[:, 0], dtype=torch.long)
     for bits in (narrow + 0.0).view(torch.int32).unbind(-1):
         number = number * 0x9E3779B97F4A7C1 + bits
@@ -267,7 +266,7 @@ def _coinciding(rows: Tensor, narrow: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def tolerance(like: Tensor) -> float:
-    """Return the relative error at which a point still counts as the set's own.
+    """Return the largest relative error at which a point counts as one of the set.
 
     Coordinates may have passed through float32 on their way.
     """

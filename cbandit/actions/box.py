@@ -23,14 +23,14 @@ MOST_ROWS = 10**6  # of choices
 
 @hinted
 class Box(Actions):
-    """A continuous box ``{x : lower <= x <= upper}``, or one times a finite set.
+    """A continuous box ``{x : lower <= x <= upper}``, or its product with a finite set.
 
     Args:
-        lower: ``(c,)``.
-        upper: ``(c,)``, above ``lower`` in every coordinate.
-        choices: ``(K, k)``, a :class:`Finite` or a :class:`ProductGrid`: ``k`` more
-            coordinates that together take one of ``K`` rows (whole numbers, codes of
-            categories). They follow the continuous ones, so that ``d = c + k``.
+        lower: the least value of each continuous coordinate, ``(c,)``.
+        upper: the greatest, ``(c,)``, above ``lower`` in every coordinate.
+        choices: rows ``(K, k)``, a :class:`Finite` or a :class:`ProductGrid`: ``k``
+            more coordinates (whole numbers, codes of categories) that together take one
+            of ``K`` rows. They come last, so that ``d = c + k``. ``None``: none.
 
     Example:
         >>> import cbandit as cb
@@ -63,7 +63,7 @@ class Box(Actions):
             high = torch.cat([high, torch.where(most > least, most, least + 1)])
             self.free = torch.arange(low.numel()) < self.free.numel()
         self.lower, self.upper = low, high
-        #: ``(d,)``, coordinates that may leave the bounds: numbers that are shown
+        #: ``(d,)``, which coordinates may leave the bounds: contexts that are numbers
         self.loose = torch.zeros_like(self.free)
         self.batch_shape = ()
         self.size, self.dim = math.inf, low.numel()
@@ -77,11 +77,11 @@ class Box(Actions):
 
     @property
     def bounds(self) -> Tensor:
-        """``(2, d)``, as BoTorch's optimisers take it."""
+        """``lower`` and ``upper`` as ``(2, d)``, the form of BoTorch's optimisers."""
         return torch.stack([self.lower, self.upper])
 
     def inside(self, x: ArrayLike, name: str = "x") -> Tensor:
-        """Return ``x`` of shape ``(..., d)``, or raise if it leaves the box."""
+        """Return points ``x (..., d)``, clipped to the box; raise if one is outside."""
         x = coordinates(name, x, self.dim, self.lower)
         slack = tolerance(x) * (self.upper - self.lower)
         beyond = (x < self.lower - slack) | (x > self.upper + slack)
@@ -107,7 +107,7 @@ class Box(Actions):
         return torch.cat([clipped[..., :count], self.choices[rows]], -1)
 
     def only(self, rows: Tensor) -> Box:
-        """Return the box with some of its rows of choices, ``(K,)`` bool."""
+        """Return the box with only the choices that ``rows``, ``(K,)`` bool, marks."""
         if self.choices is None:
             raise CBanditError("this box has no rows of choices")
         part = copy.deepcopy(self)

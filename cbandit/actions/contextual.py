@@ -1,7 +1,7 @@
 """Choices, and contexts that the world shows before each of them.
 
-The coordinates of an action are those of the choice and those of the context. Beliefs
-are over all of them, the *domain*; a round chooses from the *menu*, in one context.
+An action's coordinates are those of the choice and those of the context. Beliefs cover
+all of them, the *domain*; a round shows one context and chooses from the *menu*.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cbandit.errors import CBanditError
 class Contextual(Actions):
     """A set of choices in contexts; :func:`~cbandit.Space` makes it.
 
-    Numbers count choices only. ``dim``, ``names`` and :meth:`extent` are of choice and
+    Numbers count choices only. ``dim``, ``names`` and :meth:`extent` cover choice and
     context together.
 
     Args:
@@ -55,17 +55,17 @@ class Contextual(Actions):
 
     @property
     def menu(self) -> ProductGrid | Box:
-        """The set of what is chosen, without contexts."""
+        """The set that a round chooses from, without contexts."""
         return self._menu
 
     @property
     def domain(self) -> ProductGrid | Box:
-        """The set that beliefs are over: the choices in all contexts."""
+        """The set that beliefs cover: every choice in every context."""
         return self._domain
 
     @property
     def levelled(self) -> bool:
-        """Whether choices and contexts are a grid together."""
+        """Whether choices and contexts together form a grid."""
         return self._domain.finite
 
     def points(self, index: ArrayLike) -> Tensor:
@@ -73,13 +73,13 @@ class Contextual(Actions):
         return self._menu.points(index)
 
     def at(self, numbers: Tensor) -> Tensor:
-        """Return :meth:`points` of numbers without checking these."""
+        """Return :meth:`points` without checking the numbers."""
         return self._menu.at(numbers)
 
     def extent(self) -> Tensor:
         """Return the least and the greatest coordinates, ``(2, d)``.
 
-        They are infinite where a context is numbers without bounds.
+        A context of unbounded numbers has infinite ends.
         """
         ends, domain = self._domain.extent(), self._domain
         if not isinstance(domain, Box):
@@ -143,9 +143,9 @@ class Contextual(Actions):
         """Return a user's context as coordinates, ``(T, k)``.
 
         Args:
-            context: by name, each ``()`` or ``(k,)``, or with trials ``(*trials,)`` or
-                ``(*trials, k)``; or a list of such dicts, one a trial. Where there is
-                one context, its values alone.
+            context: a dict of values, each ``()`` or ``(k,)``, or ``(*trials,)`` or
+                ``(*trials, k)``; or a list of such dicts, one per trial. If the space
+                has a single context, its value alone will do.
             batch_shape: ``()`` or ``(trials,)``.
         """
         trials = batch_shape[0] if batch_shape else 1
@@ -176,8 +176,8 @@ class Contextual(Actions):
         """Return the contexts of ``n`` choices, each as :meth:`read` takes it.
 
         Args:
-            context: one for all; or ``n`` of them, a list of dicts or values with one
-                axis more in front.
+            context: one context for all choices; or ``n`` of them, as a list of dicts
+                or as values with an extra first axis.
             n: how many choices.
             batch_shape: ``()`` or ``(trials,)``.
         """
@@ -256,7 +256,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _rows(context: Any, n: int) -> list[Any]:
-    """Return the contexts of ``n`` choices, given along a first axis."""
+    """Split ``context`` along its first axis into the contexts of ``n`` choices."""
     if len(context) != n:
         raise CBanditError(
             f"context must be one for all n = {n} choices, or {n} of them; got "
@@ -280,10 +280,10 @@ class Shown:
     def round(
         self, menu: Actions, mask: Tensor | None, batched: bool
     ) -> tuple[Actions, Tensor | None]:
-        """Return the set of this round, and which of it is allowed.
+        """Return the set of this round, and a mask of the allowed actions.
 
-        It is the grid of all choices and contexts, of which this context is allowed;
-        or the choices as points; or the box of choices alone.
+        If the domain is a grid, it is the whole grid, with this context alone allowed;
+        for other finite choices, their points in this context; else the box ``menu``.
 
         Args:
             menu: the choices; a box may lack some of its rows.
@@ -310,20 +310,20 @@ class Shown:
         return space.domain.index(space.joined(first, self.values))
 
     def choices(self, index: Tensor) -> Tensor:
-        """Return numbers of this round's set as numbers of choices."""
+        """Return the choices' numbers, given their numbers ``index`` in the round."""
         space = self.space
         return index // (space.domain.size // space.size) if space.levelled else index
 
     def whole(self, x: Tensor) -> Tensor:
-        """Return choices ``(T, n, c)`` in this context, ``(T, n, d)``."""
+        """Return choices ``(T, n, c)`` in this context, as points ``(T, n, d)``."""
         values = self.values.unsqueeze(1).expand(-1, x.shape[1], -1)
         return self.space.joined(x.expand(len(values), -1, -1), values)
 
 
 def in_context_of(actions: Any, index: Tensor, x: Tensor) -> Tensor:
-    """Return numbered actions ``(*b, k)`` where ``x (*b, d)`` was, ``(*b, k, d)``.
+    """Return the points ``(*b, k, d)`` of the actions numbered ``index (*b, k)``.
 
-    In a set with contexts they are the choices in the context of ``x``.
+    In a set with contexts, these are the choices in the context of ``x (*b, d)``.
     """
     points: Tensor = actions.points(index)
     if not isinstance(actions, Contextual):

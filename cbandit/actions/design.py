@@ -1,7 +1,7 @@
 """A space-filling design: the first rounds of policies that are to be compared.
 
-It is a Sobol sequence whose digits are flipped at random, the same in all points of a
-trial, so that it stays as even as before. Two policies with one seed play the same
+It is a Sobol sequence. Each trial flips random binary digits, the same ones in all its
+points, which keeps them as evenly spread. Policies with the same seed play the same
 design.
 """
 
@@ -18,7 +18,7 @@ from cbandit.actions.box import Box
 from cbandit.actions.middle import nearest
 from cbandit.actions.unit import Unit
 
-DIGITS = 1 << 30  # of a coordinate, as many as the sequence has
+DIGITS = 1 << 30  # the sequence's coordinates have 30 binary digits
 
 
 def design_points(actions: Actions, count: int, streams: Streams) -> Tensor:
@@ -26,8 +26,8 @@ def design_points(actions: Actions, count: int, streams: Streams) -> Tensor:
 
     Args:
         actions: the set.
-        count: how many.
-        streams: of the seed, and of nothing else.
+        count: how many points.
+        streams: random streams made of the seed alone, so that all policies agree.
     """
     sobol = SobolEngine(actions.dim).draw(count, dtype=torch.float64)
     flips = streams.uniform(1, actions.dim).reshape(-1, 1, actions.dim)
@@ -35,7 +35,7 @@ def design_points(actions: Actions, count: int, streams: Streams) -> Tensor:
     z, unit = (digits + 0.5) / DIGITS, Unit.around(actions)
     if unit.whole is None:
         return devices.put(z, unit.low.device)
-    # a category's share of the unit interval, then its place in it
+    # z picks a category by equal shares of [0, 1); then take the category's place
     last = (unit.span.cpu() + 0.5).floor()
     place = (z * (last + 1)).floor() / last.clamp_min(1)
     return devices.put(torch.where(unit.whole.cpu(), place, z), unit.low.device)
@@ -44,14 +44,14 @@ def design_points(actions: Actions, count: int, streams: Streams) -> Tensor:
 def designed_number(
     actions: Actions, z: Tensor, on: Actions, mask: Tensor | None
 ) -> Tensor:
-    """Return the number of the last action of a design, ``(1 or T,)``.
+    """Return the number of the action for a design's last point, ``(1 or T,)``.
 
-    Earlier actions of the design are passed over while others are left.
+    It is the nearest action that no earlier point took, while there is one.
 
     Args:
         actions: the set.
-        z: the design so far, ``(1 or T, count, d)``.
-        on: the numbered actions of this round, mostly those of the same set.
+        z: the design's points so far, in the unit cube, ``(1 or T, count, d)``.
+        on: the numbered actions of this round, usually those of ``actions``.
         mask: ``(1 or T, N)``, which of them are allowed; ``None``: all are.
     """
     unit, numbers = Unit.around(actions), z.new_zeros(len(z), 0, dtype=torch.long)
@@ -68,9 +68,9 @@ def designed_number(
 
 
 def designed_point(box: Box, z: Tensor) -> Tensor:
-    """Return the points ``(T, n, d)`` of a box at ``z`` of the unit cube.
+    """Return the points of a box that lie at ``z (T, n, d)`` of the unit cube.
 
-    Rows of choices are the nearest ones.
+    Where the box has choices, the nearest row is taken.
     """
     unit = Unit.around(box)
     x = box.nearest(unit.point(z))

@@ -19,9 +19,9 @@ class Finite(Actions):
     Args:
         points: ``(N, d)``, or ``(*trials, N, d)`` if each trial has a set of its own;
             copied.
-        covariance: ``(N, N)`` or ``(*trials, N, N)``, symmetric and positive
-            semi-definite. Arms known only by how they correlate; there ``x`` is the
-            arm's number and ``d = 1``.
+        covariance: in place of ``points``, the prior covariance of arms that have no
+            coordinates, ``(N, N)`` or ``(*trials, N, N)``, symmetric and positive
+            semi-definite. Then ``x`` is the arm's number and ``d = 1``.
 
     Example:
         >>> import cbandit as cb, torch
@@ -46,7 +46,7 @@ class Finite(Actions):
         else:
             rows = checks.tensor("points", points, None)
             rows = rows if rows.is_floating_point() else rows.double()
-            # in one order in memory: equal sets have one digest and give equal bits
+            # contiguous, so that equal sets have equal digests and give equal bits
             self.all = checks.finite("points", rows).contiguous()
             if rows.dim() not in (2, 3) or 0 in rows.shape:
                 raise CBanditError(
@@ -59,7 +59,7 @@ class Finite(Actions):
 
     @classmethod
     def of_row(cls, points: Tensor) -> Finite:
-        """Return the set of a round's points, which are checked and nobody else's.
+        """Return the set of a round's points, without a check and without a copy.
 
         Args:
             points: ``(N, d)`` or ``(trials, N, d)``.
@@ -77,7 +77,7 @@ class Finite(Actions):
         return self.at(checked_index(index, self.size, self.all.device))
 
     def at(self, numbers: Tensor) -> Tensor:
-        """Return :meth:`points` of numbers without checking these."""
+        """Return :meth:`points` without checking the numbers."""
         return rows_of(self.all, numbers)
 
     def block(self, start: int, stop: int) -> Tensor:
@@ -124,7 +124,7 @@ class Finite(Actions):
 
 
 def rows_of(points: Tensor, numbers: Tensor) -> Tensor:
-    """Return the rows ``numbers`` of ``points``, ``(N, d)`` or ``(trials, N, d)``."""
+    """Return the rows ``numbers`` of ``points (N, d)`` or ``(trials, N, d)``."""
     if points.dim() == 2:
         # always a copy: a view would let its user write into the set
         return torch.embedding(points, numbers)

@@ -22,7 +22,7 @@ class ProductGrid(Actions):
     """All combinations of the values on some axes; never materialised as a whole.
 
     Args:
-        axes: one 1-d tensor of values per coordinate. Numbered like
+        axes: one 1-d tensor of values per coordinate. Actions are numbered as in
             ``torch.cartesian_prod``: the last axis runs fastest.
 
     Example:
@@ -74,7 +74,7 @@ class ProductGrid(Actions):
         return self.at(checked_index(index, self.size, self.axes[0].device))
 
     def at(self, numbers: Tensor) -> Tensor:
-        """Return :meth:`points` of numbers without checking these."""
+        """Return :meth:`points` without checking the numbers."""
         remaining, columns = numbers, []
         for axis in reversed(self.axes):
             columns.append(axis.take(remaining % axis.numel()))
@@ -86,7 +86,7 @@ class ProductGrid(Actions):
         return self.at(torch.arange(start, stop, device=self.axes[0].device))
 
     def rows(self, numbers: Tensor) -> Tensor:
-        """Return the actions of ``numbers (k,)``, ``(k, d)``."""
+        """Return the actions ``numbers (k,)``, as ``(k, d)``."""
         return self.at(numbers)
 
     def index(self, x: ArrayLike) -> Tensor:

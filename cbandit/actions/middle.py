@@ -15,8 +15,8 @@ from cbandit.actions.box import Box
 from cbandit.actions.grid import ProductGrid
 from cbandit.actions.unit import Unit
 
-CHUNK = 1 << 18  # actions looked at together
-SAME = 1e-6  # distances closer than rounded coordinates are: the lowest number counts
+CHUNK = 1 << 18  # actions that are compared at a time
+SAME = 1e-6  # distances this close count as equal; then the lowest number wins
 
 
 def nearest_to_middle(actions: Actions, on: Actions, mask: Tensor | None) -> Tensor:
@@ -24,7 +24,7 @@ def nearest_to_middle(actions: Actions, on: Actions, mask: Tensor | None) -> Ten
 
     Args:
         actions: the set.
-        on: the numbered actions to choose from, mostly those of the same set.
+        on: the numbered actions to choose from, usually those of ``actions``.
         mask: ``(1 or T, N)``, which of them are allowed; ``None``: all are.
     """
     unit, middle = _middle(actions)
@@ -82,7 +82,7 @@ def _middle(actions: Actions) -> tuple[Unit, Tensor]:
 
 
 def _least(gap: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the least of ``gap (T, n)`` and the first place of it, ``(T,)`` each."""
+    """Return the least of ``gap (T, n)`` and where it first occurs, ``(T,)`` each."""
     value = gap.amin(-1)
     like = gap <= value.unsqueeze(-1) + SAME
     number = torch.arange(gap.shape[-1], device=gap.device)

@@ -1,6 +1,6 @@
 """Parameters with names: whole numbers, numbers and categories.
 
-A set that carries :class:`Names` holds numbers as before: the user's own numbers, and
+The coordinates of a set with :class:`Names` are still numbers: the user's own, and
 positions in categories. The names translate points to dicts and back.
 """
 
@@ -21,10 +21,10 @@ from cbandit._core import checks
 from cbandit._core.hints import hinted, near
 from cbandit.errors import CBanditError
 
-MOST = 10**6  # values of one parameter
-WIDEST = 10**6  # numbers of one context
-SHOWN = 4  # numbers of a context in words
-NEAR = 1e-6  # share of a parameter's size by which a number may miss a value
+MOST = 10**6  # most values of one parameter
+WIDEST = 10**6  # most numbers of one context
+SHOWN = 4  # most numbers of a context that are printed
+NEAR = 1e-6  # share of the step, or of the range, by which a number may miss a value
 
 
 @hinted
@@ -113,12 +113,12 @@ class Float:
         if self.step is None:
             return None
         count = math.floor((self.hi - self.lo) / self.step + NEAR) + 1
-        # 0.1 + 2 * 0.1 is 0.3 to users
+        # users expect 0.1 + 2 * 0.1 to be 0.3
         steps = (float(f"{self.lo + k * self.step:.12g}") for k in range(count))
         return torch.tensor(list(steps), dtype=torch.float64)
 
     def read(self, numbers: np.ndarray) -> np.ndarray:
-        """Return coordinates as the user's values, free of a dtype's rounding."""
+        """Return coordinates as the user's values, without a dtype's rounding."""
         if self.values is None:
             inside: np.ndarray = np.clip(numbers, self.lo, self.hi)
             return inside
@@ -199,7 +199,7 @@ Parameter = Int | Float | Category
 
 @hinted
 class Context:
-    """A value that the world shows before each choice: known then, and not chosen.
+    """A value that the world shows before each choice, and that is not chosen.
 
     Args:
         shown: how many numbers, of about size 1; or a :class:`Category`, a
@@ -235,11 +235,11 @@ class Context:
 
     @property
     def values(self) -> Tensor | None:
-        """All values, ``(n,)``, float64; ``None`` if they cannot be counted."""
+        """All values, ``(n,)``, float64; ``None`` if there are infinitely many."""
         return None if self.parameter is None else self.parameter.values
 
     def read(self, numbers: np.ndarray) -> np.ndarray:
-        """Return coordinates as the user's values; many numbers are ``(..., k)``."""
+        """Return coordinates as the user's values; several numbers are ``(..., k)``."""
         return numbers if self.parameter is None else self.parameter.read(numbers)
 
     def __eq__(self, other: object) -> bool:
@@ -257,9 +257,9 @@ class Names:
     """The names of a set's coordinates, and the parameters they stand for.
 
     Args:
-        parameters: by name, in the user's order.
-        columns: the name of each coordinate; ``None``: those of the parameters. A
-            context of several numbers is there as many times, in a row.
+        parameters: the parameters by name, in the user's order.
+        columns: the name of each coordinate, in order; a context of ``k`` numbers
+            appears ``k`` times. ``None``: as ``parameters`` are ordered.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class Names:
             self._place.setdefault(name, j)
 
     def flags(self) -> tuple[Tensor | None, Tensor | None]:
-        """Return which coordinates have logarithms, and which are categories."""
+        """Return masks ``(d,)`` of logarithms, of categories; ``None``: all false."""
         ordered = [self.parameters[name] for name in self.columns]
         flags = ([p.log for p in ordered], [is_category(p) for p in ordered])
         logs, whole = (torch.tensor(v) if any(v) else None for v in flags)
@@ -299,7 +299,7 @@ class Names:
     def table(self, x: Tensor) -> dict[str, np.ndarray]:
         """Return points ``(..., d)`` as columns ``(...)`` of the users' values.
 
-        A context of several numbers has as many: its name with 1, 2 and so on.
+        A context of several numbers becomes the columns ``name1``, ``name2``, ...
         """
         columns: dict[str, np.ndarray] = {}
         for name, values in self.read(x).items():
@@ -387,7 +387,7 @@ class Names:
         return coordinate
 
     def allowed(self, among: Mapping[str, Any], name: str) -> dict[int, list[float]]:
-        """Return the values that ``among`` allows, by number of the coordinate."""
+        """Return the values that ``among`` allows, by position of the coordinate."""
         allowed = {}
         for key, values in among.items():
             listed = values if isinstance(values, list | tuple | set) else [values]
@@ -431,7 +431,7 @@ def _width(parameter: Parameter | Context) -> int:
 
 
 def _said(value: object) -> str:
-    """Return a value in words, the first of many numbers."""
+    """Return a value in words; of many numbers only the first ones."""
     if isinstance(value, list):
         more = f", .. {len(value)} numbers" if len(value) > SHOWN else ""
         return f"({', '.join(map(_said, value[:SHOWN]))}{more})"
@@ -447,21 +447,21 @@ def _split(columns: dict[str, Any], axes: int) -> Any:
 
 
 def plain(value: object) -> object:
-    """Return numpy's and torch's scalars as Python's."""
+    """Return ``value``; a scalar of numpy or torch becomes one of Python."""
     if isinstance(value, np.generic | Tensor) and math.prod(value.shape) == 1:
         return value.item()
     return value
 
 
 def _number(value: object) -> TypeGuard[int | float]:
-    """Return whether a value is a finite number, and no truth value."""
+    """Return whether a value is a finite number, and not a bool."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= sys.float_info.max
 
 
 def _nearest(values: Tensor, value: object, step: float) -> float | None:
-    """Return the one of ``values`` that equals a number up to rounding, if any."""
+    """Return the one of ``values`` that equals ``value`` up to rounding, if any."""
     if not _number(value):
         return None
     gap, place = (values - value).abs().min(0)

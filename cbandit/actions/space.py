@@ -25,8 +25,8 @@ def Space(
 
     If all parameters are whole numbers, numbers with a ``step`` or categories, it is
     the :class:`ProductGrid` of all combinations. With a number that may take any value
-    it is a :class:`Box`, whose choices are the combinations of the others. It may be
-    used like any other set. Choices, recommendations and frames then name actions.
+    it is a :class:`Box`, whose choices are the combinations of the others. It works
+    like any other set; choices, recommendations and frames show actions by name.
     ``x`` holds the user's numbers, and positions in categories.
 
     A :class:`~cbandit.Context` is not chosen but shown before each choice, to
@@ -36,8 +36,8 @@ def Space(
     Args:
         given: nothing; arguments without a name are refused.
         parameters: by name, each a :class:`~cbandit.Int`, a :class:`~cbandit.Float`, a
-            :class:`~cbandit.Category` or a :class:`~cbandit.Context`. Names that are no
-            words of Python, with a space say, come in a dict, ``Space(**{"block size":
+            :class:`~cbandit.Category` or a :class:`~cbandit.Context`. For names that
+            Python does not allow as keywords, write a dict: ``Space(**{"block size":
             cb.Int(1, 4)})``.
 
     Example:
@@ -83,7 +83,7 @@ def Space(
 
 
 def with_value(actions: Actions, name: str, value: object) -> Actions:
-    """Return a space in which a category has one more value, its last."""
+    """Return a space in which ``value`` is the new last value of category ``name``."""
     if actions.names is None:
         raise CBanditError(f"values are added to a cb.Space; got {actions!r}")
     parameters = dict(actions.names.parameters)
@@ -114,7 +114,7 @@ def _set(
     parameters: Mapping[str, Parameter | Context],
     named: Mapping[str, Parameter | Context] | None = None,
 ) -> ProductGrid | Box:
-    """Return the grid or the box of some parameters, ``named`` in the user's order."""
+    """Return the grid or box of ``parameters``; ``named`` has the user's order."""
     axes = {n: p.values for n, p in parameters.items() if p.values is not None}
     free = [n for n, p in parameters.items() if p.values is None]
     names = Names(named or parameters, _columns(parameters))

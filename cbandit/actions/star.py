@@ -15,17 +15,17 @@ from cbandit.errors import CBanditError
 class Star(Actions):
     """The union of the segments from a centre to some tips.
 
-    Only the tips have numbers, which ``points`` and ``along`` take.
+    Only the tips are numbered; ``points`` and ``along`` take these numbers.
 
-    Segments to points of its edge approximate a ball, or another convex set, from
-    inside. To maximise LC-LUCB's convex objective over the set itself is hard; its
-    paper takes rays too. The best of 100 uniform rays to the edge of the unit ball has
-    99, 96, 88 and 70 % of the ball's own optimum in 2, 3, 5 and 10 dimensions, of 1 000
-    rays 100, 100, 96 and 83 % (means over linear rewards and costs of norm 1 and limits
-    uniform on [0, 1]). ``ask(actions=)`` takes new rays in every round.
+    A star with tips on its edge approximates a ball, or another convex set, from
+    inside. Maximising LC-LUCB's convex objective over the set itself is hard; its paper
+    uses rays too. The best of 100 uniform rays to the edge of the unit ball reaches 99,
+    96, 88 and 70 % of the ball's optimum in 2, 3, 5 and 10 dimensions, the best of
+    1 000 rays 100, 100, 96 and 83 % (means over linear rewards and costs of norm 1 and
+    limits uniform on [0, 1]). ``ask(actions=)`` takes new rays in every round.
 
     Args:
-        center: ``(d,)``.
+        center: the centre, ``(d,)``.
         tips: ``(K, d)`` or ``(*trials, K, d)``; segment ``i`` is
             ``{center + a (tips[i] - center) : 0 <= a <= 1}``.
     """
@@ -56,7 +56,7 @@ class Star(Actions):
         return rows_of(self.tips, checked_index(index, self.size, self.tips.device))
 
     def at(self, numbers: Tensor) -> Tensor:
-        """Return :meth:`points` of numbers without checking these."""
+        """Return :meth:`points` without checking the numbers."""
         return rows_of(self.tips, numbers)
 
     def along(self, index: ArrayLike, a: ArrayLike) -> Tensor:

@@ -18,7 +18,7 @@ class Unit:
         bounds: ``(2, d)``, the least and the greatest coordinates.
         logs: ``(d,)`` bool, coordinates that are mapped by their logarithms.
         whole: ``(d,)`` bool, coordinates that are positions in categories. They are
-            rounded first, as kernels tell apart even those that differ by rounding.
+            rounded first, since kernels take rounding errors for other categories.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Unit:
 
     @classmethod
     def over(cls, bounds: Tensor, names: Names | None) -> Self:
-        """Return the map of coordinates within ``bounds``, with logarithms by name."""
+        """Return the map of ``bounds``; ``names`` say where logarithms are taken."""
         if names is None:
             return cls(bounds)
         return cls(bounds, *names.flags()).to(bounds.device)
@@ -81,13 +81,13 @@ class Unit:
         if self.logs is None:
             return x
         logs = self.logs[-x.shape[-1] :]
-        # where a logarithm is not wanted there may be none, nor a gradient; and free
-        # slots of an engine lie at 0
+        # other coordinates may have no logarithm, and would spoil the gradient; an
+        # engine's free slots lie at 0
         positive = x.where(logs, 1.0).clamp_min(torch.finfo(x.dtype).tiny)
         return torch.where(logs, positive.log(), x)
 
 
 def reach(actions: Actions) -> Tensor:
-    """Return the least and the greatest coordinates of a set, ``(2, d)``."""
+    """Return the least and the greatest coordinates over all trials, ``(2, d)``."""
     ends = actions.extent().reshape(-1, 2, actions.dim)
     return torch.stack([ends[:, 0].amin(0), ends[:, 1].amax(0)]).double()

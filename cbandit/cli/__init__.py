@@ -1,7 +1,7 @@
 """The command line, ``cbandit``: a file for each group of commands.
 
-``play`` runs experiments and takes in their data, ``show`` looks at what came out.
-Commands import what they need when they run.
+``play`` has the commands that run experiments and prepare their data, ``show`` those
+that show results. Commands import what they need when they run.
 """
 
 from __future__ import annotations

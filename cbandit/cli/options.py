@@ -21,43 +21,43 @@ class Options:
     # an option takes one value; further values come as arguments
     more: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PARAM=VALUE", help="More parameters, beside --set."),
+        typer.Argument(metavar="PARAM=VALUE", help="More parameters after --set."),
     ] = None
     set_: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="PARAM=VALUE ...",
-            help="Parameters, after one --set or several.",
+            help="Parameters of the experiment; may be repeated.",
         ),
     ] = None
     trials: Annotated[
         int | None, typer.Option(min=1, help="Independent replications.")
     ] = None
-    horizon: Annotated[int | None, typer.Option(min=1, help="Rounds.")] = None
+    horizon: Annotated[int | None, typer.Option(min=1, help="Rounds to play.")] = None
     policies: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="Some of the policies, by name."),
+        typer.Option(metavar="A,B", help="Names of the policies to play."),
     ] = None
-    seed: Annotated[int | None, typer.Option(min=0, help="Of every draw.")] = None
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of all draws.")] = None
     device: Annotated[
         str | None,
         typer.Option(metavar="cpu|cuda", help="Where to compute."),
     ] = None
     dtype: Annotated[
         str | None,
-        typer.Option(metavar="float64|float32", help="Precision."),
+        typer.Option(metavar="float64|float32", help="Precision of numbers."),
     ] = None
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder of the results."),
+        typer.Option(metavar="DIR", help="Folder for the results."),
     ] = None
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with what is in the folder.")
+        bool, typer.Option("--resume", help="Continue the run in the folder.")
     ] = False
     workers: Annotated[
         str,
-        typer.Option(metavar="N|ray", help="Processes to share the trials, or Ray's."),
+        typer.Option(metavar="N|ray", help="Processes that share the trials, or Ray."),
     ] = "1"
     every: Annotated[
         int,
@@ -69,8 +69,7 @@ class Options:
         list[str] | None,
         typer.Option(
             metavar="MODULE",
-            help="A module of yours that a folder of results may name; may be "
-            "repeated.",
+            help="A module of yours that a results folder may import; may be repeated.",
         ),
     ] = None
 
@@ -101,7 +100,7 @@ class Options:
 
 
 def with_options(command: Callable[[Any, Options], None]) -> Callable[..., None]:
-    """Let a command of one argument take every option of :class:`Options` too."""
+    """Return a command of one argument that also takes all of :class:`Options`."""
     first = next(iter(inspect.signature(command, eval_str=True).parameters.values()))
     options = inspect.signature(Options, eval_str=True).parameters.values()
 
@@ -109,6 +108,6 @@ def with_options(command: Callable[[Any, Options], None]) -> Callable[..., None]
     def called(**values: Any) -> None:
         command(values.pop(first.name), Options(**values))
 
-    # here typer looks up what a command takes
+    # typer reads a command's arguments from its signature
     called.__signature__ = inspect.Signature([first, *options])  # type: ignore[attr-defined]
     return called

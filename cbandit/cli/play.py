@@ -1,4 +1,4 @@
-"""Commands that run experiments, and those that prepare them."""
+"""Commands that run or prepare experiments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def list_(
-    name: Annotated[str | None, typer.Argument(help="One experiment, in full.")] = None,
+    name: Annotated[str | None, typer.Argument(help="An experiment to show.")] = None,
 ) -> None:
     """List the experiments, or the parameters and policies of one.
 
@@ -48,14 +48,14 @@ def init(
         Path, typer.Option(metavar="STUDY.toml", help="The file to write.")
     ] = Path("study.toml"),
     maximise: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="The reward.")
+        str | None, typer.Option(metavar="COLUMN", help="The column to maximise.")
     ] = None,
     minimise: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Or this.")
+        str | None, typer.Option(metavar="COLUMN", help="The column to minimise.")
     ] = None,
     limit: Annotated[
         list[str] | None,
-        typer.Option(metavar="'COLUMN <= N'", help="Or >=; may be repeated."),
+        typer.Option(metavar="'COLUMN <= N'", help="<= or >=; may be repeated."),
     ] = None,
     context: Annotated[
         list[str] | None,
@@ -68,16 +68,16 @@ def init(
 ) -> None:
     """Write a commented study file from a table's columns, for `cbandit run`.
 
-    A column counts as measured if it holds numbers, more than 20 different ones and
-    more than a quarter as many as rows, and as a knob otherwise; --maximise (or
-    --minimise) and --limit say it better. Texts and row numbers with another value in
-    every row are left out, and so are identifiers, dates, constants, texts that hardly
-    repeat, copies of outcomes and what follows from other columns; each is named. With
-    --limit beside --maximise all other columns are knobs. Without --limit the other
-    measured columns are kept below their medians, and where there are none the file
-    asks for a limit. In tables of few rows, fractions that hardly repeat may be
-    measured too; the file marks guesses. Check it. A limit on a column of true and
-    false, '<= 0.05', is one on the probability of true.
+    Say which column is the reward (--maximise or --minimise) and which have a --limit:
+    all others are then knobs. If you do not say, the file guesses; check it. A column
+    counts as measured if it holds numbers, more than 20 different ones and more than a
+    quarter as many as rows, and as a knob otherwise. In tables of few rows, fractions
+    that hardly repeat may be measured too. Without --limit, all other measured columns
+    are kept below their medians; if there are none, the file asks for a limit. Columns
+    that set nothing are left out and named: texts and row numbers with another value in
+    every row, identifiers, dates, constants, texts that hardly repeat, copies of
+    outcomes, and columns that follow from others. A limit on a column of true and
+    false, such as '<= 0.05', limits the probability of true.
 
     Example: cbandit init data.csv --maximise throughput --limit 'latency <= 20'
     """
@@ -114,14 +114,14 @@ def data(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...")],
     changed: Annotated[
         bool,
-        typer.Option("--changed", help="Take other numbers than those of our results."),
+        typer.Option("--changed", help="Accept numbers that our results did not use."),
     ] = False,
 ) -> None:
-    """Turn public copies of the papers' data into what the experiments read.
+    """Convert public copies of the papers' data into the files that experiments read.
 
-    These are iw_data_all.mat (light sensors) and fin.csv (stocks), of the GitHub
+    The copies are iw_data_all.mat (light sensors) and fin.csv (stocks), from the GitHub
     repository sayakrc/Bayesian-Optimization-under-Heavy-tailed-Payoffs. Shapes and
-    digests are checked. The results go into $CBANDIT_DATA, or, if it is not set, into
+    digests are checked. The files go to $CBANDIT_DATA, or, if it is not set, to
     ~/.local/share/cbandit.
 
     Example: cbandit data iw_data_all.mat fin.csv
@@ -135,14 +135,14 @@ def data(
 
 @with_options
 def reproduce(
-    name: Annotated[str, typer.Argument(help="Of the experiment; see `cbandit list`.")],
+    name: Annotated[str, typer.Argument(help="The experiment; see `cbandit list`.")],
     options: Options,
 ) -> None:
-    """Run a paper's experiment, at the paper's size unless told otherwise.
+    """Run a paper's experiment, by default at the paper's size.
 
-    Writes summary.json, rounds.parquet (a row a policy, trial and round),
-    means.parquet, config.toml and figures into --out, which is results/NAME unless
-    given. Ctrl-C leaves a folder that --resume goes on with.
+    Writes summary.json, rounds.parquet (a row per policy, trial and round),
+    means.parquet, config.toml and figures into --out, by default results/NAME. After
+    Ctrl-C, the same command with --resume continues.
 
     Example: cbandit reproduce pacchiano-cyclic --set d=3 tau=0.2 --trials 10
     """
@@ -157,20 +157,20 @@ def run(
     config: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The file.")],
     options: Options,
 ) -> None:
-    """Run the study, or the experiment, of a file; options given here win over it.
+    """Run the study or experiment that a file describes; options override the file.
 
     A study is policies on a problem of your own: a table of measurements (see `cbandit
     init`), a test function of BoTorch, or module:object, which is looked up in the
     working directory and among installed packages. All of it is checked before
-    anything runs. Results go into --out, results/NAME unless given. From the
-    config.toml in a folder of results only modules that --trust names are imported.
+    anything runs. Results go into --out, by default results/NAME. A config.toml in a
+    results folder may import only modules that --trust names.
 
     Example: cbandit run study.toml --trials 5
     """
     from cbandit.experiments.catalogue import jobs_in
     from cbandit.experiments.settings import of_results
 
-    # the user's own file serves --resume as it did the first run
+    # with --resume the user's own file is trusted as in the first run
     known = options.trust or () if of_results(config) else None
     jobs = jobs_in(config, options.parameters, known, **options.settings)
     _carry_out(jobs, options)
@@ -190,7 +190,7 @@ def _carry_out(jobs: Sequence[Job], options: Options) -> None:
         if ranks.rank == 0:
             _all_done(jobs, options)
             return
-        # the first rank prints all messages, except that it was lost
+        # only the first rank prints messages; if it is lost, the others say so
         warnings.simplefilter("ignore")
         try:
             _all_done(jobs, options, aloud=False)

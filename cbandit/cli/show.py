@@ -21,10 +21,10 @@ def compare(
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Compare with this one, not the first."),
+        typer.Option(metavar="NAME", help="Compare with this, not with the first."),
     ] = None,
     all_pairs: Annotated[
-        bool, typer.Option("--all-pairs", help="Compare each with each other.")
+        bool, typer.Option("--all-pairs", help="Compare all pairs.")
     ] = False,
     latex: Annotated[
         bool, typer.Option("--latex", help="Print a table for a paper.")
@@ -36,11 +36,11 @@ def compare(
 ) -> None:
     """Compare results trial by trial: paired differences, with their intervals.
 
-    Compares the policies of one folder, or several folders policy by policy. Intervals
-    are 95 % ones of the studentised bootstrap, from 6 trials on; where so many trials
+    Compares the policies of one folder, or several folders policy by policy. The 95 %
+    intervals are by the studentised bootstrap; they need 6 trials. Where so many trials
     are equal that 1 % of resamples have no spread, they reach as far as Student's too.
-    A star marks differences from 0 that stay significant when Holm's procedure has
-    corrected for all differences in the column.
+    A star marks differences that are significant after Holm's correction for all
+    differences in the column.
 
     Example: cbandit compare results/mine results/other --latex
     """
@@ -68,7 +68,7 @@ def plot(
         str | None,
         typer.Option(
             metavar="PARAM",
-            help="With --figure: regret alone, a panel for each value of this.",
+            help="With --figure: draw only regret, a panel for each value.",
         ),
     ] = None,
     pdf: Annotated[
@@ -77,8 +77,8 @@ def plot(
 ) -> None:
     """Draw the figures again from the results in one or several folders.
 
-    They are as wide as one column of a paper, or two. The ending of --figure FILE says
-    its format.
+    They are as wide as one or two columns of a paper. The ending of --figure FILE
+    chooses its format.
 
     Example: cbandit plot results/four-0.8 results/four-0.2 --figure four.png
     """
@@ -106,7 +106,7 @@ def plot(
 
 
 def info() -> None:
-    """Show versions, devices, data files, and which engine would be used for what.
+    """Show versions, devices, data folders, and the engine for each size of set.
 
     Example: cbandit info
     """

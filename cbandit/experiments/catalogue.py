@@ -40,7 +40,7 @@ _LISTED = (
 )
 EXPERIMENTS: Mapping[str, Experiment] = {listed.name: listed for listed in _LISTED}
 _NAME = re.compile(r"(?!\.+$)[^/\\\0\n]+")
-STATED = (*NUMBERS, "design")  # settings that a study may have
+STATED = (*NUMBERS, "design")  # settings that a study's file may have
 KEYS = ("name", *STATED, "problem", "belief", "policies")
 
 

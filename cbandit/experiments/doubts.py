@@ -1,4 +1,4 @@
-"""Find a table's columns that set nothing, though they look like knobs."""
+"""Find the columns of a table that look like knobs but set nothing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def doubts(frame: pandas.DataFrame, outcomes: Sequence[str]) -> dict[str, str]:
             out[name] = reason
     left = [name for name in others if name not in out]
     copies = {name: c for name in left if (c := _copied(frame, name, outcomes))}
-    # if all were left out, the outcome is a plain function of its knobs
+    # if all are copies, the outcome is a plain function of the knobs: keep them
     if len(copies) < len(left):
         out |= {name: f"a copy of {outcome}" for name, outcome in copies.items()}
     knobs: list[str] = []

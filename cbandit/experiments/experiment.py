@@ -66,10 +66,10 @@ class Figures:
         averaged: the metrics whose time averages are drawn.
         evolution: the regret in a figure that also shows each round's expected cost and
             reward, and the optimum; ``None``: no such figure.
-        boxes: how many rounds lie between boxplots of the time averages: by policy, and
+        boxes: by policy, how many rounds lie between boxplots of the time averages, and
             under ``each`` for all others; ``None``: no boxplots.
         early: the last round of a figure of early time averages; ``None``: no figure.
-        traded: two metrics to plot against each other, a point a policy, if given.
+        traded: two metrics to plot against each other, a point per policy; or ``None``.
         sweeps: groups of policies that differ in one argument only, in its order; the
             figure of ``traded`` joins each group by a line.
     """

@@ -27,10 +27,10 @@ class Outcome:
 
     Args:
         experiment: the experiment that was run.
-        settings: what it was run with.
+        settings: the settings it was run with.
         curves: the curves of its metrics, by policy.
         name: the folder's name, which tells it from others.
-        design: how many first rounds of a trial play the common design.
+        design: how many rounds at the start play the common design.
     """
 
     experiment: Experiment

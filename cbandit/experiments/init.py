@@ -82,7 +82,7 @@ class Column:
 
     Args:
         name: its name.
-        words: what it holds, for a comment.
+        words: its content in words, for a comment.
         numeric: whether it holds numbers.
         distinct: how many distinct values it has.
         middle: the median of its numbers.
@@ -131,7 +131,7 @@ def sketch(
         name: the study's name.
         goal: ``maximise`` or ``minimise``, and the column. Unless given, it is the
             first column that looks like a measurement.
-        limits: such as ``"latency <= 20"``. Unless given, other columns that look like
+        limits: limits as in ``"latency <= 20"``. If empty, other columns that look like
             measurements are kept below their medians; if there are none, the file asks
             for limits, and cannot run before it has some.
         contexts: the columns that are shown before a choice, and not chosen.

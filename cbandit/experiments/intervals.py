@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 LEVEL = 0.95
-FEWEST = 6  # with fewer trials no statement is possible at this level
+FEWEST = 6  # fewer trials cannot reach this level
 DRAWS = 9999  # resamples of the bootstrap
 FLAT = 0.01  # a larger share of resamples without spread is too many to leave out
 COVERAGE = (
     "94 to 96 % of normal differences and of counts, 90 to 93 % of lognormal ones"
 )
-"""How often intervals hold, by ``benchmarks/intervals.py``, for 6 to 50 trials."""
+"""How often intervals hold with 6 to 50 trials; see ``benchmarks/intervals.py``."""
 
 
 class Difference(NamedTuple):
@@ -45,8 +45,7 @@ def interval(differences: np.ndarray) -> Difference:
     statistic and are left out. If more than :data:`FLAT` of them are, as with counts
     that are equal in many trials, the bootstrap alone is too narrow: each end is then
     the farther one of the bootstrap's and Student's, and ``p`` the larger one. If all
-    trials are equal there is nothing to resample: the interval is a point, and the test
-    is the sign test.
+    trials are equal, the interval is a point, and the test is the sign test.
     """
     mean, n = float(differences.mean()), len(differences)
     if n < FEWEST or not math.isfinite(mean):
@@ -89,7 +88,7 @@ def _resamples(n: int) -> np.ndarray:
 def holm(p: Sequence[float]) -> list[float]:
     """Return the values ``p``, corrected for the number of tests by Holm's procedure.
 
-    Tests whose ``p`` is NaN do not count.
+    Tests whose ``p`` is NaN are left out of the number.
     """
     known = sorted((value, k) for k, value in enumerate(p) if not math.isnan(value))
     out, least = [math.nan] * len(p), 0.0

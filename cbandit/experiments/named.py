@@ -28,7 +28,7 @@ _SHOWN = re.compile(r"[\w.-]+")  # module names that are safe to paste into a sh
 
 @dataclass(frozen=True)
 class Home:
-    """The folder where a file's modules are looked up, and which may be imported.
+    """The folder where a file's modules are looked up, and the modules it may import.
 
     Args:
         folder: searched before installed packages.
@@ -153,7 +153,7 @@ class Home:
 
 
 def _public(words: str) -> Any:
-    """Return the object with a capitalised public name; others, as ``load``, raise."""
+    """Return the object with a public, capitalised name; other names raise."""
     names = {n: room for room in (cb.baselines, cb) for n in room.__all__}
     kinds = {name: room for name, room in names.items() if name[0].isupper()}
     if words not in kinds:
@@ -219,7 +219,7 @@ class Arguments:
             self._hand_on(call)
 
     def _hand_on(self, call: Callable[..., Any]) -> None:
-        """Add the arguments that ``**common`` stands for, mostly the base class's."""
+        """Add the arguments that ``**common`` stands for, usually a base class's."""
         common = getattr(call, "common", None)
         line = [c for c in getattr(call, "__mro__", ())[:-1] if "__init__" in vars(c)]
         if common is not None and call.__module__.partition(".")[0] == "cbandit":

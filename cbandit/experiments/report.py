@@ -69,7 +69,7 @@ def shown(names: Iterable[str]) -> dict[str, str]:
 
 
 def _trials(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a trial is, and which policies played the same rounds."""
+    """Yield what differs between trials, and which policies played the same rounds."""
     if summary["trials"] > 1 and "varied" in summary:
         differ = ", ".join(summary["varied"])
         words = differ or "nothing: they are one run, to the bit, and +- says nothing"
@@ -141,7 +141,7 @@ def _phases(policies: Mapping[str, Any], trials: int) -> list[str]:
 
 
 def _settled(policies: Mapping[str, Any]) -> str:
-    """Return the round from which on no trial has a soft violation, in words."""
+    """Return, in words, the round from which on no trial has a soft violation."""
     first = {name: v.get("soft_violation_over") for name, v in policies.items()}
     parts = [f"{name} {'-' if t is None else t}" for name, t in first.items()]
     return f"soft violation 0 in every trial from round: {', '.join(parts)}"

@@ -47,7 +47,7 @@ def summarise(
     """Return the final values of all runs, with their settings and versions.
 
     Args:
-        settings: what the experiment was run with.
+        settings: the settings of the experiment.
         runs: the runs by policy.
         status: the state of each policy, also of those without a run.
         changes: the first rounds of the world's later phases, each with its own
@@ -245,7 +245,7 @@ def _inflates(path: Path) -> bool:
     about = parquet.read_metadata(path)
     groups = [about.row_group(k) for k in range(about.num_row_groups)]
     chunks = [(g.num_rows, g.column(k)) for g in groups for k in range(g.num_columns)]
-    # runs of one value take no room in a file; other codecs may compress a thousandfold
+    # repeated values take no room in a file; other codecs may compress a thousandfold
     plain = all(
         chunk.num_values == rows and chunk.compression in ("SNAPPY", "UNCOMPRESSED")
         for rows, chunk in chunks
@@ -339,7 +339,7 @@ def write_rounds(runs: Sequence[Run], out: Path, every: int = 1) -> None:
     Args:
         runs: the runs, of different policies.
         out: the folder.
-        every: keep one round in so many, and the last one.
+        every: keep one round in ``every``, and the last one.
     """
     scale = scales(runs)
     first_rows = (_frame(_part(run, 0, 1), scale)[:1] for run in runs)

@@ -56,7 +56,7 @@ def carry_out(
 
     Args:
         experiment: its problem and policies; picklable if there are workers.
-        settings: made by ``experiment.settings(...)``.
+        settings: the result of ``experiment.settings(...)``.
         folder: gets ``config.toml``, ``summary.json``, PNG figures, ``rounds.parquet``
             and ``means.parquet``. ``rounds.parquet`` has a row for each policy, trial
             and round; ``means.parquet`` has the mean, standard deviation and standard
@@ -66,10 +66,10 @@ def carry_out(
         resume: continue from the finished runs and checkpoints in the folder.
         workers: how many processes share the trials, or ``"ray"``: as many as Ray's
             cluster has CPUs (``folder`` must be the same on all of its machines).
-            Results depend on it only by rounding: each trial has its own draws, and
-            systems of several trials are solved together.
+            Results depend on this number only by rounding, since each trial has its own
+            draws but several trials are solved together.
         progress: show progress bars on a terminal.
-        every: write every so many rounds, and the last one, to ``rounds.parquet``.
+        every: write one round in ``every``, and the last, to ``rounds.parquet``.
         trust: names of modules that checkpoints in the folder may name, besides those
             of the experiment's policies; they are imported.
         say: called with a line of text for each policy that has been played.
@@ -247,7 +247,7 @@ class _Place:
         outcome = Outcome(experiment, settings, curves, design=design)
         drawn = outcome.draw(boxes, out)
         summary["figures"] = [path.name for path in drawn]
-        # last, as its presence says that all the rest is there
+        # last, since this file says that all others are there
         results.write_summary(summary, out)
         if len(runs) == len(status):
             shutil.rmtree(out / "runs", ignore_errors=True)

@@ -42,7 +42,7 @@ class Settings:
         dtype: ``"float64"`` or ``"float32"``.
         tables: a study's ``problem`` and ``policies`` as in its file, without sweeps;
             empty for an experiment of the catalogue.
-        design: how many first rounds of a study play a design that is the same for all
+        design: how many rounds at the start of a study play a design common to all
             policies; ``None``: 2 d + 2 in d dimensions.
     """
 
@@ -180,7 +180,7 @@ def read_toml(path: str | os.PathLike[str], ours: bool = False) -> dict[str, Any
 
     Args:
         path: the file. If it ends with a digest, this must match.
-        ours: whether the file must end with a digest, as in a results folder.
+        ours: whether the file must end with a digest, as in a results folder's.
     """
     try:
         raw = checks.path("path", path).read_bytes()

@@ -163,7 +163,7 @@ def tried(experiment: Experiment, settings: Settings) -> tuple[str, ...]:
     undesigned = replace(settings, design=0)
     for name in settings.policies:
         Task(experiment, settings, name, range(1)).make(problem)
-        # play the rule, not the design, which would take up all these rounds
+        # without the design, which would take up all these rounds
         policy = Task(experiment, undesigned, name, range(1)).make(problem)
         with located(f"{experiment.about}: [policies.{name}]"):
             simulate(policy, problem, min(TRIED, settings.horizon), progress=False)

@@ -1,9 +1,8 @@
 """BoTorch's acquisition functions as policies of a study.
 
 A file names the function and gives the arguments that are a user's choice (``beta``,
-the numbers of samples). The others follow from model, data and limits, by BoTorch's
-names for
-them: ``best_f``, ``X_baseline``, ``constraints``, and so on.
+the numbers of samples). All others follow from model, data and limits, under BoTorch's
+names: ``best_f``, ``X_baseline``, ``constraints``, and so on.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from cbandit.baselines.botorch_policy import BoTorchPolicy
 
-POINTS = 512  # points that replace the whole set in an integral over it
+POINTS = 512  # points that stand for the whole set in an integral over it
 
 
 def acquisition(where: str, value: object, home: Home) -> Acquisition:
@@ -72,7 +71,7 @@ def _kind(words: str, home: Home) -> Any:
 class Acquisition:
     """A picklable builder of an acquisition function, called every round.
 
-    It holds the class, not its name, as a forged checkpoint could name any other class.
+    It holds the class, not its name: a forged checkpoint could name any other class.
 
     Args:
         kind: the class of the acquisition function.
@@ -100,7 +99,7 @@ class Acquisition:
         }
         try:
             with warnings.catch_warnings():
-                # policies know when nothing feasible was seen yet
+                # BoTorch warns while nothing feasible was seen; policies know it
                 warnings.simplefilter("ignore", BotorchWarning)
                 return kind(model=model, **asked, **self.arguments)
         except BotorchError as error:
@@ -137,7 +136,7 @@ class _State:
         return reward[feasible].amax() if bool(feasible.any()) else reward.amin()
 
     def constraints(self) -> Any:
-        """Return bounds by output for analytic functions, callables for others."""
+        """Return bounds by output for analytic functions, else callables."""
         if self.limits is None:
             return {} if self.analytic else None
         limits = enumerate(self.limits.tolist(), start=1)

@@ -32,19 +32,19 @@ def belief(
 ) -> Any:
     """Return the belief that a table of a study file describes.
 
-    With a ``type`` it is the object named. Without, it is :meth:`~cbandit.GP.default`,
-    with these in place of what is learned: ``kernel`` (``"rbf"``, ``"matern-5/2"``, or
-    your own ``"module:function"``, called with the actions), ``lengthscale`` (in the
-    unit cube, a number or one for each coordinate), ``noise`` (variance). Kernels of
-    categories do not change.
+    With a ``type`` it is the object named. Otherwise it is :meth:`~cbandit.GP.default`,
+    in which these keys replace what is learned: ``kernel`` (``"rbf"``,
+    ``"matern-5/2"``, or your own ``"module:function"``, called with the actions),
+    ``lengthscale`` (in the unit cube, a number or one for each coordinate), ``noise``
+    (variance). Kernels of categories do not change.
 
     Args:
         where: the file and the table, for errors.
         table: the file's table.
-        actions: the set that the belief is over.
+        actions: the set of actions that the belief covers.
         home: which modules may be imported.
-        outcome: ``"binary"`` for yes and no, to which ``noise`` and ``standardize`` do
-            not apply; ``None``: numbers.
+        outcome: ``"binary"`` for yes and no, without ``noise`` and ``standardize``;
+            ``None``: numbers.
     """
     if "type" in table:
         return home.build(where, table)
@@ -90,7 +90,7 @@ def _gp(
     if refit_every is not None:
         out.refit_every = checked_refits(refit_every)
     elif lengthscale is not None and noise is not None:
-        out.refit_every = None  # a learned mean alone does not justify refits
+        out.refit_every = None  # a learned mean alone is not worth refits
         out.learn_mean = False
     return out
 

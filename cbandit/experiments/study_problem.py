@@ -34,9 +34,9 @@ class StatedProblem:
     Args:
         where: the file and the table, for errors.
         kind: one of :data:`KINDS`.
-        table: the file's table; for a table of measurements with its digest.
+        table: the file's table; for a table of measurements, with its digest.
         home: which modules may be imported.
-        path: where a table of measurements is.
+        path: the path of a table of measurements.
     """
 
     where: str
@@ -137,7 +137,7 @@ class StatedProblem:
         with located(self.where), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             problem = read(frame, **table)
-        # the command line prints it once, see remarks
+        # the command line prints these warnings once, see remarks
         texts = [str(warning.message) for warning in caught]
         said = (t for t in texts if " have missing cells " not in t)
         problem.remarks = (*converted, *said)

@@ -114,13 +114,13 @@ def _separator(text: str) -> str:
         width = len(rows[0]) if rows else 1
         return (sum(len(row) == width for row in rows) if width > 1 else 0, width)
 
-    return max(SEPARATORS, key=score)  # the first of equals: a comma
+    return max(SEPARATORS, key=score)  # of equal ones the first, a comma
 
 
 def _as_numbers(
     column: pandas.Series[Any], separator: str
 ) -> tuple[dict[Any, float], str] | None:
-    """Return a column of texts as numbers, by row, and how; ``None`` if it has none."""
+    """Return a column's numbers by row, and how they were read; ``None``: texts."""
     texts = {row: text.strip() for row, text in column.items()}
     told = {row: text for row, text in texts.items() if text not in MISSING}
     matches = {row: NUMBER.fullmatch(text) for row, text in told.items()}
@@ -156,7 +156,7 @@ def _as_numbers(
 
 
 def _factors(units: Iterable[str]) -> dict[str, float] | None:
-    """Return by what units of one family are multiplied to be in the first of them."""
+    """Return the factors that convert units of a family to the first one."""
     names = list(units)
     if not names:
         return {}

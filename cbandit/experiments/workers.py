@@ -32,7 +32,7 @@ Work = Callable[[Task], T]
 Done = Callable[[Task], None]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-PATIENCE = 0.2  # seconds between two looks for a signal
+PATIENCE = 0.2  # seconds between two checks for a signal
 
 
 def in_processes(
@@ -59,7 +59,7 @@ def in_processes(
     ):
         try:
             while (waiting or running) and not heard:
-                # none waits in the pool's own queue: it could not be taken back
+                # the pool's own queue stays empty: no task can be taken back from it
                 with _held():
                     while waiting and len(running) < workers:
                         number, task = waiting.pop(0)
@@ -96,7 +96,7 @@ def _end(children: set[BaseProcess], pool: ProcessPoolExecutor) -> None:
 
 
 def _begun(threads: int) -> None:
-    """Set up a worker; without a task it ignores Ctrl-C, and SIGTERM ends it."""
+    """Set up a worker: between tasks it ignores Ctrl-C, and SIGTERM ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
@@ -135,7 +135,7 @@ def _told(number: int, frame: FrameType | None) -> None:
 def _handling(
     number: int, handler: Callable[[int, FrameType | None], Any]
 ) -> Iterator[None]:
-    """Let ``handler`` handle a signal in here; only the main thread can do so."""
+    """Let ``handler`` handle a signal inside the context, on the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -148,7 +148,7 @@ def _handling(
 
 @contextmanager
 def _held() -> Iterator[None]:
-    """Block signals in here, and in processes started in here until they are set up."""
+    """Block signals inside the context, and in workers started there, until set up."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -206,7 +206,7 @@ def on_ray(work: Work[T], tasks: Sequence[Task], progress: bool, done: Done) -> 
         except (KeyboardInterrupt, SystemExit) as stopped:
             for future in waiting:
                 ray.cancel(future)
-            # those at work write their checkpoints
+            # running tasks write their checkpoints
             ray.wait(waiting, num_returns=len(waiting))
             if isinstance(stopped, SystemExit):
                 stop(signal.SIGTERM)  # Ray has changed the code

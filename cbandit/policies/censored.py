@@ -20,7 +20,7 @@ the bound in a third of the runs). Here half of ``delta`` is for the noises, the
 half for the confidence bands.
 
 H. Guo, Q. Zhu and X. Liu, Rectified pessimistic-optimistic learning for stochastic
-continuum-armed bandit with constraints, 2023.
+continuum-armed bandit with constraints, 2023, Theorem 3.
 """
 
 from __future__ import annotations

@@ -63,7 +63,9 @@ class CKB(GPPolicy):
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
         explore: :class:`~cbandit.UCB`, :class:`~cbandit.TS` or :class:`~cbandit.Rand`;
-            ``cb.UCB(1.0)`` unless given.
+            ``cb.UCB(1.0)`` unless given. The paper's rates are for RKHS widths: with
+            UCB (Theorem 1), with Rand (Theorem 2), and with TS (Theorem 2) if the best
+            distribution is a single action.
         step: ``1 / V``, above 0: the multiplier's gain in a round whose estimate is one
             unit above the limit. A good choice is a small fraction of the price at
             which the limit is kept, divided by the usual excess. A number,
@@ -91,7 +93,9 @@ class CKB(GPPolicy):
             told later enters the new beliefs, whatever round it is of.
         dual: ``"projected"``, the default except for choices with contexts, where it
             is ``"resolved"``. ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` scored as
-            ``f_t - step Q g_t`` (no cap: ``cap`` only serves to derive the step).
+            ``f_t - step Q g_t`` (no cap: ``cap`` only serves to derive the step). Its
+            theory is for UCB; zero violation is not proven where costs are seen at
+            the action played alone (longer form, E.1).
             ``"resolved"``: the multiplier is the price at which, under today's
             estimates, the expected cost equals the limit, corrected by what was really
             spent; with contexts, the price over the last ``price_window`` contexts.

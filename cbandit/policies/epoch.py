@@ -226,18 +226,21 @@ class EpochPenalty(GPPolicy):
             width 1 unless given. A rule as ``inner`` gets such estimates as ``f``.
         epoch: ``S``, rounds an epoch.
         psi: above 0, ``exp(c z)``: ``"exp"`` or ``("exp", c)``; ``(c z + 1)^n``:
-            ``("polynomial", n)`` or ``("polynomial", n, c)``; a callable, 1 up to 0,
-            convex and increasing above, with ``psi(x) psi(y) >= psi(x + y)``; or
-            ``"linear"``, for noisy constraints.
+            ``("polynomial", n)`` or ``("polynomial", n, c)``, whose violation is
+            sublinear if ``n > 1``; a callable, 1 up to 0, convex and increasing above,
+            with ``psi(x) psi(y) >= psi(x + y)``; or ``"linear"``, for noisy
+            constraints.
         rate: the multipliers' step with ``psi="linear"``, a number, ``(*trials,)`` or
-            ``(1 or *trials, m)``; 0, with any ``psi``, keeps ``kappa`` fixed (a
-            baseline: no fixed one gives both sublinear rates).
+            ``(1 or *trials, m)``; by the theorem ``O(1 / sqrt(epochs))``. 0, with any
+            ``psi``, keeps ``kappa`` fixed (a baseline: no fixed one gives both
+            sublinear rates on all problems, Proposition 1).
         inner: ``"ucb"``, or ``"ts"``: GP-TS in place of GP-UCB. Or your own rule: a
             function that takes :class:`~cbandit.Estimates`, whose one mean and
             deviation belong to the penalised reward, and returns a value for each
             action, ``(T, n)``; the greatest is played. It is called as
-            :meth:`~cbandit.GPPolicy.acquire` is. The theorems hold for rules with
-            sublinear regret on one fixed function.
+            :meth:`~cbandit.GPPolicy.acquire` is. Theorem 1 holds for all rules with
+            sublinear regret on one fixed function, Theorem 2 (noisy constraints) for
+            ``"ucb"`` only. The latter also asks for an action well within all limits.
         reuse: keep past rounds across epochs, with targets recomputed and standardised.
             RKHS widths are then in units of the standardised targets. The theorems do
             not cover their scale, nor that they depend on past multipliers: no

@@ -18,7 +18,7 @@ played until it is known well enough (:mod:`cbandit.policies.safe.estimate`). Th
 candidates are both ends of the safe interval and ``x0``, which is always allowed.
 
 A. Pacchiano, M. Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise
-constraints, 2024, Algorithms 1 and 5.
+constraints, 2024, Algorithms 1 and 5, Theorems 19 and 24.
 """
 
 from __future__ import annotations
@@ -44,6 +44,13 @@ from cbandit.recommend import Recommendation
 class LCLUCB(Stagewise):
     """Optimism about the reward among actions that are surely within their limits.
 
+    In all but a share ``delta`` of runs no action's cost is above its limit, if reward
+    and costs are linear in the action with coefficients no longer than the beliefs'
+    ``norm``, the noise is sub-Gaussian with their ``R``, the safe action has the cost
+    stated, and neither ``alpha`` nor ``beta`` is given. The theorems on regret also
+    need sets in which one can go part of the way from the safe action to any other, as
+    on a star.
+
     Args:
         actions: :class:`~cbandit.Finite`, or a :class:`~cbandit.Star` around the safe
             action. ``ask(actions=...)`` takes another set in every round, which must
@@ -54,8 +61,8 @@ class LCLUCB(Stagewise):
             is not, ``V_c(x0)`` may stay above the threshold for long in many
             dimensions; the paper ignores this. Here ``x0`` counts as safe nevertheless,
             and every other action must be safe by ``V_c``.
-        delta: the share of runs, at most, in which a limit is ever exceeded (and, apart
-            from these, the share in which optimism fails).
+        delta: the share of runs in which the costs' bounds may fail; in as many, apart
+            from these, the reward's may.
         alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; by the theorem unless given.
         beta: the width, a number or a callable of the round, in place of the theory's.
         largest: ``r_max``, the largest possible mean reward, 1 unless given.

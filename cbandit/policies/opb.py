@@ -18,6 +18,7 @@ averages and counts of every arm, with ``w = R sqrt(2 ln(1 / delta') / n)`` and
 3. draw an arm from ``pi``; observe, update.
 
 If ``r1`` or ``c1`` is unknown, the safe arm is played until it is known well enough
+(:mod:`cbandit.policies.safe.estimate`).
 
 :class:`GPOPB` (this form is ours) is for correlated actions, up to millions. From the
 posteriors of reward and costs at every action:
@@ -31,7 +32,7 @@ The reward's bonus must contain the costs' widths: a larger multiple of ``sigma_
 not optimistic where a cost is known less well than the reward.
 
 A. Pacchiano, M. Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise
-constraints, 2024, Algorithms 3 and 5.
+constraints, 2024, Algorithms 3 and 5, Theorems 31 and 45.
 """
 
 from __future__ import annotations

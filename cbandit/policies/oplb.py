@@ -22,7 +22,7 @@ Either way the policy is feasible: if the solver exceeds a limit by rounding, th
 distribution is mixed with the safe action.
 
 A. Pacchiano, M. Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise
-constraints, 2024, Algorithms 2 and 5.
+constraints, 2024, Algorithms 2 and 5, Theorem 27.
 """
 
 from __future__ import annotations
@@ -54,13 +54,17 @@ from cbandit.search.conic import needed
 class OPLB(Stagewise):
     """Optimism and pessimism over distributions on finite sets of vectors.
 
+    In all but a share ``delta`` of runs no round's expected cost is above its limit,
+    under the conditions of :class:`~cbandit.LCLUCB`.
+
     Args:
         actions: a :class:`~cbandit.Finite` set of moderate size; ``ask(actions=...)``
             takes another set in every round, which must contain the safe action too.
         reward: the belief about the reward, a :class:`~cbandit.Linear`.
         costs: the belief about the cost, or a list of them.
         safe: the safe action, with its reward and cost if they are known.
-        delta: the share of runs in which a bound may fail.
+        delta: the share of runs in which the costs' bounds may fail; in as many, apart
+            from these, the reward's may.
         alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; by the theorem unless given.
         solver: ``"l1"`` or ``"ascent"``.
         beta: the width, a number or a callable of the round, in place of the theory's.

@@ -14,7 +14,7 @@ The reward is a function from a finite class, and so is each cost. Known: a safe
    ``(theta, mu', mu'')``; draw an arm from ``pi``; observe.
 
 A. Pacchiano, M. Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise
-constraints, 2024, Algorithm 4.
+constraints, 2024, Algorithm 4, Theorem 38.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ however late. With ``feedback=cb.Sliding(window)`` it is RPOL-SWUCB
 (:mod:`cbandit.policies.sliding`).
 
 H. Guo, Q. Zhu and X. Liu, Rectified pessimistic-optimistic learning for stochastic
-continuum-armed bandit with constraints, 2023.
+continuum-armed bandit with constraints, 2023, Theorem 2.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class RPOL(GPPolicy):
     speed, ``restart=H, forget=True`` starts anew every ``H`` rounds and counts rounds
     from there. You choose ``H``: the paper's second remark names a reduction that needs
     none (Wei and Luo 2021: copies of the policy at doubling scales, and two tests that
-    restart them), which is not implemented here.
+    restart them), which is not implemented here: its tests hardly fire in horizons that
+    are played in practice (Gerogiannis, Huang and Veeravalli, 2024).
 
     Args:
         actions: what can be chosen.

@@ -8,7 +8,10 @@ Each round, with queue ``Q`` (one a cost, 0 at first):
 3. ``Q_j = [Q_j + g_tj(x_t) + eps_t]_+``.
 
 Schedule 1: ``eps_t = 1 / sqrt(t)``, ``V_t = delta sqrt(t) / (8 B)``. Schedule 2:
-``eps_t = delta / (2 sqrt(t))``, ``V_t = delta^2 sqrt(t) / (16 B)``.
+``eps_t = delta / (2 sqrt(t))``, ``V_t = delta^2 sqrt(t) / (16 B)``. With both, if the
+``g_t`` are bounded and independent of all else, expected regret grows as ``sqrt(t)``
+times the information gain, and expected violation is 0 after ``O(1 / delta^4)`` rounds
+(Theorems 3 and 4).
 
 Provably efficient Bayesian optimization with unknown constraints, Algorithm 2: the
 longer form, with full-information constraints, of X. Zhou and B. Ji, On kernelized

@@ -11,7 +11,7 @@ This is how any GP policy takes ``feedback=cb.Sliding(window, drift)``. Each rou
 The theory's ``Gam_t`` and ``W`` are in :mod:`cbandit.confidence.drift`.
 
 H. Guo, Q. Zhu and X. Liu, Rectified pessimistic-optimistic learning for stochastic
-continuum-armed bandit with constraints, 2023.
+continuum-armed bandit with constraints, 2023, Theorem 4.
 """
 
 from __future__ import annotations

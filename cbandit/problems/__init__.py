@@ -1,7 +1,7 @@
 """Problems: the world that policies act in.
 
 ``protocol`` says what a problem of your own needs. ``table``, ``linear`` and
-``gridded`` are kinds of problems; the other files hold the problems themselves.
+``gridded`` are kinds of problems; most other files hold the problems themselves.
 """
 
 from cbandit.problems.botorch_functions import Continuous, from_botorch

@@ -1,7 +1,7 @@
 """BoTorch's constrained test functions as problems, on their boxes or on points.
 
-BoTorch minimises them unless told otherwise, and feasible means a slack at or above 0.
-Here the reward is maximised and the costs are the slacks' negatives.
+BoTorch minimises them by default, and calls a slack at or above 0 feasible. Here the
+reward is maximised, and the costs are the negated slacks.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from cbandit.search.simplex.programme import PolicySolution
 if TYPE_CHECKING:
     from botorch.test_functions.base import ConstrainedBaseTestProblem
 
-ATOMS = 2**13  # points that a distribution over a box is sought on
-LARGEST = 10**7  # points of a grid whose truth is kept as a table
+ATOMS = 2**13  # points of a box among which the best distribution is sought
+LARGEST = 10**7  # most points of a set, since the truth is kept as a table
 
 # The least feasible value of each function, the best of many starts of SLSQP; for the
-# pressure vessel, of all its rounded thicknesses. Some of BoTorch's own are wrong: the
-# point is infeasible (Hartmann in 3-d), or its own formula goes below (pressure vessel
-# 6059.946, welded beam 1.728, string 0.012681).
+# pressure vessel, of all its rounded thicknesses. Some of BoTorch's values are wrong:
+# the point is infeasible (Hartmann in 3-d), or its formula has lower values (pressure
+# vessel 6059.946, welded beam 1.728, string 0.012681).
 LEAST = {
     ("ConstrainedGramacy", 2): 0.5997880515,
     ("ConstrainedHartmann", 3): -3.8385211860,
@@ -52,8 +52,8 @@ class Continuous(Fixed):
 
     Args:
         function: one of BoTorch's constrained test functions.
-        variances: of the noise on the reward and on each cost, ``(1 + m,)``.
-        optimum: the reward of the best feasible point, NaN where it is not known.
+        variances: the noise's variances on the reward and on each cost, ``(1 + m,)``.
+        optimum: the reward of the best feasible point; NaN: it is not known.
     """
 
     def __init__(
@@ -124,20 +124,20 @@ def from_botorch(
     cost_noise: object = None,
     optimum: float | None = None,
 ) -> Continuous | Table:
-    """Make a problem of one of BoTorch's constrained test functions.
+    """Return a problem made of one of BoTorch's constrained test functions.
 
     Args:
-        test_function: an instance, of one objective. Its ``negate`` makes no
-            difference: its goal is turned into a reward either way.
-        points: ``None``: all of the function's box. A number of values, or one for each
-            axis: a grid of evenly spaced values (whole numbers on discrete axes).
-            ``(N, d)`` points, a :class:`~cbandit.Finite` or a
+        test_function: an instance with one objective. Its ``negate`` makes no
+            difference: its goal becomes a reward either way.
+        points: ``None``: the function's whole box. A number of values per axis, or one
+            for each axis: a grid of evenly spaced values (whole numbers on discrete
+            axes). ``(N, d)`` points, a :class:`~cbandit.Finite` or a
             :class:`~cbandit.ProductGrid`: these points. If none of them is feasible
             there is no regret, and a warning says so.
         noise: variance on the reward; by default from the function's ``noise_std``.
         cost_noise: variance on the costs, a number or ``(m,)``; by default from
             ``constraint_noise_std``.
-        optimum: the best feasible reward on the box. Left out, the best known; on
+        optimum: the best feasible reward on the box; ``None``: the best known. On
             points it is always exact.
 
     Example:

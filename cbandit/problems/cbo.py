@@ -29,7 +29,7 @@ def _energy(x: Tensor) -> Tensor:
 
 
 class Allocation(Gridded):
-    """Two nodes; each round's arrivals are seen before GPUs are allocated."""
+    """GPUs for two nodes, allocated each round after its arrivals are seen."""
 
     def __init__(self, trials: Trials = None, seed: int = 0) -> None:
         self.settings = stated(self, locals())
@@ -76,7 +76,7 @@ def cbo_gpu_allocation(trials: Trials = None, seed: int = 0) -> Allocation:
     trials.
 
     Args:
-        trials: ``None``, their number, or a ``range`` of their numbers.
-        seed: of each trial's start (policies need not use it).
+        trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
+        seed: the seed of each trial's first action, which policies need not use.
     """
     return Allocation(trials, seed)

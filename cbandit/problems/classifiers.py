@@ -1,10 +1,10 @@
-"""Pictures of digits: which classifier is to read each of them, under two limits.
+"""Pictures of digits: choose which classifier reads each, under two limits.
 
 The 1 797 pictures of 8 x 8 pixels come with scikit-learn (E. Alpaydin and C. Kaynak,
 Optical recognition of handwritten digits, 1998). A device keeps a thumbnail of 2 x 2
 means and its own guess of the digit. It may trust the guess, or send the picture, small
 or whole, to one of three classifiers. All are fitted to the first half of the pictures;
-the second half is played. Sent are the pixels that are not white.
+the second half is played. Only pixels that are not white are sent.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ DIGITS, NEIGHBOURS = 10, 3
 
 @cache
 def pictures() -> tuple[Tensor, Tensor, Tensor]:
-    """Return what the device guesses, who reads right, and what each reader costs.
+    """Return the device's guesses, which readers are right, and what each one costs.
 
-    They are the digits' probabilities ``(n, 10)``; 1 where a reader is right, else 0,
-    ``(n, 4)``; pixels sent and multiplications, ``(n, 2, 4)``.
+    The shapes are ``(n, 10)``, probabilities of the digits; ``(n, 4)``, 1 where a
+    reader is right, else 0; and ``(n, 2, 4)``, pixels sent and multiplications.
     """
     try:
         from sklearn.datasets import load_digits
@@ -63,14 +63,14 @@ def pictures() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def digits(sent: float = 20.0, operations: float = 1e4) -> Contexts:
-    """Choose a classifier for each picture, within pixels sent and multiplications.
+    """Choose a classifier per picture, under limits on pixels and multiplications.
 
     The context is the probability of each digit, as the device sees it.
 
     Args:
-        sent: pixels sent a picture, on average. Whole pictures have 33.
-        operations: multiplications a picture, on average: 326 for the large linear
-            classifier, 29 000 for the three nearest of 898 pictures.
+        sent: limit on the mean number of pixels sent. Whole pictures have 33.
+        operations: limit on the mean number of multiplications. The large linear
+            classifier takes 326, the three nearest of 898 pictures take 29 000.
 
     Example:
         >>> import cbandit as cb

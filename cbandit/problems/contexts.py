@@ -1,7 +1,7 @@
 """Replayed data: every row shows a context, and has the outcome of every choice.
 
-Rows come in an order of each trial's own, shuffled anew when they run out. The account
-is against three ways to choose, all of them feasible on average over the rows:
+Each trial plays the rows in an order of its own, shuffled anew when they run out. Runs
+are compared with three ways to choose, all of them feasible on average over the rows:
 
 * the best fixed choice;
 * the best linear policy in hindsight: outcomes predicted by ridge regression on all
@@ -37,8 +37,8 @@ RIDGE = 1.0
 if TYPE_CHECKING:
     import pandas as pd
 
-STEPS = 2.0 ** torch.linspace(-2, 2, 17, dtype=torch.float64)  # tried on a price
-ROUNDS = 1000  # prices solved for, at most
+STEPS = 2.0 ** torch.linspace(-2, 2, 17, dtype=torch.float64)  # factors of a price
+ROUNDS = 1000  # most prices that are solved for
 
 
 class Yardstick(NamedTuple):
@@ -64,20 +64,20 @@ class Contexts:
     :attr:`fixed` is the best fixed choice. Limits hold on average.
 
     Args:
-        contexts: ``(n, d)``, what is shown in each of ``n`` rows.
-        rewards: ``(n, K)``, of each of ``K`` choices.
-        costs: ``(n, m, K)``.
+        contexts: ``(n, d)``, the context shown in each of ``n`` rows.
+        rewards: ``(n, K)``, the reward of each of ``K`` choices.
+        costs: ``(n, m, K)``, their costs.
         actions: a :func:`~cbandit.Space` with ``K`` choices and contexts of ``d``
             coordinates; ``None``: a category ``choice`` of the numbers 0 to K - 1, and
             the context ``context``.
-        thresholds: a cost is to be at or below it on average, a number or ``(m,)``; by
-            name, ``{"usd": "<= 0.02"}``, in the order of the costs.
+        thresholds: the limits of the mean costs, a number or ``(m,)``; or by name,
+            ``{"usd": "<= 0.02"}``, in the order of the costs. 0 by default.
         minimise: whether the reward is to be small.
-        first: so many rows, the first ones, come before all others in each pass; each
-            part is shuffled by itself. 0: all rows are shuffled together.
-        failed: how often a choice cannot be measured, a probability each, ``(n, K)`` or
-            ``(K,)``. What always fails counts as the least reward and the largest costs
-            of the others in its row.
+        first: how many rows at the start of the data come before all others in each
+            pass; both parts are shuffled apart. 0: all rows are shuffled together.
+        failed: the probability that a choice cannot be measured, ``(n, K)`` or
+            ``(K,)``. A choice that always fails counts as the least reward and the
+            largest costs of the others in its row. ``None``: none fails.
 
     Example:
         >>> import cbandit as cb, torch
@@ -126,7 +126,7 @@ class Contexts:
             )
         self.m = g.shape[1]
         names = list(thresholds) if isinstance(thresholds, Mapping) else self.m
-        #: the words in which rewards and costs are stated
+        #: the names, directions and limits in which rewards and costs are stated
         self.senses = Senses(names, thresholds, minimise)
         self.minimise, self.thresholds = self.senses.minimise, thresholds
         self._failed: Tensor | None = None
@@ -146,7 +146,7 @@ class Contexts:
         self._first = checks.whole("first", first, 0, f"an int from 0 to {rows}")
         if self._first > rows:
             raise CBanditError(f"first must be an int from 0 to {rows}; got {first}")
-        # as they are stated, and as a policy means them: to be maximised, kept below
+        # as stated; then as policies take them: rewards maximised, costs kept below
         self._told = torch.cat([f.unsqueeze(1), g], 1)  # n x (1 + m) x K
         self._f, self._g = self.senses.reward(f), self.senses.costs(g.mT).mT
         self._seed: tuple[int, Any] = (0, None)
@@ -165,7 +165,7 @@ class Contexts:
         minimise: str | None = None,
         failed: str | bool | None = None,
     ) -> Contexts:
-        """Make a problem of a table in which every choice was measured in its contexts.
+        """Return a problem made of a table that measures every choice in its contexts.
 
         A column's type says whether it holds numbers, whole numbers or categories.
         Contexts in which some choice was not measured are left out, with a warning;
@@ -174,9 +174,9 @@ class Contexts:
         Args:
             frame: a pandas frame with a row for each measurement.
             contexts: the columns that are shown and not chosen.
-            maximise: the column that is to be large; or
+            maximise: the column that is to be large. Give this or ``minimise``.
             minimise: the column that is to be small.
-            limits: by column, ``{"latency": "<= 20"}``; they hold on average.
+            limits: limits by column, ``{"latency": "<= 20"}``; they hold on average.
             knobs: the columns that are chosen; ``None``: all others.
             failed: a column of true and false (yes and no, 1 and 0) that says which
                 rows failed; or True: rows without any outcome did. A choice fails in a
@@ -235,7 +235,7 @@ class Contexts:
         told = torch.cat([read.reward.unsqueeze(0), read.costs, fails.unsqueeze(0)])
         values = torch.full((len(rows), len(told), space.size), torch.nan).double()
         values[group, :, choice] = told.mT
-        never = values[:, -1] == 1  # the measured part of these is empty
+        never = values[:, -1] == 1  # these have no measured rows
         known = ~values.isnan().any(1) | never
         whole = known.all(-1) & ~never.all(-1)
         if not bool(whole.any()):
@@ -286,7 +286,7 @@ class Contexts:
             place = streams.uniform(len(self.contexts))
             place[..., self._first :] += 1  # after those that come first
             order = place.argsort(-1)
-            # those of a late round may still be asked for
+            # late feedback may still ask for the pass before
             held = {k: v for k, v in self._orders.items() if k >= number - 1}
             self._orders = {**held, number: order}
         return self._orders[number]
@@ -317,7 +317,7 @@ class Contexts:
     def observe(self, choice: Choice, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Recorded reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice.
 
-        Where choices fail, a third value says in which trials this one has.
+        If choices can fail, a third value marks the trials in which this one failed.
         """
         values = self._values(choice.t, choice.x)
         if self._failed is None:
@@ -352,7 +352,7 @@ class Contexts:
 
     @cached_property
     def fixed(self) -> Yardstick:
-        """The best fixed choice; NaN where none keeps the limits on average."""
+        """The best fixed choice; NaN if none keeps the limits on average."""
         f, g = self._f.mean(0), self._g.mean(0)
         feasible = (g <= self._tau.unsqueeze(-1)).all(0)
         shares = torch.zeros_like(self._f)
@@ -365,9 +365,9 @@ class Contexts:
     def linear(self) -> Yardstick:
         """The best linear policy in hindsight, at its best price.
 
-        It takes the choice of greatest ``f - price g``, both predicted by a ridge
-        regression a choice on ``(context, 1)`` over all rows; or it draws one of a few
-        prices, or a fixed choice, so that the limits are used up but kept on average.
+        It takes the choice with the greatest ``f - price g``; one ridge regression per
+        choice on ``(context, 1)``, over all rows, predicts both. It may draw among a
+        few prices and fixed choices, to earn most while mean costs keep the limits.
         """
         z, (rows, size) = self.contexts, self._f.shape
         spread = z.std(0, unbiased=False)
@@ -383,12 +383,12 @@ class Contexts:
 
     @cached_property
     def each_row(self) -> Yardstick:
-        """The best choice of each row under the limits, its outcomes known before."""
+        """The best choice of each row under the limits, if all outcomes were known."""
         truth = self._f, self._g
         return self._mixed(_solved(truth, truth, self._tau, []))
 
     def _mixed(self, policies: list[Tensor]) -> Yardstick:
-        """Return the best way to draw from policies, ``(n,)`` choices each."""
+        """Return the best random mixture of policies, ``(n,)`` choices each."""
         means = torch.stack([_means((self._f, self._g), index) for index in policies])
         best = solve_policy(means[:, 0], means[:, 1:].mT, self._tau).distribution
         shares = torch.zeros_like(self._f)
@@ -415,7 +415,7 @@ Functions = tuple[Tensor, Tensor]
 def _chosen(functions: Functions, price: Tensor) -> Tensor:
     """Return the best choice ``(n,)`` of each row at a price.
 
-    ``price (1 + m,)`` is the reward's, then each cost's.
+    ``price (1 + m,)`` weighs the reward, then each cost.
     """
     f, g = functions
     return (price[0] * f - torch.einsum("nmk,m->nk", g, price[1:])).argmax(-1)
@@ -435,17 +435,17 @@ def _solved(
     policies: list[Tensor],
     steps: Tensor | None = None,
 ) -> list[Tensor]:
-    """Return policies of which a mixture is best within the limits ``tau (m,)``.
+    """Return policies that have a best mixture within the limits ``tau (m,)``.
 
     Column generation: the best mixture so far has a price, and the policies at that
     price are added until none improves it.
 
     Args:
-        known: what policies choose by, at a price of their own each.
-        truth: what they get.
+        known: the functions by which policies choose, each at a price of its own.
+        truth: the functions that their choices earn.
         tau: the limits of the mean costs.
-        policies: to begin with, ``(n,)`` choices each.
-        steps: factors of the price that are tried too.
+        policies: those to begin with, ``(n,)`` choices each.
+        steps: factors of the price that are tried too; ``None``: none.
     """
     price = torch.zeros(1 + len(tau), dtype=torch.float64)
     price[0] = 1.0
@@ -455,7 +455,7 @@ def _solved(
     for _ in range(ROUNDS):
         means = torch.stack(sums)
         best = solve_policy(means[:, 0], means[:, 1:].mT, tau)
-        # where nothing keeps the limits the price is of costs alone
+        # while no mixture keeps the limits, only costs have a price
         price[0] = float(not bool(best.infeasible))
         weight = torch.cat([price[:1], -best.multiplier])
         least = float((means @ weight).max())
@@ -473,7 +473,7 @@ def _solved(
 
 
 def _levels(parameter: Any, values: Tensor) -> Int | Float | Category:
-    """Return a knob that takes just the values that were measured, ``(n,)``."""
+    """Return a knob whose values are exactly those measured, ``(n,)``."""
     if isinstance(parameter, Category):
         return parameter
     gaps = values.diff()

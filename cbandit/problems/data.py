@@ -31,7 +31,7 @@ class Needed:
         name: the file's name.
         rows, columns: the shape of its table of numbers.
         digest: the digest of these numbers, see :func:`digest`.
-        what: a description of them.
+        what: a description of the numbers.
         public: the file's name in the public copy's repository.
         skip: header lines and columns before the numbers.
     """
@@ -91,8 +91,8 @@ STOCKS = Needed(
 def folders() -> list[Path]:
     """Return the folders in which data files are looked for, in this order.
 
-    These are ``$CBANDIT_DATA``, if it is set, one beside a checkout, and the user's, as
-    the XDG base directories have it.
+    These are ``$CBANDIT_DATA``, if it is set; one beside a checkout; and the user's, by
+    the XDG base directories.
     """
     named = os.environ.get("CBANDIT_DATA")
     beside = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -101,7 +101,7 @@ def folders() -> list[Path]:
 
 
 def _numbers(path: Path, wanted: Needed) -> np.ndarray:
-    """Return a file's numbers, of any shape; raise if it holds anything else."""
+    """Return a file's numbers, in any shape; raise if it holds anything else."""
     lines, columns = wanted.skip
     try:
         return np.loadtxt(
@@ -150,12 +150,12 @@ KNOWN = (
 def write_public(path: Path, changed: bool = False) -> list[Path]:
     """Turn one public copy into the files that experiments read; return their paths.
 
-    They are in ``$CBANDIT_DATA``, or in the user's folder if it is not set. Nothing is
-    written unless the whole copy is in order.
+    The files go to ``$CBANDIT_DATA``, or to the user's folder if that is not set.
+    Nothing is written unless the whole copy is in order.
 
     Args:
         path: the copy, a ``.mat`` file with the sensors or a ``.csv`` with the stocks.
-        changed: also take numbers that differ from those of our results.
+        changed: also accept numbers that differ from those of our results.
     """
     if not path.is_file():
         raise CBanditError(f"{path} is not there; {KNOWN}")
@@ -202,7 +202,7 @@ def _check(path: Path, wanted: Needed, table: np.ndarray, changed: bool) -> None
 
 
 Copies = dict[Needed, tuple[np.ndarray, bytes]]
-"""The numbers and the text of each file that a public copy makes."""
+"""The numbers and the text of each file that is made from a public copy."""
 
 
 def _sensors(path: Path) -> Copies:

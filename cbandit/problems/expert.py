@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 def expert_distance(actions: Any, moves: object, kernel: Kernel) -> Tensor:
     """Return how far each action is from what an expert does, ``(N,)``.
 
-    It is the squared maximum mean discrepancy between always playing ``x`` and the
-    expert's distribution, of which ``moves`` ``y_1 .. y_n`` are draws:
+    This is the squared maximum mean discrepancy between always playing ``x`` and the
+    expert's distribution, estimated from its draws ``moves`` ``y_1 .. y_n``:
     ``k(x, x) - (2/n) sum_i k(x, y_i) + (1/(n (n-1))) sum_{i != j} k(y_i, y_j)``.
 
-    The estimate is unbiased, and so may be below 0. With fresh moves each round it is a
+    The estimate is unbiased, so it may be below 0. With fresh moves each round it is a
     full-information constraint for :class:`~cbandit.SCGPUCB` (Zhou and Ji's longer
     form, appendix A); its threshold is the distance that is allowed.
 

@@ -11,7 +11,7 @@ from cbandit.policies.words import Senses
 
 
 def failing_shares(failed: object, shape: tuple[int, ...]) -> Tensor:
-    """Return how often actions fail, ``(N,)`` or ``(*trials, N)``, or raise."""
+    """Return how often actions fail, checked, as ``(N,)`` or ``(*trials, N)``."""
     shares = checks.finite("failed", checks.tensor("failed", failed)).double()
     if shares.dim() == 1:
         shares = checks.shaped("failed", shares, shape[-1:], "(*trials, N)")
@@ -32,7 +32,7 @@ def failing_shares(failed: object, shape: tuple[int, ...]) -> Tensor:
 def worst_where_failing(
     f: Tensor, g: Tensor, works: Tensor, senses: Senses
 ) -> tuple[Tensor, Tensor]:
-    """Return tables in which what never ``works`` is as bad as the worst that does."""
+    """Return tables in which actions that never work have the others' worst values."""
     up, over = senses.reward(f), senses.costs(g.mT).mT
     low = up.masked_fill(~works, torch.inf).amin(-1, keepdim=True)
     up = torch.where(works, up, low)

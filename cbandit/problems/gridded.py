@@ -46,22 +46,22 @@ class Phase:
 
 
 class Gridded:
-    """A problem given by formulas, on a grid; its ``optimum`` is the grid's.
+    """A problem given by formulas, played on a grid; ``optimum`` is the grid's.
 
     A policy over a :class:`~cbandit.Box` can play it too, on ``problem.box``. Its
-    regret is against the grid's optimum all the same, and may be a little negative.
+    regret is still against the grid's optimum, and may be a little negative.
 
     Args:
-        phases: the functions from one round on; one phase if they never change.
+        phases: the functions, each from one round on; one phase if they never change.
         axes: the grid's axes, 1-d tensors.
         noise: variance of the Gaussian noise on the reward.
-        cost_noise: variance of the Gaussian noise on the costs.
-        half_width: add noise uniform on ``[-half_width, half_width]`` to the costs.
-        delay: mean of the Poisson delays of reward and cost, drawn for each round and
-            trial; ``None``: feedback comes at once.
+        cost_noise: variance of the Gaussian noise on the costs; 0 by default.
+        half_width: half the width of uniform noise on the costs; 0 by default.
+        delay: mean of the Poisson delays of reward and cost, drawn per round and trial;
+            ``None``: feedback comes at once.
         trials: the trials it is for; ``None``: no trials axis.
-        seed: the seed of the starts.
-        purpose: keeps the starts of different problems apart.
+        seed: the seed of :attr:`start`.
+        purpose: a name that keeps the starts of different problems apart.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Gridded:
         self.half_width = checks.number("half_width", half_width, minimum=0.0)
         self._delays = None if delay is None else poisson(delay)
         draws = Streams(seed, self.trials, f"{purpose}/start").uniform()
-        #: a uniformly random action for each trial, ``(*trials,)``, to begin a run at
+        #: the number of each trial's first action, uniformly random, ``(*trials,)``
         self.start = (draws * self.actions.size).long()
         self.m = phases[0].costs(self.actions.at(self.start)).shape[-1]
 
@@ -159,7 +159,7 @@ class Gridded:
     # -- rounds --------------------------------------------------------------------
 
     def observe(self, choice: Choice, generator: Streams) -> tuple[Tensor, Tensor]:
-        """Return a choice's noisy reward ``(*trials,)``, costs ``(*trials, m)``."""
+        """Return a choice's noisy reward ``(*trials,)`` and costs ``(*trials, m)``."""
         return self.look(choice.x, choice.t, generator)
 
     def look(

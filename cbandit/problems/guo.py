@@ -64,8 +64,8 @@ def guo_classical(trials: Trials = None, seed: int = 0) -> Gridded:
     """``guo-classical``: the world does not change, and feedback comes at once.
 
     Args:
-        trials: ``None``, their number, or a ``range`` of their numbers.
-        seed: of each trial's start (policies need not use it).
+        trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
+        seed: the seed of each trial's first action, which policies need not use.
 
     Example:
         >>> import cbandit as cb
@@ -79,8 +79,8 @@ def guo_delayed(trials: Trials = None, seed: int = 0) -> Gridded:
     """``guo-delayed``: ``guo-classical`` with Poisson(15) delays of reward and cost.
 
     Args:
-        trials: ``None``, their number, or a ``range`` of their numbers.
-        seed: of each trial's start (policies need not use it).
+        trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
+        seed: the seed of each trial's first action, which policies need not use.
     """
     return _world([waves()], trials, seed, delay=15.0)
 
@@ -93,8 +93,8 @@ def guo_nonstationary(trials: Trials = None, seed: int = 0) -> Gridded:
     is dynamic: it compares each round with that round's own optimum.
 
     Args:
-        trials: ``None``, their number, or a ``range`` of their numbers.
-        seed: of each trial's start (policies need not use it).
+        trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
+        seed: the seed of each trial's first action, which policies need not use.
     """
     phases = [
         waves(),

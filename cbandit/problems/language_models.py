@@ -1,10 +1,10 @@
-"""Real requests to language models: which model is to answer, under a budget.
+"""Real requests to language models: choose which model answers, under a budget.
 
 Each request was answered by three models, and every answer was judged and priced. The
 data come with the package ``paretobandit`` (Apache-2.0): 1 785 requests to learn on and
-1 824 to count. Prompts become 25 numbers by TF-IDF and a truncated singular value
-decomposition, both fitted to the requests to learn on, and are scaled by their spread
-there.
+1 824 to be judged on. Prompts become 25 numbers by TF-IDF and a truncated singular
+value decomposition. Both are fitted to the requests to learn on, whose spreads also
+scale the numbers.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Requests(NamedTuple):
 
     Args:
         models: their names, ``K`` of them, the cheapest first.
-        prompts: ``(n, 25)``, about a request.
+        prompts: ``(n, 25)``, the numbers of each prompt.
         rewards: ``(n, K)``, how good the answers were, between 0 and 1.
         usd: ``(n, K)``, what they cost in dollars.
-        first: how many of the requests, the first ones, are to learn on.
+        first: how many requests, from the first on, are to learn on.
     """
 
     models: tuple[str, ...]
@@ -47,7 +47,7 @@ class Requests(NamedTuple):
     first: int
 
     def budgets(self, count: int = 7) -> Tensor:
-        """Return dollars a request, from the cheapest model's mean to the dearest's."""
+        """Return budgets in dollars, from the cheapest model's mean to the dearest."""
         means = self.usd.mean(0).log10()
         ends = float(means.min()), float(means.max())
         return torch.logspace(*ends, count, dtype=torch.float64)
@@ -95,10 +95,10 @@ def _rows(path: Path) -> list[dict[str, dict[str, dict[str, float]]]]:
 
 
 def routing(budget: float = 6.6e-4) -> Contexts:
-    """Choose a language model for each request, within dollars a request on average.
+    """Choose a language model for each request, within a mean budget per request.
 
     Args:
-        budget: dollars a request. The cheapest model costs 0.000029 on average, the
+        budget: dollars per request. The cheapest model costs 0.000029 on average, the
             dearest 0.015.
 
     Example:

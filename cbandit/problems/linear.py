@@ -25,12 +25,12 @@ class LinearProblem(Fixed):
     Args:
         actions: a :class:`~cbandit.Finite` set, or a :class:`~cbandit.Star` whose
             centre is feasible.
-        theta: ``(d,)`` or ``(*trials, d)``.
-        mu: ``(m, d)`` or ``(*trials, m, d)``.
+        theta: the reward's coefficients, ``(d,)`` or ``(*trials, d)``.
+        mu: the costs' coefficients, ``(m, d)`` or ``(*trials, m, d)``.
         noise: variance of the Gaussian noise on reward and costs, a number.
         thresholds: a cost is feasible at or below it, a number, ``(m,)`` or
             ``(*trials, m)``.
-        trials: the trials it is for, ``None`` without a trials axis.
+        trials: the trials it is for; ``None``: no trials axis.
 
     Example:
         >>> import cbandit as cb, torch
@@ -96,7 +96,7 @@ class LinearProblem(Fixed):
         values = self._corners
         if isinstance(self.actions, Finite):
             return best_value(values[..., 0], values[..., 1:].mT, self._tau)
-        # along a segment all is affine: the best point is an end of its feasible part
+        # values are affine on a segment: the best point is an end of its feasible part
         start, tips = values[..., :1, :], values[..., 1:, :]
         costs = (start[..., 1:].mT, tips[..., 1:].mT, self._tau.unsqueeze(-1))
         a = furthest(*costs)

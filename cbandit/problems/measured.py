@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHOWN = 5  # rows that a warning names
-FEW = 20  # rows whose settings may well differ all
+FEW = 20  # with at most so many rows, their settings may well all differ
 RESAMPLED = "rows"  # the stream that draws rows
-SPAN = 10**6  # whole numbers further apart than this count as numbers
+SPAN = 10**6  # whole numbers that span more than this make a Float, not an Int
 WORDS = {
     **dict.fromkeys(("true", "yes", "1", "1.0"), 1.0),
     **dict.fromkeys(("false", "no", "0", "0.0"), 0.0),
@@ -39,13 +39,13 @@ class Measured:
     Args:
         actions: the configurations, each once, with names.
         reward: means of the target, ``(N,)``, as in the frame; NaN where no row was
-            measured. Of resampled rows ``(*trials, N)``.
+            measured. ``(*trials, N)`` if rows are resampled.
         costs: means of the costs, ``(m, N)`` or ``(*trials, m, N)``, likewise.
         noise: variance of the reward; or the outcomes to draw from.
         cost_noise: variances of the costs, ``(m,)``; ``None`` if outcomes are drawn.
         dropped: the rows that were left out, by the frame's labels.
         repeats: how many rows were measured on configurations seen before.
-        failed: of each configuration's rows, the share that failed, ``(N,)``; ``None``:
+        failed: the share of each configuration's rows that failed, ``(N,)``; ``None``:
             no row did.
         binary: which of target and limits are columns of yes and no.
     """
@@ -67,7 +67,7 @@ class Outcomes:
 
     Args:
         apart: deviations from the mean, ``(N, R, 1 + m)``, padded by zeros.
-        count: how many of each there are, ``(N,)``.
+        count: how many deviations each configuration has, ``(N,)``.
     """
 
     apart: Tensor
@@ -167,9 +167,9 @@ def _lost(
 
 
 def yes_or_no(column: pd.Series[Any]) -> bool:
-    """Return whether a column of outcomes holds yes and no: true, false; both 0 and 1.
+    """Return whether a column of outcomes holds yes and no, true and false, or 0 and 1.
 
-    A column of one number alone is a column of numbers.
+    A column of zeros alone, or of ones alone, is a column of numbers.
     """
     distinct = {plain(value) for value in column.dropna().unique()}
     if distinct and all(isinstance(value, bool | str) for value in distinct):
@@ -250,7 +250,7 @@ def _rows_apart(frame: pd.DataFrame, chosen: list[str]) -> None:
 
 
 def apart(column: pd.Series[Any]) -> bool:
-    """Return whether a column of texts or whole numbers has no value twice."""
+    """Return whether a column holds texts or whole numbers, and no value twice."""
     if column.nunique() < len(column):
         return False
     kind = getattr(column.dtype, "kind", "O")
@@ -261,9 +261,9 @@ def apart(column: pd.Series[Any]) -> bool:
 def _complete(
     frame: pd.DataFrame, used: list[Any], outcomes: list[str], lost: np.ndarray
 ) -> tuple[pd.DataFrame, np.ndarray, tuple[Any, ...]]:
-    """Return the rows without missing cells, which failed, and the others' labels.
+    """Return rows without missing cells, which ones failed, and other rows' labels.
 
-    Rows that failed need no outcomes, but not all may have failed.
+    A row that failed may lack its outcomes. An error if no other row is left.
     """
     missing = frame[used].isna()
     missing.loc[lost, outcomes] = False
@@ -290,7 +290,7 @@ def _complete(
 
 
 def _numbers(frame: pd.DataFrame, name: str) -> np.ndarray:
-    """Return a column of outcomes as numbers, or raise if one is too large or none."""
+    """Return a column of outcomes as numbers; raise unless all are finite numbers."""
     column = frame[name]
     try:
         values = column.to_numpy(dtype=np.float64)
@@ -311,7 +311,7 @@ def _numbers(frame: pd.DataFrame, name: str) -> np.ndarray:
 
 
 def _odd(column: pd.Series[Any]) -> str:
-    """Return a value that is no number, and its row."""
+    """Return the first value that is no number, and its row, in words."""
     for label, value in column.items():
         try:
             float(value)
@@ -326,7 +326,7 @@ def _row(rows: pd.DataFrame | pd.Series[Any], label: object) -> str:
 
 
 def _parameter(column: pd.Series[Any]) -> Int | Float | Category:
-    """Return the parameter that a column of settings holds."""
+    """Return the parameter whose settings a column holds."""
     kind = column.dtype.kind if hasattr(column.dtype, "kind") else "O"
     if kind in "iuf":
         values = column.to_numpy(dtype=np.float64)
@@ -379,9 +379,9 @@ def _variances(
 def _resampled(
     values: np.ndarray, group: np.ndarray, count: np.ndarray, streams: Streams
 ) -> Tensor:
-    """Return means ``(*trials, 1 + m, N)`` over rows drawn with replacement by trial.
+    """Return means ``(*trials, 1 + m, N)`` over rows each trial draws with replacement.
 
-    Each configuration keeps its number of rows; without any its means are NaN.
+    Each configuration keeps its number of rows; one without rows has NaN means.
     """
     if int(count.max(initial=0)) < 2:
         raise CBanditError(

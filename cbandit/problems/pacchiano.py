@@ -1,8 +1,8 @@
 """The experiments of the stage-wise paper: linear bandits, and Bernoulli arms.
 
 A. Pacchiano, M. Ghavamzadeh, P. Bartlett, *Contextual bandits with stage-wise
-constraints*, 2024, sections 4.5 and 5.4 and appendix E. What the paper leaves open is
-settled here and marked "ours".
+constraints*, 2024, sections 4.5 and 5.4 and appendix E. Details that the paper leaves
+open are marked "ours".
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Bernoulli:
     """Noise that turns a mean into a draw of 0 or 1.
 
     Args:
-        reward: ``(*trials, N)``.
-        costs: ``(*trials, m, N)``.
+        reward: the means of the reward, ``(*trials, N)``.
+        costs: the means of the costs, ``(*trials, m, N)``.
     """
 
     def __init__(self, reward: Tensor, costs: Tensor) -> None:
@@ -70,7 +70,7 @@ def pacchiano_sphere(
 
     Each trial draws its own coefficients, uniform unit vectors, and its own threshold,
     uniform on [0, 1]. Ours: each trial draws its own rays too; Gaussian noise of
-    variance ``noise``. The paper says both 100 and 1 000 ``rays``.
+    variance ``noise``. The paper says 100 ``rays`` in one place, 1 000 in another.
     """
     d = checks.whole("d", d, 2, "a whole number above 1")
     streams = Streams(seed, trial_range(trials), "pacchiano-sphere")
@@ -84,7 +84,7 @@ def pacchiano_sphere(
 def pacchiano_opb_random(
     arms: int = 10, tau: float = 0.5, trials: Trials = None, seed: int = 0
 ) -> Table:
-    """Arms with Bernoulli rewards and costs of uniform means; those of arm 0 are 0."""
+    """Arms with Bernoulli rewards and costs of uniform means; arm 0 has means 0."""
     arms = checks.whole("arms", arms, 2, "a whole number above 1")
     streams = Streams(seed, trial_range(trials), "pacchiano-opb-random")
     means = streams.uniform(2, arms)
@@ -109,7 +109,7 @@ def _hard(
     arms = checks.whole("arms", arms, 4, "a whole number above 3")
     step, base = (1 - r0) / 7, (8 * r0 - 1) / 7
     reward = torch.full((arms,), base + 4 * step, dtype=torch.float64)
-    # base + step and base + 8 step are these two
+    # r0 is base + step, and 1 is base + 8 step
     reward[0], reward[1], reward[2] = r0, 1.0, base
     costs = torch.full((1, arms), tau + 2 * gap, dtype=torch.float64)
     costs[0, 0] = costs[0, 2] = tau - gap
@@ -128,7 +128,7 @@ def pacchiano_hard(
 ) -> Table:
     """The lower bound's two instances: arm 3 is infeasible, or in the twin feasible.
 
-    ``gap`` is ``tau - c0``. To tell the two apart takes about ``1 / gap^2`` plays of an
+    ``gap`` is ``tau - c0``. Telling the two apart takes about ``1 / gap^2`` plays of an
     arm that can hardly be played. Gaussian noise of variance 1.
     """
     reward, costs = _hard(arms, twin, r0, gap, tau)
@@ -143,14 +143,14 @@ def pacchiano_hard_linear(
     tau: float = 0.5,
     trials: Trials = None,
 ) -> LinearProblem:
-    """The same two instances as linear bandits: Theorem 21's, for LC-LUCB.
+    """The same two instances as linear bandits, for LC-LUCB (Theorem 21).
 
-    An action is a distribution over the arms, ``theta`` and ``mu`` are their rewards
-    and costs. Ours: of the simplex only the segments from the safe arm to each of the
-    others, which is a set that LC-LUCB can search; Gaussian noise of variance 1,
-    whatever the action. A third of arm 1 is the first instance's optimum on the whole
-    simplex. The twin's optimum here is arm 3, as the paper has it, though on the
-    simplex a third of arm 1 beside it earns more.
+    An action is a distribution over the arms; ``theta`` and ``mu`` are their rewards
+    and costs. Ours: only the segments of the simplex from the safe arm to each other
+    arm, a set that LC-LUCB can search; Gaussian noise of variance 1 at every action.
+    The first instance's optimum, even on the whole simplex, plays arm 1 a third of the
+    time. The twin's optimum here is arm 3, as in the paper, though on the simplex
+    playing arm 1 a third of the time beside it earns more.
     """
     reward, costs = _hard(arms, twin, r0, gap, tau)
     corners = torch.eye(len(reward), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The protocol of a problem: the methods the loop needs, and optional ones."""
+"""The protocol of a problem: the methods that the loop needs, and optional ones."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Round:
         observed_costs: the costs of every action, ``(*trials, m, N)``, or ``(m, N)``
             for all trials; on a Box a callable, ``x (*trials, n, d) -> (*trials, m,
             n)``. Policies that learn costs from feedback are not shown them.
-        delays: how many rounds later the feedback arrives: a pair, or a dict with
-            ``reward`` and ``cost``, of whole numbers ``(*trials,)``. The feedback of
-            round ``s`` with delay ``d`` is delivered at the end of round ``s + d``,
-            and never if ``d`` is infinite.
-        context: for a set with a :class:`~cbandit.Context`, see :meth:`Policy.ask`.
+        delays: by how many rounds the feedback is late: whole numbers ``(*trials,)``,
+            as a pair (reward, cost) or a dict with ``reward`` and ``cost``. The
+            feedback of round ``s`` with delay ``d`` is delivered at the end of round
+            ``s + d``, and never if ``d`` is infinite.
+        context: the context, if the set has any, see :meth:`Policy.ask`.
     """
 
     actions: Actions | None = None
@@ -56,11 +56,11 @@ class Round:
 
 @runtime_checkable
 class Problem(Protocol):
-    """The world. Feasible means ``costs <= 0``.
+    """The world that a policy plays in. Feasible means ``costs <= 0``.
 
-    A problem whose costs are feasible below other numbers has an attribute
-    ``thresholds`` (a number, ``(m,)``, ``(*trials, m)``, or a callable of ``t``).
-    ``trials`` is ``None`` for a problem that is the same for every trial.
+    A problem with limits other than 0 has an attribute ``thresholds`` (a number,
+    ``(m,)``, ``(*trials, m)``, or a callable of ``t``). ``trials`` is ``None`` for a
+    problem that is the same for every trial.
 
     Draw noise by ``generator.normal(*shape)`` and ``generator.uniform(*shape)``: these
     give ``(*trials, *shape)``, each row from its trial's own stream, so that a trial
@@ -89,7 +89,7 @@ class Problem(Protocol):
         ...         return 0.6
         ...
         ...     def stochastic_optimum(self, t):
-        ...         return 0.7  # every other round at 0.8; None, where it is not known
+        ...         return 0.7  # every other round at 0.8; None if it is not known
         >>> world = Engine()
         >>> gp = cb.GP.default(world.actions)
         >>> policy = cb.RPOL(
@@ -120,7 +120,7 @@ class Problem(Protocol):
         """
 
     def optimum(self, t: int) -> Tensor:
-        """The reward of the best feasible action, ``(*trials,)``; NaN where none is."""
+        """The reward of the best feasible action, ``(*trials,)``; NaN if none is."""
 
     def stochastic_optimum(self, t: int) -> Tensor:
         """The reward of the best distribution feasible on average, ``(*trials,)``."""
@@ -134,10 +134,10 @@ class Evaluation:
     """The noiseless truth about ``n`` rounds.
 
     Args:
-        reward: ``(*trials, n)``.
-        costs: ``(*trials, n, m)``, before thresholds are subtracted.
-        optimum: ``(*trials, n)`` or ``(*trials, 1)``.
-        stochastic_optimum: as ``optimum``.
+        reward: the rewards, ``(*trials, n)``.
+        costs: the costs, ``(*trials, n, m)``, before thresholds are subtracted.
+        optimum: the best feasible reward, ``(*trials, n)`` or ``(*trials, 1)``.
+        stochastic_optimum: that of the best distribution, shaped as ``optimum``.
     """
 
     reward: Tensor
@@ -174,13 +174,13 @@ class Fixed(ABC):
     def _values(self, x: Tensor, index: Tensor | None = None) -> Tensor:
         """Reward and costs ``(*trials, n, 1 + m)`` at ``x`` ``(*trials, n, d)``.
 
-        ``index`` ``(*trials, n)`` are the actions' numbers, where they are known.
+        ``index`` ``(*trials, n)`` are the actions' numbers, if they are known.
         """
 
     @cached_property
     @abstractmethod
     def _optimum(self) -> Tensor:
-        """The reward of the best feasible action, ``(*trials,)``; NaN where none is."""
+        """The reward of the best feasible action, ``(*trials,)``; NaN if none is."""
 
     @cached_property
     @abstractmethod
@@ -235,9 +235,9 @@ NOTHING = Round()
 
 
 def best_value(f: Tensor, g: Tensor, tau: Tensor) -> Tensor:
-    """Return the largest ``f (*b, N)`` of a feasible action, ``(*b,)``; NaN: none is.
+    """Return the largest feasible ``f (*b, N)``, ``(*b,)``; NaN if none is feasible.
 
-    Feasible are those with ``g (*b, m, N)`` at most ``tau (*b, m)``.
+    An action is feasible if its ``g (*b, m, N)`` are at most ``tau (*b, m)``.
     """
     feasible = (g <= tau.unsqueeze(-1)).all(-2)
     best = f.masked_fill(~feasible, -torch.inf).amax(-1)

@@ -39,8 +39,8 @@ def shi_small_feasible(
 
     Args:
         constraint: ``"noiseless"`` or ``"noisy"``.
-        trials: ``None``, their number, or a ``range`` of their numbers.
-        seed: of the starts.
+        trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
+        seed: the seed of the starts.
 
     Example:
         >>> import cbandit as cb
@@ -58,7 +58,7 @@ def shi_small_feasible(
     )
 
 
-# (a, b) of the sigmoids, steepness and centre; a of the logarithms
+# by coordinate: (a, b), steepness and centre, of the sigmoids; a of the logarithms
 _SIGMOIDS = {0: (4.0, 1.0), 2: (5.0, 0.8)}
 _LOGARITHMS = {1: 3.0, 3: 6.0}
 _WEIGHTS = (0.2, 0.4, 0.8, 1.2)
@@ -99,8 +99,8 @@ def shi_data_rate(
 
     Args:
         constraint: ``"noiseless"`` or ``"noisy"``.
-        trials: ``None``, their number, or a ``range`` of their numbers.
-        seed: of the starts.
+        trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
+        seed: the seed of the starts.
     """
     return Gridded(
         [Phase(1, _utility, _budget)],
@@ -131,8 +131,8 @@ def shi_proposition_1(
 
     Args:
         constraint: ``"noiseless"`` or ``"noisy"``.
-        trials: ``None``, their number, or a ``range`` of their numbers.
-        seed: of the starts.
+        trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
+        seed: the seed of the starts.
     """
     noisy = _noisy(constraint)
 

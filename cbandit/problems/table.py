@@ -33,7 +33,7 @@ Noise = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Resampled:
-    """Noise drawn from rows of deviations that were once observed.
+    """Noise drawn from observed deviations.
 
     Args:
         reward: ``(S, N)``, ``S`` rows of deviations of every action's reward.
@@ -82,24 +82,24 @@ class Table(Fixed):
     """A finite problem that never changes.
 
     Args:
-        reward: ``f`` of every action, ``(N,)`` or ``(*trials, N)``.
-        costs: ``g`` of every action, ``(m, N)`` or ``(*trials, m, N)``.
+        reward: ``f`` at every action, ``(N,)`` or ``(*trials, N)``.
+        costs: ``g`` at every action, ``(m, N)`` or ``(*trials, m, N)``.
         noise: variance of the Gaussian noise on the reward, a number or ``(*trials,)``;
             or a callable ``(index, generator) -> (reward noise, costs noise)``.
         cost_noise: variance on the costs, a number, ``(m,)`` or ``(*trials, m)``; by
             default that of the reward.
         actions: the set of ``N`` actions; by default the numbers 0 to N - 1.
-        trials: the trials the tables are for, ``None`` without a trials axis.
+        trials: the trials the tables are for; ``None``: no trials axis.
         thresholds: a cost is feasible at or below it, a number, ``(m,)`` or
             ``(*trials, m)``; by name, ``{"latency": "<= 20", "up": ">= 0.9"}``, in the
             order of the costs.
         minimise: whether the reward is to be small.
         known: facts about the problem that policies may be told; stored unchanged.
-        failed: how often an action cannot be measured, a probability each, ``(N,)`` or
-            ``(*trials, N)``. What always fails counts as the least reward and the
-            largest costs of all others, whatever the tables say of it.
-        binary: which functions, the reward first, are read as 0 or 1, ``(1 + m,)``
-            bool; the tables hold the probabilities of a 1.
+        failed: the probability that an action cannot be measured, ``(N,)`` or
+            ``(*trials, N)``. An action that always fails counts as the least reward and
+            the largest costs of all others, whatever its tables say. ``None``: none.
+        binary: which functions, the reward first, are observed as 0 or 1, ``(1 + m,)``
+            bool; the tables hold the probabilities of a 1. ``None``: none.
 
     Example:
         >>> import cbandit as cb
@@ -110,7 +110,7 @@ class Table(Fixed):
 
     dropped: tuple[Any, ...] = ()  # rows of a frame that have missing cells
     repeats: int = 0  # rows of a frame that repeat a configuration
-    remarks: tuple[str, ...] = ()  # what else was noticed of a frame
+    remarks: tuple[str, ...] = ()  # what else was noticed about a frame
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Table(Fixed):
         f = checks.shaped("reward", f, (*batch, size), "(*trials, N)")
         g = checks.shaped("costs", g, (*batch, self.m, size), "(*trials, m, N)")
         names = list(thresholds) if isinstance(thresholds, Mapping) else self.m
-        #: the words in which rewards and costs are stated
+        #: the names, directions and limits in which rewards and costs are stated
         self.senses = Senses(names, thresholds, minimise)
         self.minimise = self.senses.minimise
         self._failed: Tensor | None = None
@@ -154,15 +154,15 @@ class Table(Fixed):
             f, g = worst_where_failing(f, g, self._failed < 1, self.senses)
         f = checks.measured("reward", f, torch.float64)
         g = checks.measured("costs", g, torch.float64)
-        #: of each function, the reward first: ``"binary"``, or ``None``: numbers
+        #: ``"binary"``, or ``None`` for numbers, of each function, the reward first
         self.outcomes: tuple[str | None, ...] = (None,) * (1 + self.m)
         if binary is not None:
             self.outcomes = _kinds(binary, f, g)
-        # as they are stated: a row of (f, g) for each action, all trials below each
-        # other, for one look-up
+        # as stated: a row of (f, g) for each action, all trials below each other, for
+        # one look-up
         values = torch.cat([f.unsqueeze(-2), g], -2)
         self._rows = values.mT.reshape(-1, 1 + self.m).contiguous()
-        # as a policy means them: to be maximised, and to stay below
+        # as policies take them: rewards maximised, costs kept below
         self.f = self.senses.reward(f).contiguous()
         self.g = self.senses.costs(g.mT).mT.contiguous()
         if actions is None:
@@ -217,7 +217,7 @@ class Table(Fixed):
         trials: Trials = None,
         seed: int = 0,
     ) -> Table:
-        """Make a problem of a table of measurements.
+        """Return a problem made of a table of measurements.
 
         Its actions are the configurations that were measured, and have names; a
         column's type says whether it holds numbers, whole numbers or categories. Rows
@@ -225,11 +225,11 @@ class Table(Fixed):
 
         Args:
             frame: a pandas frame with a row for each measurement.
-            maximise: the column that is to be large; or
+            maximise: the column that is to be large. Give this or ``minimise``.
             minimise: the column that is to be small.
             limits: by column, ``{"latency": "<= 20", "accuracy": ">= 0.9"}``; a number
-                is a greatest value. For two limits on one column give the frame a copy
-                of it with another name. If no row keeps all limits, a warning says so.
+                alone is an upper limit. For two limits on a column, copy it in the
+                frame under another name. If no row keeps all limits, a warning says so.
             knobs: the columns that can be set; a dict says what they hold, such as
                 ``{"threads": cb.Int(1, 64, log=True)}``. ``None``: all others; a
                 warning names those that have a different value in every row.
@@ -237,18 +237,18 @@ class Table(Fixed):
                 estimated from repeated configurations, and 0 if there are none.
             repeats: how repeated configurations are used: ``"mean"`` takes their means;
                 ``"draw"`` draws from their measurements, reward and costs together;
-                ``"resample"`` makes a world for each trial, of means over as many rows
-                of a configuration drawn from its rows with replacement.
+                ``"resample"`` gives each trial its own table: means over as many rows,
+                drawn with replacement from each configuration's.
             failed: a column of true and false (yes and no, 1 and 0) that says which
                 rows could not be measured; or ``True``: those without any outcome. A
                 configuration fails as often as its rows did. ``None``: no row failed.
             trials: the trials of ``"resample"``; else the problem is for any trials.
-            seed: of the rows that are drawn; trial ``i`` gets the same in any batch.
+            seed: the seed of the drawn rows; trial ``i`` gets the same in any batch.
 
-        Outcomes that are true or false, yes or no, or both 0 and 1 (a limit on them
-        lies between) are probabilities: the mean of its rows is that of a
-        configuration, and readings are 0 or 1 (``problem.outcomes`` says which). In a
-        study beliefs about them are binary.
+        Outcomes of true and false, yes and no, or 0 and 1 are probabilities (costs only
+        if their limits lie between 0 and 1). A configuration's is the mean of its rows,
+        and observations are 0 or 1. ``problem.outcomes`` says which outcomes these are;
+        studies give them binary beliefs.
 
         Example:
             >>> import cbandit as cb, pandas
@@ -282,7 +282,7 @@ class Table(Fixed):
         read = measured(
             frame, str(target), names, knobs, noise, repeats, failed, trials, seed
         )
-        # what is to be at most 0, say, is no probability to be learned
+        # a limit of 0, say, leaves no probability to learn
         senses = Senses(names, dict(limits))
         tau = senses.costs(checks.tensor("limits", senses.limits)).expand(len(names))
         between = [True, *((tau > 0) & (tau < 1)).tolist()]
@@ -303,7 +303,7 @@ class Table(Fixed):
         return table
 
     def _rows_of(self, index: Tensor) -> Tensor:
-        """Return reward and costs, ``(*index.shape, 1 + m)``, at ``(*trials, ...)``."""
+        """Return reward and costs ``(*trials, ..., 1 + m)`` at actions ``index``."""
         index = index.to(self._rows.device)
         if self._first is not None:
             index = index + self._first.view(-1, *[1] * (index.dim() - 1))
@@ -315,7 +315,7 @@ class Table(Fixed):
     def observe(self, choice: Choice, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice.
 
-        Where actions fail, a third value says in which trials this one has.
+        If actions can fail, a third value marks the trials in which this one failed.
         """
         if self._noise is None and self._failed is None and not any(self.outcomes):
             return super().observe(choice, generator)
@@ -334,7 +334,7 @@ class Table(Fixed):
                     uniforms(generator, tuple(index.shape), 1)[..., 0] < truth[..., j]
                 )
                 told[..., j] = sure.to(told)
-            elif kind is not None:  # drawn from rows, but for rounding
+            elif kind is not None:  # noise drawn from rows gives 0 or 1 up to rounding
                 told[..., j] = told[..., j].round()
         if self._failed is None:
             return told[..., 0], told[..., 1:]
@@ -344,7 +344,7 @@ class Table(Fixed):
         return told[..., 0], told[..., 1:], lost
 
     def _unkept(self) -> str:
-        """Return a warning: no action keeps all limits, and how many keep each one."""
+        """Return a warning that no action keeps all limits, with how many keep each."""
         over = self.g - self._tau.unsqueeze(-1)
         counts = (over <= 0).sum(-1).reshape(-1, self.m).double().mean(0).tolist()
         shares = [f"{self.senses.label(j)} {count:g}" for j, count in enumerate(counts)]
@@ -357,7 +357,7 @@ class Table(Fixed):
 
     @cached_property
     def best(self) -> Tensor:
-        """The number of the best feasible action, ``(*trials,)``; -1 where none is."""
+        """The number of the best feasible action, ``(*trials,)``; -1 if none is."""
         feasible = (self.g <= self._tau.unsqueeze(-1)).all(-2)
         best = self.f.masked_fill(~feasible, -torch.inf).argmax(-1)
         return best.masked_fill(~feasible.any(-1), -1)
@@ -383,7 +383,7 @@ class Table(Fixed):
 
 
 def _kinds(binary: Sequence[bool], f: Tensor, g: Tensor) -> tuple[str | None, ...]:
-    """Return the kinds of outcomes; raise unless binary ones are probabilities."""
+    """Return the kinds of outcomes; raise if a binary one is no probability."""
     values = torch.cat([f.unsqueeze(-2), g], -2)
     if len(binary) != values.shape[-2]:
         raise CBanditError(

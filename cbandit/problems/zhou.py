@@ -33,14 +33,14 @@ class Known:
             known by a covariance alone.
         noise, cost_noise: variances of the noise.
         subgaussian, cost_subgaussian: ``R`` of the noise.
-        bound, cost_bound: ``B = max f`` (or as a problem says) and ``G = max|g|``.
+        bound, cost_bound: ``B = max f`` (or what a problem says) and ``G = max|g|``.
         slater: ``min(1, -min g)``.
         norm, cost_norm: RKHS norms where they are known, NaN where they are not. (Ours:
             the experiments use the bounds instead.)
-        safe: a feasible action, uniformly random, ``(*trials,)``, or so many,
+        safe: a uniformly random feasible action, ``(*trials,)``, or ``k`` of them,
             ``(*trials, k)`` (ours).
         lipschitz, cost_lipschitz: constants of the true functions, in the distance of
-            coordinates, or in the kernel's where there are none.
+            coordinates, or in the kernel's distance if there are no coordinates.
     """
 
     kernel: Any
@@ -109,7 +109,7 @@ def _draw(stream: Streams, gram: Tensor) -> tuple[Tensor, Tensor]:
     """Draw one function ``sum a_i k(., x_i)``, ``(N,)``; return it and its norm."""
     size = gram.shape[-1]
     weight = torch.zeros(size, dtype=torch.float64)
-    # a stream of one trial has a trials axis of length one
+    # the stream of one trial has a trials axis of length 1
     support = (stream.uniform(100)[0] * size).long()
     weight.index_add_(0, support, 2 * stream.uniform(100)[0] - 1)
     f = gram @ weight
@@ -136,12 +136,12 @@ def zhou_synthetic(
     Args:
         cost: ``"half"`` or ``"quarter"``: ``g = -f + B/2`` or ``-f + B/4``;
             ``"independent"``: another draw of the same kind.
-        trials: ``None``, their number, or a ``range`` of their numbers.
-        seed: of the functions.
+        trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
+        seed: the seed of the functions.
         noise: the noise's standard deviation, as a share of the range of ``f``.
-        bound: ``B``, of the cost and of what policies are told: ``"max"`` for ``max f``
-            or ``"max-abs"`` for ``max|f|``, which lets draws through that are hardly
-            feasible.
+        bound: ``B`` in the cost, and as policies are told: ``"max"`` for ``max f``, or
+            ``"max-abs"`` for ``max|f|``, with which some draws have hardly any feasible
+            action.
         seeds: how many known safe actions are drawn.
 
     Example:
@@ -179,17 +179,17 @@ def zhou_synthetic(
 
 
 def _each(train: Tensor) -> Tensor:
-    """Return samples ``(S, N)``, every column centred and over its own deviation."""
+    """Return samples ``(S, N)``, each column centred, divided by its own deviation."""
     return (train - train.mean(0)) / train.std(0, correction=0)
 
 
 def _common(train: Tensor) -> Tensor:
-    """Return samples ``(S, N)``, centred, all over the largest column's deviation."""
+    """Return samples ``(S, N)``, centred, divided by the largest column's deviation."""
     return (train - train.mean(0)) / train.std(0, correction=0).max()
 
 
 def _largest(train: Tensor) -> Tensor:
-    """Return samples ``(S, N)`` over the largest of all."""
+    """Return samples ``(S, N)``, divided by the largest of all."""
     return train / train.abs().max()
 
 
@@ -204,7 +204,7 @@ def _bound(f: Tensor, bound: str) -> Tensor:
 def _feasible_draw(
     cost: str, bound: str, gram: Tensor, stream: Streams
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Draw one trial's ``f``, ``g`` ``(N,)`` and norms, again until it is feasible."""
+    """Draw one trial's ``f``, ``g`` ``(N,)`` and norms, until an action is feasible."""
     for _ in range(MAX_DRAWS):
         f, norm = _draw(stream, gram)
         if cost == "independent":
@@ -280,8 +280,8 @@ def zhou_light(
     noise's variance is the mean over the sensors, and ``R`` its root.
 
     Args:
-        trials: ``None``, their number, or a ``range`` of their numbers.
-        seed: of the safe seeds; the functions are the same in every trial.
+        trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
+        seed: the seed of the safe actions; the functions are the same in every trial.
         noise: ``"resampled"`` from the test samples, or ``"gaussian"`` with each
             sensor's variance.
         seeds: how many known safe actions are drawn.
@@ -318,10 +318,10 @@ def zhou_finance(
     (ours). ``R`` is the largest deviation from a mean.
 
     Args:
-        trials: ``None``, their number, or a ``range`` of their numbers.
-        seed: of the safe seeds; the functions are the same in every trial.
+        trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
+        seed: the seed of the safe actions; the functions are the same in every trial.
         seeds: how many known safe actions are drawn.
-        normalise: as in :func:`zhou_light`.
+        normalise: how training samples are normalised, see :func:`zhou_light`.
     """
     prices = data.stocks()
     scale = prices.mean(0).max()

@@ -27,12 +27,12 @@ LABELS = {
     "stage_cost": "expected cost of each round",
 }
 VIOLATIONS = ("soft_violation", "hard_violation")
-# of several costs, whose units differ: totals of each over its scale
+# totals over costs of different units, each divided by its scale
 RELATIVE = {name: f"{name}_relative" for name in VIOLATIONS}
-# their axes are counted in limits
+# relative totals have the same titles; only their axes differ, in limits
 TITLES = LABELS | {short: LABELS[name] for name, short in RELATIVE.items()}
-NAMED = ("cost", "limit")  # sums for each cost with a name, "cost latency"
-EACH_ROUND = ("best_feasible", "expected_reward", "stage_cost")  # others add up
+NAMED = ("cost", "limit")  # sums for each cost with a name, as in "cost latency"
+EACH_ROUND = ("best_feasible", "expected_reward", "stage_cost")  # others are sums
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ class HasCurves(Protocol):
 
     @property
     def cost_names(self) -> tuple[str, ...]:
-        """The names of costs, where they have any."""
+        """The names of the costs; empty if they have none."""
 
     @property
     def costs(self) -> Tensor:
-        """As observed, ``(*trials, T, m)``."""
+        """The costs as observed, ``(*trials, T, m)``."""
 
     @property
     def thresholds(self) -> Tensor:
@@ -81,7 +81,7 @@ class HasCurves(Protocol):
 
     @property
     def stopped(self) -> Tensor | None:
-        """The round in which each trial's policy stopped by itself, if it can."""
+        """The round in which each trial's policy stopped by itself; ``None``: never."""
 
     def curve(
         self, name: str, points: int | None = None, average: bool = False
@@ -96,10 +96,10 @@ class HasCurves(Protocol):
 
 
 def scales(runs: Sequence[HasCurves]) -> Tensor:
-    """Return what a violation of each cost is divided by to be relative, ``(m,)``.
+    """Return the scales ``(m,)`` by which violations are divided to be relative.
 
-    This is the size of its limit; where that is 0 or varies, the spread of the cost as
-    observed in all runs.
+    A cost's scale is the size of its limit; if that is 0 or varies, the spread of the
+    cost as observed in all runs.
     """
     limits = runs[0].thresholds.double().flatten(0, -2)  # rows x m
     costs = torch.cat([run.costs.double().flatten(0, -2) for run in runs])
@@ -129,9 +129,9 @@ def averaged(curve: Curve) -> Curve:
 
 
 def thinned(rounds: int, points: int | None) -> Tensor:
-    """Return the rounds ``(n,)`` to keep of a curve: all, or about ``points``.
+    """Return the rounds ``(n,)`` of a curve to keep: all, or about ``points``.
 
-    Half of these are evenly spaced, half of them logarithmically.
+    Half of these are spaced evenly, the other half logarithmically.
     """
     every = torch.arange(1, rounds + 1)
     if points is None or rounds <= checks.whole("points", points, 2):
@@ -147,8 +147,8 @@ def thinned(rounds: int, points: int | None) -> Tensor:
 def exponent(curve: Curve, first: int) -> float:
     """Return ``a`` of ``mean ~ t^a``, fitted from round ``first`` on.
 
-    The fit is least squares of logarithms. It is 0 for a curve that is 0, and NaN for
-    one that is not positive throughout.
+    The fit is least squares on logarithms. The result is 0 for a curve that is 0, and
+    NaN for any other that is not positive throughout.
     """
     chosen = curve.t >= first
     t, mean = curve.t[chosen].double(), curve.mean[chosen].double()

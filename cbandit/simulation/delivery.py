@@ -20,8 +20,8 @@ class Letter:
 
     Args:
         choice: the policy's choice.
-        reward: ``(*trials,)``.
-        cost: ``(*trials, m)``.
+        reward: the reward, ``(*trials,)``.
+        cost: the costs, ``(*trials, m)``.
         arrives: which trials' rewards, and which trials' costs, are in this letter,
             bool ``(2, *trials)``.
     """
@@ -42,7 +42,7 @@ class Letter:
 
 
 class Post:
-    """Feedback on its way. Each trial's reward and cost may arrive in its own round."""
+    """Feedback on its way; each trial's reward and cost may arrive in another round."""
 
     def __init__(self) -> None:
         self.calendar: dict[int, list[Letter]] = {}  # by the round of arrival
@@ -63,12 +63,12 @@ class Post:
 
         Args:
             t: the round that is being played.
-            choice: made in it.
-            reward: ``(*trials,)``.
-            cost: ``(*trials, m)``.
+            choice: the choice made in it.
+            reward: the reward, ``(*trials,)``.
+            cost: the costs, ``(*trials, m)``.
             delays: rounds until the reward and the cost arrive, ``(2, *trials)``;
                 infinite: never.
-            failed: trials ``(*trials,)`` of which nothing arrives; ``None``: none.
+            failed: trials ``(*trials,)`` whose feedback never arrives; ``None``: none.
         """
         if choice.idle is not None:
             delays = delays.masked_fill(choice.idle.cpu(), math.inf)
@@ -79,13 +79,13 @@ class Post:
             self.calendar.setdefault(t + int(delay), []).append(letter)
 
     def deliver(self, t: int, policy: Policy) -> None:
-        """Tell the policy all that arrives at the end of round ``t``."""
+        """Tell the policy all feedback that arrives at the end of round ``t``."""
         for letter in self.calendar.pop(t, ()):
             letter.read(policy)
 
 
 def tell(policy: Policy, choice: Choice, where: Tensor | None, **feedback: Any) -> None:
-    """Tell the feedback of the trials ``where (*trials,)``; ``None``: of all."""
+    """Tell the policy the feedback of trials ``where (*trials,)``; ``None``: of all."""
     if where is None or bool(where.all()):
         policy.tell(choice, **feedback)
     elif bool(where.any()):

@@ -38,8 +38,8 @@ class Played:
     Args:
         t: the round, counted from 1.
         choice: the policy's choice.
-        reward: as observed, ``(*trials,)``, whether or not it has arrived yet.
-        cost: as observed, ``(*trials, m)``; NaN where the action has failed.
+        reward: the observed reward, ``(*trials,)``, even if it has not arrived yet.
+        cost: the observed costs, ``(*trials, m)``; NaN where the action failed.
     """
 
     t: int
@@ -62,45 +62,45 @@ def simulate(
 ) -> Run:
     """Play ``horizon`` rounds of a policy on a problem and return all that happened.
 
-    The world's draws come from the policy's seed and trials, so policies of one seed
-    meet the same noise, and trial ``i`` the same whatever batch it runs in.
+    The world's draws come from the policy's seed and trials, so policies with the same
+    seed meet the same noise, whatever batch a trial runs in.
 
-    The account is the problem's: violations are counted against its ``thresholds`` (0
-    where it has none), whatever the policy was given. Give a policy the same, or lower
-    ones for a margin of safety. A warning says so where the policy's are higher, or
-    where it has none and the problem has some.
+    The problem keeps the account: violations are counted against its ``thresholds`` (0
+    if it has none), whatever limits the policy has. Give a policy the same limits, or
+    lower ones for a margin of safety. A warning comes if its limits are higher, or if
+    it has none and the problem has some.
 
-    Where the problem says that an action has failed, the policy is told so, and is told
-    nothing else of it; reward and costs as observed are NaN. The account goes on by the
-    problem's noiseless functions: it is for the problem to say, by ``reward(x, t)`` and
-    ``costs(x, t)``, what a round with a failed action was worth.
+    If the problem says that an action failed, the policy is told this and nothing else;
+    the observed reward and costs are NaN. The account still uses the problem's
+    ``reward(x, t)`` and ``costs(x, t)``, which say what a round with a failed action
+    was worth.
 
-    A run ends where no trial can afford an action of a policy with a
-    :class:`~cbandit.Budget`. A trial that alone can afford none plays nothing: what is
-    observed is NaN, and reward and costs are 0 in the account.
+    With a :class:`~cbandit.Budget`, a run ends once no trial can afford an action. A
+    trial that cannot, while others can, plays nothing: its observations are NaN, and
+    its reward and costs are 0 in the account.
 
     Args:
-        policy: of any kind; it is changed by what it learns.
-        problem: of :mod:`cbandit.problems`, or of your own with the methods of
+        policy: a policy of any kind; it changes as it learns.
+        problem: one of :mod:`cbandit.problems`, or your own with the methods of
             :class:`~cbandit.problems.Problem`. For the same trials as the policy, or
             for none in particular (``problem.trials is None``).
         horizon: the number of rounds.
-        checkpoint: a file, written whole or not at all: now and then, at the end, on
-            Ctrl-C and on SIGTERM. If it exists the run goes on from it, for a longer
-            horizon too (if the policy was built without one of its own), and ``policy``
-            is brought to the state it had there. A run of another policy or problem, or
-            of the same built with other arguments (functions count by their names),
-            needs a file of its own: it is an error otherwise. The problem's own state
-            is not kept; what it draws in ``round`` and ``observe`` from the generator
-            is. Reading the file runs no code of its own, see :func:`cbandit.load`: it
-            may name what ``policy`` is made of, and what is in ``trust``.
-        progress: a bar, if it takes longer than a second and on a terminal only.
+        checkpoint: a file to save the run in, atomically: now and then, at the end, on
+            Ctrl-C and on SIGTERM. ``None``: none. If the file exists, ``policy`` gets
+            its saved state and the run goes on from there, to a longer horizon too
+            (unless the policy was built with one of its own). A file of another policy
+            or problem, or of the same ones built with other arguments (functions are
+            compared by name), is an error. The state of the generator that ``round``
+            and ``observe`` draw from is saved; state that the problem keeps is not.
+            Loading runs no code from the file, see :func:`cbandit.load`: it may only
+            name what ``policy`` is made of, and what is in ``trust``.
+        progress: whether to show a bar, after a second and on a terminal only.
         callback: called after every round with a :class:`Played`; ends the run by
             returning true.
-        checkpoint_every: seconds between two writes of the file; where writing takes
-            long, nine times what the last one took. 0: after every round.
+        checkpoint_every: seconds between two writes of the file, or nine times the
+            duration of the last write if that is longer. 0: after every round.
         trust: classes, functions or modules that the checkpoint may name although the
-            policy, as it was given, holds none of them; for example the class of a
+            policy holds none of them when it is passed; for example the class of a
             state that your own policy keeps only after its first round.
 
     Example:
@@ -187,7 +187,7 @@ def simulate(
         if file is not None:
             file.write(state)
         if ranks.either(bool(interrupted))[0]:
-            # another rank's signal was Ctrl-C as far as this one knows
+            # this rank was not told which signal another one got: take Ctrl-C
             process.stop(interrupted[0] if interrupted else signal.SIGINT)
     return tape.run(policy, world.senses, horizon)
 

@@ -24,7 +24,7 @@ class Policy(Protocol):
 
     A policy may also have ``actions``, ``t`` and ``horizon`` (its own last round),
     ``sees_costs`` (false: it is not shown the costs of every action) and ``stopped``
-    (the round from which it plays what it found, ``(*trials,)``; 0: it goes on).
+    (the round from which it only plays what it found, ``(*trials,)``; 0: none yet).
     """
 
     name: str
@@ -65,7 +65,7 @@ class Policy(Protocol):
         """Take the feedback of a choice, or a part of it."""
 
     def lighten(self) -> None:
-        """Drop, before a checkpoint, arrays that are better recomputed than saved."""
+        """Drop arrays that are recomputed rather than saved in a checkpoint."""
 
 
 _POLICY = "name seed m trials batch_shape multiplier ask() tell() lighten()"
@@ -80,7 +80,7 @@ def check_parts(policy: Policy, problem: Problem) -> None:
     if theirs is not None and ours != theirs:
         raise _unlike("be for the same trials", ours, theirs)
     _check_actions(policy, problem)
-    # a problem of the user's own may mean something else by m: its answers will tell
+    # a user's problem may mean something else by m: its answers will show
     m = getattr(problem, "m", policy.m) if hasattr(problem, "settings") else policy.m
     if policy.m and policy.m != m:
         raise _unlike("have the same costs", policy.m, m)
@@ -90,7 +90,7 @@ def check_parts(policy: Policy, problem: Problem) -> None:
 
 
 def check_memory(horizon: int, policy: Policy, problem: Problem) -> None:
-    """Raise if the account of so many rounds will not fit in memory."""
+    """Raise if the account of ``horizon`` rounds will not fit in memory."""
     numbers = 8 + 4 * policy.m + int(problem.actions.dim)
     try:
         torch.empty(horizon, *policy.batch_shape, numbers, dtype=torch.float64)
@@ -103,7 +103,7 @@ def check_memory(horizon: int, policy: Policy, problem: Problem) -> None:
 
 
 def check_rounds(policy: Policy, rounds: int) -> None:
-    """Raise if the policy's own horizon ends before so many more rounds."""
+    """Raise if the policy's own horizon ends before ``rounds`` more rounds."""
     last, t = getattr(policy, "horizon", None), getattr(policy, "t", 0)
     if isinstance(last, int) and t + rounds > last:
         after = f" after its {t} so far" if t else ""
@@ -143,7 +143,7 @@ def _unlike(wanted: str, ours: object, theirs: object) -> CBanditError:
 def _check_actions(policy: Policy, problem: Problem) -> None:
     ours, theirs = getattr(policy, "actions", None), problem.actions
     if not isinstance(ours, Actions) or not isinstance(theirs, Actions):
-        return  # a policy of the user's own may know actions of another kind
+        return  # a user's policy may take actions of another kind
     numbered = ours.finite and theirs.finite
     if ours.dim != theirs.dim or (numbered and ours.size != theirs.size):
         wanted = "be over the same actions: build the policy on problem.actions"
@@ -170,7 +170,7 @@ def _check_thresholds(policy: Policy, limits: object) -> None:
     theirs = checks.shaped(name, checks.tensor(name, limits), shape, "(*trials, m)")
     ours = getattr(policy, "thresholds", None)
     if not isinstance(ours, Tensor):
-        return  # a callable, or a policy of the user's own
+        return  # a callable, or a user's policy
     ours, theirs = ours.cpu(), theirs.reshape(-1, policy.m)
     above = bool((ours > theirs + 1e-6 * (1 + theirs.abs())).any())
     if above or (not bool(ours.any()) and bool(theirs.any())):

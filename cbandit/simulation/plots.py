@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Level = tuple[str, float, str]
-"""A horizontal line: what it is called, its height, its colour."""
+"""A horizontal line: its name, height and colour."""
 
-MORE = ("best_feasible", "reward", "expected_reward")  # of which more is better
+MORE = ("best_feasible", "reward", "expected_reward")  # more is better of these
 
 Band = tuple[str, float]
-"""The spread of a band, ``"sem"`` or ``"std"``, and how many of them to each side."""
+"""The kind of a band, ``"sem"`` or ``"std"``, and how many of them to each side."""
 
 # Okabe and Ito's colours, told apart by the colour-blind too; yellow is too faint
 COLOURS = (
@@ -61,13 +61,13 @@ COLOURS = (
     "#000000",
     "#7F7F7F",
 )
-MARKERS = "os^DvPX*<"  # of another number than colours: pairs differ up to 72
+MARKERS = "os^DvPX*<"  # 9 marks, 8 colours: the first 72 policies differ
 DPI = 300
 DASHES = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5, 1, 1.5)))
 ONE, TWO = 3.4, 7.0  # inches: one column of a paper, and two
 NARROW = 1.6  # the least width of a panel
-CLIPPED = 3.0  # times what comes later: early rounds above that are cut off
-LATER = 20  # the part of the rounds that counts as early is one in so many
+CLIPPED = 3.0  # early rounds above this many times the later maximum are cut off
+LATER = 20  # the first of this many parts of the rounds counts as early
 STYLE = {
     "axes.edgecolor": "#666666",
     "axes.grid": True,
@@ -165,18 +165,18 @@ def overview(
     Args:
         shown: runs of different policies, or one run, or their curves as
             :func:`curves` returns them.
-        metrics: of :data:`LABELS`; regret and the three violations unless given. The
+        metrics: some of :data:`LABELS`. ``None``: regret and the three violations; the
             totals of several costs are then relative to their limits.
-        title: above all panels.
+        title: the title above all panels.
         average: divide by the number of rounds so far.
         spread: the band is ``"sem"``, the standard error of the mean over the trials,
             or ``"std"``, their standard deviation.
         width: the band reaches this many of them to either side.
-        log: whether rounds are on a logarithmic axis. By default they are for averages,
+        log: whether the axis of rounds is logarithmic. By default it is for averages
             and for the soft violation, which is often over within a few rounds.
         until: the last round shown; all of them unless given.
         marks: rounds marked in every panel, such as those at which the world changes.
-        design: how many first rounds are shaded, in which a common design was played.
+        design: how many rounds, played by a common design, are shaded at the start.
         reward: what the reward is called.
 
     Example:
@@ -237,7 +237,7 @@ def overview(
 
 
 def in_their_units(table: Curves, metrics: Sequence[str]) -> list[str]:
-    """Return metrics with relative totals in place of those over several units."""
+    """Return ``metrics`` with relative totals in place of totals over several units."""
     known = {name for lines in table.values() for name in lines}
     relative = {k: short for k, short in RELATIVE.items() if short in known}
     return [relative.get(metric, metric) for metric in metrics]
@@ -281,7 +281,7 @@ def costs(
 
     Args:
         table: curves as :func:`curves` returns them, of runs with named costs.
-        title: above all panels.
+        title: the title above all panels.
         reward: what the reward is called.
         spread: as for :func:`overview`.
         width: likewise.
@@ -328,9 +328,9 @@ def evolution(
     """Draw a row for each setting of an experiment, with a panel for each metric.
 
     Args:
-        rows: for each setting its name, its curves, and by metric the levels to mark.
+        rows: the name, the curves and, by metric, the levels to mark of each setting.
         metrics: as for :func:`overview`.
-        title: above all panels.
+        title: the title above all panels.
         spread: as for :func:`overview`.
         width: likewise.
         reward: likewise.
@@ -344,7 +344,7 @@ def evolution(
                 panel.set_ylabel(_axis_of(name, reward, False))
             if words:
                 line[0].set_ylabel(f"{words}\n{line[0].get_ylabel()}")
-        # regret is there to be compared between the rows
+        # all rows have the same axis of regret, for comparison
         top = max(panel.get_ylim()[1] for panel in panels[:, 0])
         for panel in panels[:, 0]:
             panel.set_ylim(min(panel.get_ylim()[0], -0.03 * top), top)
@@ -382,7 +382,7 @@ def boxes(
 
     Args:
         frame: columns ``policy``, ``metric``, ``t``, ``trial``, ``value``.
-        title: above all panels.
+        title: the title above all panels.
         table: the curves; if given, the round where a policy stopped is marked.
     """
     policies, metrics = list(frame.policy.unique()), list(frame.metric.unique())
@@ -425,8 +425,8 @@ def trade_off(
 
     Args:
         table: the curves, by policy; bars are standard errors over the trials.
-        metrics: along the axes.
-        title: above the panel.
+        metrics: the two metrics along the axes.
+        title: the title above the panel.
         sweeps: groups of policies that differ in one argument alone; a line joins each
             group, in its order.
         reward: what the reward is called.
@@ -468,10 +468,10 @@ def differences(
     """Draw differences and their intervals beside 0, with a panel for each metric.
 
     Args:
-        shown: by metric and by name, a difference and the ends of its interval.
-        title: above all panels.
-        order: by name, the place of its policy among all, which fixes its colour and
-            mark; unless given, the names' own order.
+        shown: a difference and the ends of its interval, by metric and by name.
+        title: the title above all panels.
+        order: the place of each name's policy among all, which fixes its colour and
+            mark; ``None``: the names' own order.
         heads: the panels' titles, where metrics are not of :data:`LABELS`.
     """
     names = list(next(iter(shown.values())))
@@ -532,11 +532,11 @@ def _sheet(
     """Yield a figure and its panels ``(rows, columns)``, in our colours and fonts.
 
     Args:
-        title: above all panels, on as many lines as the width asks for.
-        count: of panels; any more in the last row are hidden.
+        title: the title above all panels, on as many lines as the width needs.
+        count: how many panels; the rest of the last row is hidden.
         columns: panels side by side.
         row, rest: heights of a row of panels, and of all else, in inches. The width is
-            that of one column of a paper for one panel, of two for more.
+            one column of a paper for one panel, two columns for more.
         shared: axes that the panels share, as for ``matplotlib``'s ``subplots``.
     """
     try:
@@ -697,9 +697,9 @@ def _draw_panel(
     panel.yaxis.set_major_locator(MaxNLocator(5, integer=whole))
     bottom, top = panel.get_ylim()
     if zero and top - bottom < 0.12 and not average and name not in EACH_ROUND:
-        # an account that stays at 0 shall look like it, not like its rounding
+        # a metric that stays at 0 is drawn at 0, without magnified rounding errors
         panel.set_ylim(-0.05, 1)
-    if zero and name != "best_feasible":  # whose values may lie far from 0
+    if zero and name != "best_feasible":  # this one may lie far from 0
         panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)
 
 
@@ -715,7 +715,7 @@ def _marked(t: Tensor, k: int, log: bool) -> list[int]:
 
 
 def _cut_off_early(panel: Axes, table: Curves, name: str) -> None:
-    """Show what comes later where the first rounds dwarf it, and say so."""
+    """Cut off the first rounds if they dwarf all later ones, and note it."""
     lines = [curves[name] for curves in table.values() if name in curves]
     later = [c.mean[c.t > int(c.t[-1]) // LATER] for c in lines]
     later = [part[part.isfinite()] for part in later]
@@ -736,7 +736,7 @@ def _cut_off_early(panel: Axes, table: Curves, name: str) -> None:
 
 
 def _axis_of(metric: str, reward: str, average: bool) -> str:
-    """Return what the axis of a metric counts, and which way is better."""
+    """Return the label of a metric's axis: its unit, and which way is better."""
     unit = reward
     if metric == "rounds_in_violation":
         unit = "rounds"

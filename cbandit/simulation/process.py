@@ -21,8 +21,8 @@ SMALL = 1 << 15  # actions x trials: torch itself splits nothing smaller
 def few_threads(size: float) -> Iterator[None]:
     """Use one thread while tensors of ``size`` numbers are small.
 
-    More threads gain nothing then, and where other programs share the machine they
-    wait for each other: rounds become ten times slower.
+    More threads gain nothing then, and wait for each other if other programs share the
+    machine: rounds become ten times slower.
     """
     before = torch.get_num_threads()
     if size <= SMALL:
@@ -37,10 +37,10 @@ def few_threads(size: float) -> Iterator[None]:
 def until_interrupted(active: bool) -> Iterator[list[int]]:
     """Catch Ctrl-C and SIGTERM, so that the round can be finished.
 
-    Yield a list, which gets the number of the signal that has come. A second signal
-    stops at once. (Launchers pass on the one that the terminal has sent to all their
-    processes: a signal within a second of the first is the same.) Handlers other than
-    Python's own stay as they are.
+    Yield a list that receives the number of the signal. A second signal stops at once.
+    (One within a second of the first counts as the same: launchers repeat the signal
+    that the terminal sends to all their processes.) Handlers other than Python's own
+    stay as they are.
     """
     heard: list[int] = []
     first = math.inf  # when the first signal came
@@ -70,7 +70,7 @@ def until_interrupted(active: bool) -> Iterator[list[int]]:
 
 
 def stop(number: int) -> None:
-    """End the process as the signal would have, had it not been caught."""
+    """End the process as the caught signal would have ended it."""
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     raise SystemExit(128 + number)
@@ -88,7 +88,7 @@ def bar(shown: bool, name: str, done: int, total: int) -> Any:
 
 
 class _Unseen(AbstractContextManager["_Unseen"]):
-    """A bar that is not shown; tqdm's own would hold a lock between processes."""
+    """A bar that is not shown; a hidden one of tqdm would hold a lock of processes."""
 
     def __exit__(self, *raised: object) -> None: ...
 

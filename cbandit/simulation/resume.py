@@ -49,8 +49,8 @@ class Checkpoint:
 
     Args:
         path: the file, which need not exist yet.
-        policy: as it was built.
-        problem: as it was built.
+        policy: the policy as it was built.
+        problem: the problem as it was built.
         ranks: the processes that share the run; the first of them reads and writes.
         trust: classes, functions or modules that the file may name, beside those of
             the library and those that ``policy`` is made of.
@@ -87,17 +87,17 @@ class Checkpoint:
         """Return whether there is a file to go on from."""
         there: bool = self._ranks.first(self.path.exists)
         if not there:
-            self._digests[os.path.realpath(self.path)] = ()  # and none is to come
+            self._digests[os.path.realpath(self.path)] = ()  # nobody else may write it
         return there
 
     def write(self, state: State) -> None:
         """Write the run as it is now, whole or not at all.
 
-        An error if another process has written the file meanwhile: it plays the run
-        too.
+        It is an error if another process has written the file meanwhile, and so plays
+        the run too.
         """
         self._policy.lighten()
-        # in one piece: choices under way stay the very objects that the policy knows
+        # saved as one, so that outstanding choices stay the very objects of the policy
         content = {
             "mark": self._mark,
             "settings": self._settings,
@@ -114,8 +114,8 @@ class Checkpoint:
     def read(self, horizon: int) -> State:
         """Return the state in the file, and restore the policy from it.
 
-        A file of another run, or of more rounds than ``horizon``, is an error; then the
-        policy stays as it is.
+        A file of another run, or of more rounds than ``horizon``, is an error that
+        leaves the policy as it is.
         """
         trust = self._trust | names_in(self._policy)
         content = files.read(

@@ -53,11 +53,11 @@ class Summary(dict[str, dict[str, float]]):
 
     Args:
         policy: the policy's name.
-        rounds: how many were played.
+        rounds: how many rounds were played.
         values: ``mean`` and ``sem``, the standard error over the trials, by metric.
-        seconds_per_round: of the whole batch of trials.
-        trials: how many there were.
-        alike: whether all trials are equal to the bit, as nothing is drawn at random.
+        seconds_per_round: the mean time of a round of the whole batch of trials.
+        trials: how many trials there were.
+        alike: whether all trials are equal to the bit, as without random draws.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Summary(dict[str, dict[str, float]]):
         rows, width = [], max(20, *map(len, self))
         for name, value in self.items():
             if RELATIVE.get(name) in self:
-                continue  # it would add up costs of several units
+                continue  # this total would add up costs of several units
             known = not math.isnan(value["mean"])
             mean = f"{value['mean']:.5g}" if known else "unknown"
             spread = f" +- {value['sem']:.3g}" if known and self.trials > 1 else ""
@@ -103,34 +103,34 @@ class Run:
         policy: the policy's name.
         seed: its seed.
         trials: the numbers of the trials, or ``None`` without a trials axis.
-        horizon: the rounds that were to be played; ``run.rounds`` were.
-        actions: what was played, ``(*trials, T, d)``.
-        index: its number in the set asked on, ``(*trials, T)``; ``None`` on a box.
-        rewards: as observed, ``(*trials, T)``.
-        costs: as observed, ``(*trials, T, m)``, in the problem's units.
-        multipliers: before each round's ``ask``, ``(*trials, T, m)``; no columns for a
-            policy without costs.
+        horizon: how many rounds were asked for; ``run.rounds`` were played.
+        actions: the actions played, ``(*trials, T, d)``.
+        index: their numbers in the round's set, ``(*trials, T)``; ``None`` on a box.
+        rewards: the observed rewards, ``(*trials, T)``.
+        costs: the observed costs, ``(*trials, T, m)``, in the problem's units.
+        multipliers: those before each round's ``ask``, ``(*trials, T, m)``; no columns
+            for a policy without costs.
         infeasible: whether the policy believed nothing feasible, ``(*trials, T)``.
-        true_rewards: noiseless, ``(*trials, T)``.
-        true_costs: noiseless, by how much above the problem's thresholds (or below
-            those that are least values), ``(*trials, T, m)``.
-        optimum: of each round, ``(*trials, T)``; NaN where nothing is feasible.
-        stochastic_optimum: as ``optimum``.
-        seconds: taken by each round of the whole batch of trials, ``(T,)``.
-        thresholds: the problem's, ``(*trials, 1, m)`` or ``(*trials, T, m)``, whatever
-            thresholds the policy was given.
-        expected_rewards: under each round's distribution, ``(*trials, T)``; ``None``
-            for policies that do not randomise.
+        true_rewards: the noiseless rewards, ``(*trials, T)``.
+        true_costs: the noiseless costs, as excess over the problem's thresholds (for
+            lower limits, as shortfall), ``(*trials, T, m)``.
+        optimum: the optimum of each round, ``(*trials, T)``; NaN if none is feasible.
+        stochastic_optimum: that of distributions, shaped as ``optimum``.
+        seconds: the time of each round of the whole batch of trials, ``(T,)``.
+        thresholds: the problem's limits (not the policy's), ``(*trials, 1, m)`` or
+            ``(*trials, T, m)``.
+        expected_rewards: means under each round's distribution, ``(*trials, T)``;
+            ``None`` for policies that do not randomise.
         expected_costs: likewise, less thresholds, ``(*trials, T, m)``.
-        stopped: of a policy that ends by itself, the round from which it plays what it
-            found, ``(*trials,)``; 0 for trials in which it went on.
+        stopped: the round from which a policy that ends by itself plays what it found,
+            ``(*trials,)``; 0 for trials in which it went on.
         failed: rounds whose action could not be measured, ``(*trials, T)``; their
             rewards and costs as observed are NaN. ``None``: there were none.
-        priced: the multipliers in the user's units, where they are not already.
-        names: of the actions' coordinates, where the policy's set has any.
-        senses: the problem's words for its functions. Rewards, optima and costs as
-            observed are as the problem states them; ``None``: it maximises, and costs
-            stay below.
+        priced: the multipliers in the user's units; ``None``: as ``multipliers``.
+        names: the names of the actions' coordinates; ``None``: they have none.
+        senses: the problem's names, directions and limits. Rewards, optima and observed
+            costs are in its directions. ``None``: rewards are maximised, and costs stay
+            below.
     """
 
     policy: str
@@ -157,7 +157,7 @@ class Run:
     names: Names | None = None
     senses: Senses | None = None
 
-    __copy__ = copy.deepcopy  # a shallow one would share the tensors
+    __copy__ = copy.deepcopy  # a shallow copy would share the tensors
 
     @property
     def prices(self) -> Tensor:
@@ -179,7 +179,7 @@ class Run:
 
     @property
     def cost_names(self) -> tuple[str, ...]:
-        """The names of costs, where they have any."""
+        """The names of the costs; empty if they have none."""
         return self._words.names or ()
 
     @property
@@ -195,7 +195,7 @@ class Run:
             (self.costs, self._stated(self.true_costs)),
         ]
         return any(
-            # NaN where an action has failed; true costs are less thresholds, rounded
+            # NaN where an action failed; true costs are rounded, less their thresholds
             bool(((told - true).abs() > 1e-9 * (1 + true.abs())).any())
             for told, true in pairs
         )
@@ -212,7 +212,7 @@ class Run:
 
     @property
     def _words(self) -> Senses:
-        """The problem's names, signs and limits; by default those of maximising."""
+        """The problem's senses; by default rewards are maximised, costs stay below."""
         return Senses(self.m) if self.senses is None else self.senses
 
     def _up(self, rewards: Tensor) -> Tensor:
@@ -220,12 +220,12 @@ class Run:
         return self._words.reward(rewards)
 
     def _stated(self, over: Tensor) -> Tensor:
-        """Return costs in the problem's words, from their excess over thresholds."""
+        """Return costs as the problem states them, from their excess over limits."""
         return self._words.costs(over) + self.thresholds
 
     @property
     def regret(self) -> Tensor:
-        """Cumulative regret, ``(*trials, T)``; dynamic where the optimum moves."""
+        """Cumulative regret, ``(*trials, T)``; dynamic if the optimum moves."""
         return account.regret(self._up(self.optimum), self._up(self.true_rewards))
 
     @property
@@ -262,7 +262,7 @@ class Run:
 
     @property
     def worst_stage_cost(self) -> Tensor:
-        """The largest stage cost, less its threshold, so far, ``(*trials, T)``."""
+        """The largest stage cost so far, less its threshold, ``(*trials, T)``."""
         return self.stage_costs.amax(-1).cummax(-1).values
 
     @property
@@ -282,7 +282,7 @@ class Run:
     def realised_regret(self) -> Tensor:
         """Cumulative ``f(x*) - r_t`` of the observed rewards, ``(*trials, T)``.
 
-        Where an action has failed none was observed, and its true reward is taken.
+        A failed action counts by its true reward, as none was observed.
         """
         rewards = self.rewards
         if self.failed is not None:
@@ -301,9 +301,9 @@ class Run:
 
     @property
     def hard_violation_in_spreads(self) -> Tensor:
-        """Hard violation with each cost over its observed spread, ``(*trials, T)``.
+        """Hard violation, each cost divided by its observed spread, ``(*trials, T)``.
 
-        So costs of different units can be added up.
+        This adds up costs of different units.
         """
         costs = self.costs.double().flatten(0, -2)
         spread = costs.std(0) if len(costs) > 1 else torch.ones_like(costs[0])
@@ -315,7 +315,7 @@ class Run:
 
         ``"hard_violation latency"`` is in the cost's own unit. In the totals, such as
         ``"hard_violation_relative"``, each cost is divided by its entry of ``scale``
-        ``(m,)``. For one cost there are none: the totals say all.
+        ``(m,)``. With a single cost the dict is empty.
         """
         if self.m < 2:
             return {}
@@ -391,14 +391,14 @@ class Run:
 
         Args:
             name: a cumulative metric, such as ``"regret"`` or ``"reward"`` (true
-                rewards); or one of each round: ``"multiplier"`` (its norm),
+                rewards); or a metric of single rounds: ``"multiplier"`` (its norm),
                 ``"best_feasible"`` (the best reward so far), ``"expected_reward"``,
                 ``"stage_cost"`` (the largest cost less its threshold) and, for a policy
                 that ends by itself, ``"stopped"`` (the share of trials that have
                 ended). Costs with names have the sums ``"cost NAME"`` (true costs) and
                 ``"limit NAME"``.
-            points: keep at most about so many rounds, half of them evenly and half of
-                them logarithmically spaced; ``None``: all.
+            points: about how many rounds to keep at most, half of them spaced evenly
+                and half logarithmically; ``None``: all.
             average: divide by the number of rounds so far.
         """
         average = checks.flag("average", average)
@@ -413,7 +413,7 @@ class Run:
 
     def cumulative(self, name: str) -> Tensor:
         """Return a metric of :meth:`curve` in each trial, ``(*trials, T)``, float64."""
-        name = name if isinstance(name, str) else repr(name)  # no metric's name
+        name = name if isinstance(name, str) else repr(name)  # matches no metric
         kind, _, cost = name.partition(" ")
         if kind in NAMED and cost in self.cost_names:
             over = self.true_costs if kind == "cost" else self.true_costs * 0
@@ -443,8 +443,8 @@ class Run:
     def frame(self) -> pd.DataFrame:
         """Return a long pandas frame with a row for each trial and round.
 
-        Columns: policy, trial, t, x1.. (or the parameters' names, with the user's
-        values; and action, its number), reward, cost1.. (or the costs' names),
+        Columns: policy, trial, t, x1.. (or the parameters by name, with the user's
+        values), action (its number), reward, cost1.. (or the costs' names),
         true_reward, true_cost1.., threshold1.., multiplier1.., and the cumulative
         metrics; for a policy that randomises also expected_reward, stage_cost1.. and
         policy_regret. Costs are as the problem states them throughout.
@@ -496,7 +496,7 @@ class Run:
         return pd.DataFrame(columns)
 
     def plot(self, **options: Any) -> Figure:
-        """Draw the account; options as for ``cb.plots.overview``."""
+        """Draw the account; ``options`` are those of ``cb.plots.overview``."""
         from cbandit.simulation import plots
 
         return plots.overview([self], **options)
@@ -508,7 +508,7 @@ class Run:
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> Run:
-        """Read back what :meth:`save` wrote; an error if a bit of it has changed."""
+        """Return the run that :meth:`save` wrote; raise if the file has changed."""
         folder = checks.path("directory", directory)
         if not (folder / FILE).exists():
             raise CheckpointError(
@@ -533,8 +533,8 @@ class Run:
 def join(runs: Sequence[Run]) -> Run:
     """Join runs of different trials into one, in the order of the trials' numbers.
 
-    The parts must be of one policy over the same rounds. The seconds of a round are
-    those of the slowest part, as if they ran side by side.
+    The parts must be of the same policy over the same rounds. The seconds of a round
+    are those of the slowest part, as if all ran side by side.
     """
     if not runs:
         raise CBanditError("runs must hold at least one run; got none")

@@ -1,4 +1,4 @@
-"""The tape: every quantity of every round, written as the rounds go by."""
+"""The tape: a record of every quantity in every round."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _TRUE = ("true_rewards", "true_costs", "expected_rewards", "expected_costs")
 class Tape:
     """All rounds so far, as a list of pieces for each quantity.
 
-    A piece is ``(*trials, n, ...)``, on the CPU. The rounds of the block that is being
-    played stay where their values are made, so that the host waits for a policy on a
-    GPU once a block rather than once a round.
+    A piece is ``(*trials, n, ...)``, on the CPU. The current block's rounds stay on the
+    device where they are computed, so that the host waits for a GPU once a block rather
+    than once a round.
     """
 
     def __init__(self, batch: tuple[int, ...]) -> None:
         self.batch = batch
         self.rounds = self.flushed = 0
-        self.seconds: list[float] = []  # of the rounds that are not flushed
+        self.seconds: list[float] = []  # of rounds that are not flushed yet
         self.block: dict[str, Tensor] = {}  # BLOCK x *trials x ...
         self.rows: dict[str, tuple[Tensor, ...]] = {}  # of the block, one a round
         self.pieces: dict[str, list[Tensor]] = {}
@@ -39,11 +39,11 @@ class Tape:
         return vars(self) | {"block": {}, "rows": {}, "pieces": pieces}
 
     def has(self, name: str) -> bool:
-        """Return whether this quantity was noted before."""
+        """Return whether this quantity was noted in an earlier round."""
         return name in self.rows or name in self.pieces
 
     def put(self, name: str, value: Tensor) -> None:
-        """Note a quantity of the round being played; it was 0 before the first note."""
+        """Note a quantity in this round; rounds before its first note count as 0."""
         rows = self.rows.get(name)
         if rows is None:
             self.block[name] = value.new_zeros(BLOCK, *value.shape)
@@ -79,7 +79,7 @@ class Tape:
         self.flushed, self.seconds = stop, []
 
     def _axis(self, values: Tensor) -> int:
-        """Return the axis of rounds: seconds have it first, others after the trials."""
+        """Return the axis of rounds: the first for seconds, else after the trials."""
         return min(len(self.batch), values.dim() - 1)
 
     def _joined(self, pieces: list[Tensor]) -> Tensor:
@@ -87,12 +87,12 @@ class Tape:
 
     def run(self, policy: Policy, senses: Senses, horizon: int) -> Run:
         """Return the rounds so far as a run, and empty the tape; flush it before."""
-        # one by one: never all of it twice
+        # one by one, so that memory never holds the whole record twice
         out = {name: self._joined(self.pieces.pop(name)) for name in [*self.pieces]}
         index = out.pop("index", None)
         idle = out.pop("idle", None)
         for name in _TRUE:
-            if idle is not None and name in out:  # nothing was played there
+            if idle is not None and name in out:  # idle trials played nothing
                 wide = idle.unsqueeze(-1) if "costs" in name else idle
                 out[name] = out[name].masked_fill(wide, 0.0)
         tau = _thresholds(senses.limits, out["true_costs"])

@@ -1,4 +1,4 @@
-"""The problem as the loop sees it, with its answers checked and made tensors."""
+"""The problem as the loop sees it: its answers are checked and made tensors."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class World:
     """The problem that one policy plays, with random streams of its own for noise.
 
     Args:
-        problem: of any kind.
-        policy: says how many trials and costs there are, and whether it may see the
+        problem: a problem of any kind.
+        policy: it says how many trials and costs there are, and whether it may see the
             costs of every action before it chooses.
-        streams: where the noise comes from.
+        streams: the random streams of the noise.
     """
 
     def __init__(self, problem: Problem, policy: Policy, streams: Streams) -> None:
@@ -33,11 +33,11 @@ class World:
         self._blocks = problem if isinstance(problem, Blockwise) else None
         self._show = getattr(problem, "round", None)
         self._hides = not getattr(policy, "sees_costs", True)
-        #: how the problem states its functions
+        #: the problem's names, directions and limits
         self.senses = senses_of(problem, policy)
 
     def show(self, t: int) -> tuple[Round, dict[str, Any]]:
-        """Return the problem's view before round ``t``, and keywords for ``ask``."""
+        """Return the round that the problem shows, and its keywords for ``ask``."""
         if self._show is None:
             return NOTHING, {}
         shown = self._show(t, self.streams)
@@ -54,7 +54,7 @@ class World:
     def observe(self, choice: Choice) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of a choice.
 
-        The third value marks the trials in which it has failed; ``None``: in none.
+        The third value marks the trials in which the action failed; ``None``: none.
         """
         outcome = self.problem.observe(choice, self.streams)
         if not isinstance(outcome, tuple | list) or len(outcome) not in (2, 3):
@@ -84,7 +84,7 @@ class World:
                 f"problem.observe must return costs of shape (*trials, m) = {shape}, "
                 f"one for each cost of the policy; got {tuple(cost.shape)}"
             )
-        if choice.idle is not None:  # nothing was played there
+        if choice.idle is not None:  # idle trials played nothing
             reward = reward.masked_fill(choice.idle.to(reward.device), torch.nan)
             cost = cost.masked_fill(
                 choice.idle.unsqueeze(-1).to(cost.device), torch.nan
@@ -98,7 +98,7 @@ class World:
     # -- the noiseless truth ---------------------------------------------------------
 
     def truth(self, x: Tensor, t: int, m: int) -> dict[str, Tensor]:
-        """Return the truth about round ``t`` at ``x``; nothing if it is blockwise."""
+        """Return the truth about round ``t`` at ``x``; empty if it is blockwise."""
         if self._blocks is not None:
             return {}
         truth = {
@@ -107,13 +107,13 @@ class World:
         }
         for name in ("optimum", "stochastic_optimum"):
             value, words = getattr(self.problem, name)(t), f"problem.{name}"
-            # a problem may not know: None
+            # None: the problem does not know it
             number = checks.tensor(words, torch.nan if value is None else value)
             truth[name] = checks.shaped(words, number, self.batch, "(*trials,)")
         return truth
 
     def truths(self, t: Tensor, index: Tensor | None, x: Tensor) -> dict[str, Tensor]:
-        """Return the truth about rounds ``t`` ``(n,)``; nothing if it is not blockwise.
+        """Return the truth about rounds ``t (n,)``; empty unless it is blockwise.
 
         Names as in :meth:`truth`; each value ``(*trials, n)`` or ``(*trials, n, m)``.
         """
@@ -161,7 +161,7 @@ class World:
 
 
 def _failures(marks: object, batch: tuple[int, ...]) -> Tensor | None:
-    """Return the trials ``(*trials,)`` in which an action has failed, on the host."""
+    """Return a mask ``(*trials,)``, on the host, of trials whose action failed."""
     failed = checks.tensor("the failures of problem.observe", marks, None, "cpu")
     if failed.dtype != torch.bool:
         raise CBanditError(

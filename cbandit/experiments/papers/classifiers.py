@@ -40,14 +40,14 @@ def _random(problem: Contexts, task: Task) -> Random:
 EXPERIMENTS = (
     Experiment(
         name="digits",
-        about="which of four classifiers reads a picture, under two limits on average",
+        about="choose one of four classifiers per picture, under two limits on average",
         horizon=1798,
         trials=10,
         problem=digits,
         policies={"CKB": _ckb, "RPOL": _rpol, "Random": _random},
         parameters={
-            "sent": Parameter(20.0, (), "pixels sent a picture, on average", 0.1),
-            "operations": Parameter(1e4, (), "multiplications, on average", 1.0),
+            "sent": Parameter(20.0, (), "limit on the mean pixels per picture", 0.1),
+            "operations": Parameter(1e4, (), "limit on the mean multiplications", 1.0),
         },
         figures=Figures(averaged=("regret", "reward", "soft_violation")),
     ),

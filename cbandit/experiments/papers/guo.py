@@ -80,9 +80,9 @@ SHARED = {
 }
 LATE = {
     **SHARED,
-    "window": Parameter(30, (), "rounds that feedback is waited for", 1),
+    "window": Parameter(30, (), "rounds to wait for feedback", 1),
     # above about 0.05 the search, and its violations, cost more than it gains
-    "weight": Parameter(0.03, (), "of the outstanding rounds' deviations", 0),
+    "weight": Parameter(0.03, (), "factor of outstanding rounds' deviations", 0),
 }
 # ours: the library's default with late feedback
 _counted = partial(_policy, kind=RPOL, pending="hallucinate")
@@ -97,7 +97,7 @@ DRIFTING = {
 EXPERIMENTS = (
     Experiment(
         name="guo-classical",
-        about="a strict feasible set (RPOL, Figure 1)",
+        about="a small feasible set (RPOL, Figure 1)",
         horizon=500,
         trials=50,
         problem=guo_classical,

@@ -95,12 +95,12 @@ def _tau(default: float, *others: float) -> Parameter:
     return Parameter(default, (default, *others), "the cost's threshold")
 
 
-# the paper's text has 1; values between 0 and 1 have R = 1/2 at most
-RADIUS = Parameter(1.0, (), "OPB's R; 1/2 holds for yes or no", 1e-6)
+# the paper's width has no R, that is 1; values between 0 and 1 have 1/2 at most
+RADIUS = Parameter(1.0, (), "OPB's R; 1/2 is enough for 0 or 1", 1e-6)
 
 HARD = {
-    "arms": Parameter(4, (), "how many", 4),
-    "twin": Parameter(0, (0, 1), "the instance in which arm 3 is affordable"),
+    "arms": Parameter(4, (), "how many arms", 4),
+    "twin": Parameter(0, (0, 1), "1: the instance in which arm 3 is feasible"),
     "r0": Parameter(0.3, (), "the safe arm's reward"),
     "gap": Parameter(0.2, (), "threshold less the safe arm's cost"),
     "tau": Parameter(0.5, (), "the cost's threshold"),
@@ -122,7 +122,7 @@ EXPERIMENTS = (
         parameters={
             "d": Parameter(10, (10, 5, 3), "the dimension"),
             "tau": _tau(0.5, 0.2, 0.8),
-            "noise": Parameter(1.0, (), "its variance, R squared", 0),
+            "noise": Parameter(1.0, (), "the noise's variance, R squared", 0),
         },
         figures=Figures(spread="std", evolution="regret"),
     ),
@@ -135,8 +135,8 @@ EXPERIMENTS = (
         policies=LINEAR,
         parameters={
             "d": Parameter(5, (5, 10), "the dimension"),
-            "noise": Parameter(1.0, (), "its variance, R squared", 0),
-            "rays": Parameter(100, (), "how many; the paper says 100 and 1 000", 1),
+            "noise": Parameter(1.0, (), "the noise's variance, R squared", 0),
+            "rays": Parameter(100, (), "how many rays; the paper has 100 and 1 000", 1),
         },
         figures=Figures(spread="std", evolution="regret"),
     ),
@@ -148,7 +148,7 @@ EXPERIMENTS = (
         problem=pacchiano_opb_random,
         policies={"OPB": _opb},
         parameters={
-            "arms": Parameter(10, (10, 5, 20), "how many"),
+            "arms": Parameter(10, (10, 5, 20), "how many arms"),
             "tau": _tau(0.5, 0.2, 0.8),
             "R": RADIUS,
         },
@@ -176,7 +176,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="pacchiano-hard-linear",
-        about="the same two instances, linear (LC-LUCB, Theorem 21)",
+        about="pacchiano-hard as linear bandits (LC-LUCB, Theorem 21)",
         horizon=10_000,
         trials=10,
         problem=pacchiano_hard_linear,
@@ -192,11 +192,11 @@ EXPERIMENTS = (
         problem=bench_stagewise,
         policies={"OPB": _opb_gp},
         parameters={
-            "points": Parameter(1000, (), "on each of two axes", 2),
-            "costs": Parameter(3, (), "how many", 1),
-            "noise": Parameter(0.01, (), "its variance"),
+            "points": Parameter(1000, (), "how many on each of two axes", 2),
+            "costs": Parameter(3, (), "how many costs", 1),
+            "noise": Parameter(0.01, (), "the noise's variance"),
             "gap": Parameter(0.5, (), "thresholds less the safe corner's costs", 0),
-            "beta": Parameter(2.0, (), "the width; 0 for the theory's", 0),
+            "beta": Parameter(2.0, (), "exploration width; 0: the theory's", 0),
         },
         figures=Figures(evolution="policy_regret"),
     ),

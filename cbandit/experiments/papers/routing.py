@@ -30,15 +30,15 @@ from cbandit.problems.language_models import FEATURES, MISSING, routing
 
 
 class Routers:
-    """One ``BanditRouter`` of ``paretobandit`` a trial, with all calls made to each.
+    """One ``BanditRouter`` of ``paretobandit`` per trial, and all calls made to it.
 
     Checkpoints and copies hold the calls and answers; routers are rebuilt from them.
 
     Args:
-        prices: each model's, as ``create`` takes them in its ``model_registry``.
+        prices: each model's prices, as in the ``model_registry`` of ``create``.
         known: how many of the models are known at first.
         penalty: the routers' ``cost_penalty``.
-        limits: what the pacers aim at, one for each trial.
+        limits: the mean cost that the pacers aim at, one for each trial.
         seeds: the routers' seeds, one for each trial.
     """
 
@@ -88,9 +88,9 @@ class Routers:
         """Make a call to all routers; for ``"route"``, return the models they choose.
 
         Args:
-            kind: ``"route"``, with a row of features a trial; ``"reward"`` or
-                ``"cost"``, with what came: a trial, and for a reward the features and
-                the model, then the value; ``"register"``, with a model.
+            kind: ``"route"``, with a row of features per trial; ``"reward"`` or
+                ``"cost"``, with the feedback: a trial, for a reward also the features
+                and the model, then the value; ``"register"``, with a model.
             values: what ``kind`` comes with.
         """
         if self._made is None:
@@ -122,14 +122,14 @@ def _put(
 
 
 class ParetoRouter(Policy):
-    """Route by the ``BanditRouter`` of ``paretobandit``, one router a trial.
+    """Route by the ``BanditRouter`` of ``paretobandit``, one router per trial.
 
     It starts without priors, with the width and the forgetting that the package states
     for a cold start, and keeps the first cost near its threshold by an adaptive pacer.
 
     Args:
         actions: a space of one category, the models, and a context of 25 numbers.
-        prices: each model's, as ``create`` takes them in its ``model_registry``.
+        prices: each model's prices, as in the ``model_registry`` of ``create``.
         costs: how many costs there are; only the first is paced.
         known: how many models it knows at first; ``None``: all.
         penalty: the router's ``cost_penalty``; 0, as in the package's own demonstration
@@ -190,7 +190,7 @@ def _with_one(values: torch.Tensor) -> list[list[float]]:
     return [[*row, 1.0] for row in values.tolist()]
 
 
-# dollars for a million tokens, of the data's models, as the package lists them
+# dollars per million tokens of the data's models, as the package lists them
 PRICES = (
     {"input_cost_per_m": 0.1, "output_cost_per_m": 0.1},
     {"input_cost_per_m": 0.5, "output_cost_per_m": 1.5},
@@ -198,8 +198,8 @@ PRICES = (
 )
 
 
-# chosen on the training requests alone, as was the belief's constant: with the mean,
-# choices whose costs are estimated too low spend more than the budget
+# chosen on the training requests alone, like the belief's constant: with the mean,
+# choices whose costs are underestimated spend more than the budget
 CAUTION = -0.25
 
 
@@ -226,9 +226,9 @@ EXPERIMENTS = (
         problem=routing,
         policies={"CKB": _ckb, "ParetoBandit": _router},
         parameters={
-            "budget": Parameter(6.6e-4, (), "dollars a request, on average", 1e-6),
+            "budget": Parameter(6.6e-4, (), "dollars per request, on average", 1e-6),
             "beta": Parameter(1.0, (), "CKB's exploration width", 0),
-            "fade": Parameter(1.0, (), "what CKB keeps of its data a request", 0.5),
+            "fade": Parameter(1.0, (), "share of its data CKB keeps a request", 0.5),
         },
         changes=(1786,),
         figures=Figures(averaged=("regret", "reward", "soft_violation")),

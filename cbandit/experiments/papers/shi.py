@@ -118,14 +118,14 @@ RATE = {
         ("noiseless", "noisy"),
         "how the constraint is observed: Algorithm 2, or 3",
     ),
-    "rate": Parameter(0.5, (), "the multipliers' step mu, noisy constraint", 0),
+    "rate": Parameter(0.5, (), "the multiplier's step mu, noisy constraint", 0),
     # ours, in the units of standardised targets
-    "reuse": Parameter(1, (1, 0), "whether past epochs' rounds are kept"),
-    "beta": Parameter(1.0, (), "the epochs' exploration width", 0),
-    "noise": Parameter(0.01, (), "the epochs' belief's noise, a variance", 1e-12),
-    "lengthscale": Parameter(1.0, (), "of all beliefs", 1e-6),
+    "reuse": Parameter(1, (1, 0), "1: keep the data of past epochs"),
+    "beta": Parameter(1.0, (), "EpochPenalty's exploration width", 0),
+    "noise": Parameter(0.01, (), "noise variance of EpochPenalty's beliefs", 1e-12),
+    "lengthscale": Parameter(1.0, (), "lengthscale of all beliefs", 1e-6),
 }
-EPOCHS = {**RATE, "epoch": Parameter(20, (), "rounds an epoch, S", 1)}
+EPOCHS = {**RATE, "epoch": Parameter(20, (), "rounds per epoch, S", 1)}
 
 EXPERIMENTS = (
     Experiment(
@@ -144,7 +144,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="shi-trade-off",
-        about="the same with five epoch lengths (epoch penalties, Figure 1)",
+        about="shi-small-feasible with five epoch lengths (epoch penalties, Figure 1)",
         horizon=350,
         trials=20,
         problem=shi_small_feasible,
@@ -172,7 +172,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="shi-proposition-1",
-        about="a fixed multiplier fails where the epochs do not",
+        about="a fixed multiplier fails, epoch penalties do not",
         horizon=350,
         trials=100,
         problem=shi_proposition_1,

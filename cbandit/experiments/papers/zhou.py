@@ -32,7 +32,7 @@ def _policy(
 ) -> Policy:
     """Build a policy with the papers' beliefs and widths.
 
-    Widths are the theory's, at ``B`` and ``G = max|g|``, unless ``beta`` is a number.
+    The widths are the theory's for ``B`` and ``G = max|g|``, unless ``beta`` is given.
     """
     known, parameters = problem.known, task.settings.parameters
     noises = known.noise, known.cost_noise
@@ -50,7 +50,7 @@ def _policy(
     draw = parameters.get("draw")
     law = {"draw": draw} if explore is Rand and draw else {}
     with warnings.catch_warnings():
-        # with noise as small as theirs that form is a heuristic, which is known here
+        # with noise this small the form is a heuristic; no need to warn of it here
         warnings.filterwarnings("ignore", r"RKHS\(form='small-lam'\)")
         return kind(
             problem.actions,
@@ -96,8 +96,8 @@ BETA = Parameter("theory", (), "exploration width: the theory's, or a number", 0
 NORMALISE = Parameter(
     "each",
     ("each", "common", "largest"),
-    "centred, each arm over its deviation or all over the largest of them; or not "
-    "centred, over the largest sample",
+    "each: centred, each arm divided by its deviation; common: centred, divided by "
+    "the largest deviation; largest: divided by the largest sample",
 )
 
 
@@ -118,14 +118,14 @@ EXPERIMENTS = (
             "cost": Parameter(
                 "half",
                 ("half", "quarter", "independent"),
-                "g = -f + B/2, g = -f + B/4, or a random function of its own",
+                "g = -f + B/2, g = -f + B/4, or another random function",
             ),
             "beta": BETA,
-            "noise": Parameter(0.01, (), "its deviation, a share of f's range", 0),
+            "noise": Parameter(0.01, (), "noise deviation, a share of f's range", 0),
             "bound": Parameter("max", ("max", "max-abs"), "B: max f, or max|f|"),
             "seeds": _seeds(10),
-            "slack": Parameter(0.0, (), "CKB's, a share of Slater's constant", 0),
-            "anytime": Parameter(0, (0, 1), "CKB by doubling, not told the horizon"),
+            "slack": Parameter(0.0, (), "CKB's slack, a share of Slater's constant", 0),
+            "anytime": Parameter(0, (0, 1), "1: CKB doubles a guess of the horizon"),
         },
     ),
     Experiment(
@@ -138,7 +138,7 @@ EXPERIMENTS = (
         parameters={
             "beta": BETA,
             "noise": Parameter(
-                "resampled", ("resampled", "gaussian"), "how it is drawn"
+                "resampled", ("resampled", "gaussian"), "how noise is drawn"
             ),
             "seeds": _seeds(5),
             "normalise": NORMALISE,
@@ -157,7 +157,7 @@ EXPERIMENTS = (
                 "data", ("data", "squared"), "the beliefs' noise: the data's, or R^2"
             ),
             "draw": Parameter(
-                "normal", ("normal", "uniform", "gaussian-grid"), "CKB-Rand's law"
+                "normal", ("normal", "uniform", "gaussian-grid"), "CKB-Rand's draws"
             ),
             "seeds": _seeds(5),
             "normalise": NORMALISE,
