@@ -131,34 +131,59 @@ def locked(
 
     @functools.wraps(method)
     def called(self: Policy, /, *args: Given.args, **kwargs: Given.kwargs) -> Answer:
-        lock, process = self._lock, os.getpid()
-        # after a fork, two processes would make the same draws
-        if lock.process != process:
-            if lock.process is not None:
-                raise CBanditError(
-                    f"{self.name} was used before this process was forked off, and "
-                    "a fork cannot go on with it: save() it before the fork, and "
-                    "cb.load() it in a process of multiprocessing.get_context('spawn')"
-                    "; or here, after torch.set_num_threads(1), without which torch "
-                    "may wait for ever for threads that a fork does not have"
-                )
-            lock.process = process
         try:
+            lock, process = self._lock, os.getpid()
+            # after a fork, two processes would make the same draws
+            if lock.process != process:
+                if lock.process is not None:
+                    raise CBanditError(
+                        f"{self.name} was used before this process was forked off, and "
+                        "a fork cannot go on with it: save() it before the fork, and "
+                        "cb.load() it in a process of multiprocessing.get_context("
+                        "'spawn'); or here, after torch.set_num_threads(1), without "
+                        "which torch may wait for ever for threads that a fork does "
+                        "not have"
+                    )
+                lock.process = process
             with lock.thread:
                 journal = self._journal
                 if journal is None or method.__name__ in UNNOTED:
                     return method(self, *args, **kwargs)
                 return self._noted(journal, method, args, kwargs)
-        except TypeError:
-            check_arguments(method, (self, *args), kwargs)
-            raise
+        except UNFIT as error:
+            if isinstance(error, TypeError):
+                check_arguments(method, (self, *args), kwargs)
+            if self._file is None or isinstance(error, FIT):
+                raise
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise CheckpointError(
+                f"{method.__name__} fails on what {self._file} holds ({reason}): load "
+                "an earlier save. If nobody has changed the file, this is a mistake "
+                f"of cbandit's, or of a function given to {method.__name__}"
+            ) from error
 
     called.notable = True  # type: ignore[attr-defined]
     return called
 
 
+#: errors of a state whose parts do not fit together, as a forged file may hold it,
+UNFIT = (
+    TypeError,
+    ValueError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    ArithmeticError,
+)
+#: and those among them that have another cause
+FIT = (CBanditError, torch.OutOfMemoryError)
+
 #: methods that change nothing, or that begin a checkpoint
 UNNOTED = ("save", "history", "outstanding", "__getstate__")
+
+
+#: attributes that copies and files do not hold
+PASSING = ("_latest", "_labelled", "_journal", "_clock", "_file")
 
 
 class Now(NamedTuple):
@@ -273,6 +298,8 @@ class Policy(metaclass=ABCMeta):
     #: the calls since a checkpoint that is appended to, and the time of one of them
     _journal: Journal | None = None
     _clock: float | None = None
+    #: the file that it was loaded from, if all code that it runs is known
+    _file: str | None = None
     #: whether the file that it was saved to last is followed by a journal
     followed = False
     #: the set, and its label once a file was saved without it
@@ -1514,11 +1541,10 @@ class Policy(metaclass=ABCMeta):
         # the streams themselves say where they are
         self._streams.go(self._now.position)
         now = tuple(self._now._replace(position=None))  # type: ignore[arg-type]
-        fresh = dict.fromkeys(("_latest", "_labelled", "_journal", "_clock"))
-        return {**vars(self), "_now": now, **fresh}
+        return {**vars(self), "_now": now, **dict.fromkeys(PASSING)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        vars(self).update(state, **dict.fromkeys(PASSING))
         now = Now(*state["_now"])
         self._now = now._replace(position=self._streams.position())
 
@@ -1595,6 +1621,7 @@ def load(
     policy: Policy = checkpoint.read(
         path, "policy", Policy, trusted(trust), distributed.current(), digests, give
     )
+    policy._file = None if trust else os.fspath(path)
     if actions is not None:
         give(policy._label())
     bodies = distributed.current().first(lambda: checkpoint.journal_of(path, digests))
