@@ -94,7 +94,7 @@ from cbandit.recommend import Recommendation
 if TYPE_CHECKING:
     import pandas as pd
 
-MANY = 100  # outstanding choices at which a policy warns, unless it expects delays
+MANY = 100  # outstanding choices, beyond those of an n=, at which a policy warns
 TRIES = 8  # points of the sequence for each of a design, should some fail
 SAFE_START = "it plays only what it believes safe, from its first round on"
 LONG = 60  # letters; a longer repr of the set is shortened in the policy's
@@ -183,7 +183,7 @@ UNNOTED = ("save", "history", "outstanding", "__getstate__")
 
 
 #: attributes that copies and files do not hold
-PASSING = ("_latest", "_labelled", "_journal", "_clock", "_file")
+PASSING = ("_latest", "_labelled", "_journal", "_clock", "_file", "_known")
 
 
 class Now(NamedTuple):
@@ -294,6 +294,7 @@ class Policy(metaclass=ABCMeta):
     standardized = False  # whether multipliers are in spreads, not in the user's units
     common: Mapping[str, str] = POLICY  # what constructors hand on, with help
     _reminded = False
+    _most = 0  # the largest n= of an ask
     _failed: Failed | None = None
     #: the calls since a checkpoint that is appended to, and the time of one of them
     _journal: Journal | None = None
@@ -616,11 +617,13 @@ class Policy(metaclass=ABCMeta):
 
         Args:
             n: how many choices to make, as if asked one by one; then the answer is a
-                list. It is shorter where a budget ends. ``context`` is one context for
-                all choices, or ``n`` of them: arrays with one more axis in front, alone
-                or by name, or a list of dicts. With trials, ``(n, k)`` holds contexts
-                that the trials share, unless ``n`` is the number of trials: then each
-                trial has its row, the same for all choices.
+                list. It is shorter where a budget ends. An action may come several
+                times: where readings are noisy, measuring the best one again is often
+                worth more than another one. ``context`` is one context for all choices,
+                or ``n`` of them: arrays with one more axis in front, alone or by name,
+                or a list of dicts. With trials, ``(n, k)`` holds contexts that the
+                trials share, unless ``n`` is the number of trials: then each trial has
+                its row, the same for all choices.
             among: a mask ``(N,)`` or ``(*trials, N)``, or action numbers ``(k,)`` or
                 ``(*trials, k)``: only these may be chosen this round.
             actions: a set for this round alone, solved afresh; the choice's index
@@ -643,6 +646,7 @@ class Policy(metaclass=ABCMeta):
         if isinstance(self.actions, Contextual):
             contexts = self.actions.each(context, n, self.batch_shape)
         self._settled()
+        self._most = max(self._most, n)
         before, latest, choices = self._now, self._latest, []
         try:
             for one in contexts:
@@ -755,7 +759,7 @@ class Policy(metaclass=ABCMeta):
         self._latest = asked, now.position
         if LOG.isEnabledFor(DEBUG):
             LOG.debug("%s asks %s", self.name, choice)
-        if len(ledger) >= MANY and not (self.patient or self._reminded):
+        if len(ledger) >= MANY + self._most and not (self.patient or self._reminded):
             self._reminded = True
             warn(ledger.reminder(self.name))
         return choice
