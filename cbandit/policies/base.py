@@ -294,7 +294,7 @@ class Policy(metaclass=ABCMeta):
     standardized = False  # whether multipliers are in spreads, not in the user's units
     common: Mapping[str, str] = POLICY  # what constructors hand on, with help
     _reminded = False
-    _most = 0  # the largest n= of an ask
+    _together = 0  # the largest n= of an ask
     _failed: Failed | None = None
     #: the calls since a checkpoint that is appended to, and the time of one of them
     _journal: Journal | None = None
@@ -646,7 +646,7 @@ class Policy(metaclass=ABCMeta):
         if isinstance(self.actions, Contextual):
             contexts = self.actions.each(context, n, self.batch_shape)
         self._settled()
-        self._most = max(self._most, n)
+        self._together = max(self._together, n)
         before, latest, choices = self._now, self._latest, []
         try:
             for one in contexts:
@@ -759,7 +759,7 @@ class Policy(metaclass=ABCMeta):
         self._latest = asked, now.position
         if LOG.isEnabledFor(DEBUG):
             LOG.debug("%s asks %s", self.name, choice)
-        if len(ledger) >= MANY + self._most and not (self.patient or self._reminded):
+        if len(ledger) >= MANY + self._together and not (self.patient or self._reminded):
             self._reminded = True
             warn(ledger.reminder(self.name))
         return choice
