@@ -759,7 +759,9 @@ class Policy(metaclass=ABCMeta):
         self._latest = asked, now.position
         if LOG.isEnabledFor(DEBUG):
             LOG.debug("%s asks %s", self.name, choice)
-        if len(ledger) >= MANY + self._together and not (self.patient or self._reminded):
+        if len(ledger) >= MANY + self._together and not (
+            self.patient or self._reminded
+        ):
             self._reminded = True
             warn(ledger.reminder(self.name))
         return choice
