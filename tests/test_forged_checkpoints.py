@@ -372,6 +372,8 @@ def test_a_path_that_is_no_file_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     refused("it is no file", tmp_path / "pipe", tmp_path, "/dev/zero")
     refused("must be a path", "x" * 300, "\ud800", "a\0b")
+    (tmp_path / "loop").symlink_to("loop")
+    refused("Symlink loop|symbolic links", tmp_path / "loop")
     os.mkfifo(journal)
     refused("it is no file", path)
     journal.unlink()

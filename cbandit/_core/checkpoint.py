@@ -336,9 +336,9 @@ def read(
 def _path(path: object) -> Path:
     try:
         target = checks.path("path", path)
-    except CBanditError as error:
+        return target.resolve() if target.is_symlink() else target
+    except (CBanditError, RuntimeError) as error:  # a link that leads to itself
         raise CheckpointError(str(error)) from None
-    return target.resolve() if target.is_symlink() else target
 
 
 def _check(target: Path, kind: str, digests: Digests, rounds: int) -> None:

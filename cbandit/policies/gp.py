@@ -1140,8 +1140,9 @@ class GPPolicy(Policy):
 
     def _ahead(self, asked: Asked) -> list[Ahead]:
         """Return the outstanding choices that this round takes into account."""
+        ahead: list[Ahead] = []
         if self.pending == "ignore":
-            return []
+            return ahead
         first = -math.inf
         if isinstance(self.feedback, Sliding):
             first = asked.t - self.feedback.window
@@ -1153,7 +1154,8 @@ class GPPolicy(Policy):
                     place, waits = self._place(entry.choice), ~entry.came
                     before = entry, Ahead(place.keys, place.x, waits.mT.tolist())
                 self._known[t] = before
-        return counted([ahead for _, ahead in self._known.values()])
+                ahead.append(before[1])
+        return counted(ahead) if ahead else ahead
 
     def _looks(
         self, state: GPState, asked: Asked
