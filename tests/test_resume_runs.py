@@ -262,5 +262,5 @@ class TestCheckpoints:
 
 def test_a_folder_without_its_settings_says_which_file_is_missing(tmp_path):
     (tmp_path / "runs").mkdir()
-    with pytest.raises(cb.CBanditError, match="put back its config.toml"):
+    with pytest.raises(cb.CBanditError, match=r"put back its config\.toml"):
         reproduced(tmp_path, "zhou-synthetic", resume=True, trials=1, horizon=5)
