@@ -54,6 +54,7 @@ from cbandit.policies.failures import Failed
 from cbandit.policies.journal import Call
 from cbandit.policies.safe import classes
 from cbandit.policies.safe.mixtures import best_mixture
+from cbandit.posterior import observations
 from cbandit.posterior.beliefs import Beliefs, Group, Stacked
 from cbandit.posterior.covariance import (
     Covariance,
@@ -450,6 +451,11 @@ def solutions_of(module, monkeypatch):
 def safe_of(policy):
     """The safe action of a policy, as far as its user knows it."""
     return policy._safe
+
+
+def count_singly(monkeypatch):
+    """Let no open choices be joined, however many and alike they are."""
+    monkeypatch.setattr(observations, "CROWD", 10**9)
 
 
 def hold_no_arms(monkeypatch):

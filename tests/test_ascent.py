@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from inside import SafePolicies, best_mixture
@@ -29,6 +31,7 @@ def value(w, root, x):
     return x @ w + np.linalg.norm(x @ root.T, axis=-1)
 
 
+@cache
 def directions(d, count):
     if d == 1:
         return np.array([[1.0], [-1.0]])
@@ -42,18 +45,20 @@ def directions(d, count):
 
 
 def on_the_grid(x, w, roots, tau):
-    """The best value over feasible means, which surround the safe action 0.
-
-    The greatest value lies on their boundary; along a direction that is where either
-    the actions' hull or a limit ends.
-    """
+    """The best value over feasible means, which surround the safe action 0."""
     d = x.shape[1]
+    sides = None if d == 1 else ConvexHull(x).equations
     way = x[1:] / np.linalg.norm(x[1:], axis=1, keepdims=True)
     way = np.concatenate([directions(d, DIRECTIONS[d]), way])
-    if d == 1:
+    parts = np.array_split(way, 1 + len(way) // 2000)  # which stay in a cache
+    return max(0.0, *(along(part, x, sides, w, roots, tau) for part in parts))
+
+
+def along(way, x, sides, w, roots, tau):
+    """The best value along some directions: where the actions' hull or a limit ends."""
+    if sides is None:
         far = np.where(way[:, 0] > 0, x.max(), -x.min())
     else:
-        sides = ConvexHull(x).equations
         slope = way @ sides[:, :-1].T
         with np.errstate(divide="ignore", invalid="ignore"):
             end = np.maximum(-sides[:, -1], 0) / slope
@@ -62,7 +67,7 @@ def on_the_grid(x, w, roots, tau):
         cost = value(w_j, root_j, way)
         with np.errstate(divide="ignore"):
             far = np.minimum(far, np.where(cost > 0, tau_j / cost, np.inf))
-    return max((far * value(w[0], roots[0], way)).max(), 0.0)
+    return (far * value(w[0], roots[0], way)).max()
 
 
 def short(d, seeds):

@@ -116,6 +116,7 @@ def test_the_command_line(command, name, results, capsys):
     path.write_bytes(whole)
 
 
+@pytest.mark.slow
 def test_a_finished_task_is_not_taken_as_complete(results, tmp_path, capsys):
     """``--resume`` refuses a flipped run, and computes one that was half written."""
     few = {"trials": 2, "horizon": 9, "policies": ["CKB-UCB", "CKB-Rand"]}

@@ -142,6 +142,7 @@ class TestPolicies:
             alone = played(range(trial, trial + 1))
             torch.testing.assert_close(together[trial], alone[0], atol=1e-4, rtol=0)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["CKB-UCB", "RPOL-UCB", "CONFIG"])
     def test_they_come_to_the_optimum(self, name):
         policy = POLICIES[name](unit(2), belief(0.4), seed=1)

@@ -103,6 +103,7 @@ def played(policy, rounds):
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["grid", "points"])
 def test_a_region_that_fails_is_learned(name):
     """Of its 36 actions most are never tried, and in the end hardly any."""
@@ -114,6 +115,7 @@ def test_a_region_that_fails_is_learned(name):
     assert any(barred[-20:])
 
 
+@pytest.mark.slow
 def test_a_region_of_a_box_is_learned():
     learned, barred = (played(gpucb(BOX, failures=way), 20) for way in (None, False))
     assert sum(learned) <= 7 < sum(barred)  # 12, were the bar at one half

@@ -271,6 +271,70 @@ def test_a_run_and_a_simulation_are_whole(tmp_path, honest):
             cb.Run.load(folder)
 
 
+def misfits(honest, count):
+    """So many bodies in each of which one part, anywhere, is none that fits."""
+    head, _, tail = honest.partition(b"\n")
+    parts = json.loads(head)
+    spots = [(parts[1], k, [[32, "meta"], [0, "cpu"]]) for k in range(len(parts[1]))]
+    for place in parts[2]:
+        spots += [(place, 1, ["int64", "bool"]), (place, 2, [[], [1, *place[2]]])]
+    for node in parts[3:]:
+        if node[0] in ("tensor", "name", "method"):
+            continue
+        first = 2 if node[0] == "object" else 1
+        values = range(first, len(node), 1 + (node[0] == "dict"))
+        spots += [(node, k, [None, 7, -1, "x", float("nan"), 2**62]) for k in values]
+        if len(node) > 2:
+            spots.append((parts, parts.index(node), [node[:1]]))
+    forged = [(*spot[:2], value) for spot in spots for value in spot[2]]
+    for holder, key, value in forged[:: len(forged) // count]:
+        before, holder[key] = holder[key], value
+        yield json.dumps(parts).encode() + b"\n" + tail
+        holder[key] = before
+
+
+@pytest.mark.filterwarnings("ignore")  # a forged number may overflow, say
+@pytest.mark.parametrize("name", ["CKB", "OPB", "contexts"])
+def test_a_state_that_does_not_fit_is_an_error_of_the_file(tmp_path, name):
+    """What is not seen when it is read is seen when it is used, and never raw."""
+    path, line, shown = tmp_path / "state", cb.Finite(torch.rand(9, 1)), {}
+    if name == "CKB":
+        policy, _, _ = prepared(trials=2)
+    elif name == "OPB":
+        arms = cb.Counts(subgaussian=0.1, range=(0.0, 1.0))
+        safe = cb.Safe(index=0, reward=0.0, cost=0.0)
+        kinds = {"reward": arms, "costs": [arms], "safe": safe}
+        policy = cb.OPB(line, **kinds, thresholds=0.5, horizon=50)
+    else:
+        space = cb.Space(kind=cb.Category("a", "b"), load=cb.Context(2))
+        policy = cb.CKB(space, reward=cb.GP.linear(space), costs=[cb.GP.linear(space)])
+        shown = {"context": {"load": [0.1, 0.2]}}
+    lead, m = policy.batch_shape, policy.m
+
+    def used(policy):
+        for choice in [*policy.outstanding, policy.ask(**shown)]:
+            policy.cancel(choice)
+        told = {"reward": torch.zeros(lead), "cost": torch.zeros(*lead, m)}
+        policy.tell(policy.ask(**shown), **told)
+        policy.ask(**shown)
+        policy.recommend(**shown)
+        policy.history()
+        policy.save(tmp_path / "again", overwrite=True)
+
+    used(policy)
+    policy.save(path)
+    refused = set()
+    for body in misfits(path.read_bytes().partition(b"\n")[2], 60):
+        forge(path, "policy", body)
+        try:
+            used(cb.load(path))
+        except cb.CheckpointError as error:
+            refused.add("fails on what" in str(error))
+        except cb.CBanditError:
+            pass
+    assert refused == {False, True}
+
+
 @pytest.mark.parametrize(
     "name", ["notes.txt", "plot.png", "empty", "model.pt", "z.zip"]
 )
@@ -308,6 +372,8 @@ def test_a_path_that_is_no_file_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     refused("it is no file", tmp_path / "pipe", tmp_path, "/dev/zero")
     refused("must be a path", "x" * 300, "\ud800", "a\0b")
+    (tmp_path / "loop").symlink_to("loop")
+    refused("Symlink loop|symbolic links", tmp_path / "loop")
     os.mkfifo(journal)
     refused("it is no file", path)
     journal.unlink()

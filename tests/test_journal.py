@@ -277,6 +277,43 @@ def test_rounds_that_others_appended_are_not_lost(tmp_path):
     assert cb.load(path).t == 2
 
 
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_kill_beside_a_rename_loses_nothing_and_warns_of_nothing(
+    tmp_path, monkeypatch, renamed
+):
+    """A whole save writes two files, the checkpoint and its journal."""
+    path, begun = tmp_path / "state", tmp_path / "begun"
+    policy = made(SETS["few"]())
+
+    def replace(*paths):
+        if renamed:
+            os.rename(*paths)
+        raise SystemExit  # what is on the disk is as after a kill
+
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(os, "replace", replace)
+        policy.save(begun, append=True)
+    assert begun.exists() == renamed
+    if renamed:
+        assert cb.load(begun).t == 0
+    policy.save(path, append=True)
+    policy.ask()
+    policy.save(path, append=True)
+    policy.explain(policy.ask())  # the next save is whole
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(os, "replace", replace)
+        policy.save(path, append=True)
+    assert cb.load(path).t == 1 + renamed
+    bodies = entries(path).bodies
+    assert len(bodies) == (not renamed)
+    noted = {os.path.realpath(path): (entries(path).mark,)}
+    assert files.append(path, [b"one", b""], noted)
+    assert entries(path).bodies == [*bodies, b"one", b""]
+    (tmp_path / "state.journal").unlink()
+    with pytest.warns(UserWarning, match=f"after round {2 * renamed} is missing"):
+        cb.load(path)
+
+
 def test_a_journal_is_begun_before_others_may_append(tmp_path):
     journal, policy = tmp_path / "state.journal", made(SETS["few"]())
     os.mkfifo(journal)  # whoever writes to it waits for a reader
@@ -285,11 +322,11 @@ def test_a_journal_is_begun_before_others_may_append(tmp_path):
     )
     writer.start()
     try:
-        while not (tmp_path / "state").exists():
-            time.sleep(0.001)
-        busy = locks.locked(tmp_path, 0.0, "busy")
-        with pytest.raises(cb.CBanditError, match="busy"), busy:
-            pass
+        with pytest.raises(cb.CBanditError, match="busy"):
+            while True:
+                with locks.locked(tmp_path, 0.0, "busy"):
+                    time.sleep(0.001)
+        assert not (tmp_path / "state").exists()
     finally:
         journal.read_bytes()
         writer.join()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gpytorch
 import pytest
 import torch
-from inside import Kronecker, beliefs_of
+from inside import Coming, Kronecker, beliefs_of, count_singly
 
 import cbandit as cb
 
@@ -160,6 +160,48 @@ def test_each_further_choice_is_counted_once(monkeypatch, trials, learned):
         policy.ask()
         work.append(sum(columns))
     assert set(work[1:]) == {len(beliefs_of(policy).groups)}
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize("outcome", [None, "binary"])
+@pytest.mark.parametrize("engine", ["joint", "factor"])
+def test_many_open_choices_that_are_alike_count_as_one(
+    monkeypatch, trials, outcome, engine
+):
+    actions = cb.Finite(AXIS.unsqueeze(-1))
+    settings = {"explore": cb.UCB(2.0), "engine": engine, "trials": trials}
+    scores, counts, of = [], [], Coming.of
+    monkeypatch.setattr(
+        Coming, "of", lambda ahead, *rest: counts.append(len(ahead)) or of(ahead, *rest)
+    )
+    for joined in (True, False):
+        gp = cb.GP.default(actions, outcome=outcome)
+        policy = cb.GPUCB(actions, reward=gp, **settings)
+        for value in (0.0, 1.0, 1.0):
+            choice = policy.ask()
+            policy.tell(choice, reward=torch.full(choice.x.shape[:-1], value))
+        if not joined:
+            assert max(counts) < 64
+            count_singly(monkeypatch)
+        policy.ask(n=70)
+        half = policy.outstanding[::2]
+        policy.ask(n=70)
+        for choice in half:
+            policy.cancel(choice)
+        policy.ask(n=40)
+        scores.append(torch.tensor(policy.history()["score"].to_numpy()))
+    torch.testing.assert_close(*scores, rtol=0, atol=1e-10, equal_nan=True)
+    assert max(counts) > 120
+
+
+def test_no_reminder_is_of_what_n_has_just_asked_for():
+    gp = cb.GP.default(GRID)
+    policy = cb.GPUCB(GRID, reward=gp, explore=cb.UCB(1.0))
+    policy.ask(n=150)  # any warning is an error
+    for _ in range(99):
+        policy.ask()
+    with pytest.warns(UserWarning, match="250 choices wait for their feedback"):
+        policy.ask()
 
 
 @pytest.mark.parametrize("trials", [None, 2])

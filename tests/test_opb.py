@@ -97,7 +97,9 @@ def test_opb_estimates_an_unknown_safe_arm_first():
     assert (choice.distribution.probability.amax(-1) < 1).all()
 
 
-@pytest.mark.parametrize("r", [0.02, 0.1, 0.5])
+@pytest.mark.parametrize(
+    "r", [0.02, *(pytest.param(r, marks=pytest.mark.slow) for r in (0.1, 0.5))]
+)
 def test_opb_does_not_starve_arms_that_were_never_pulled(r):
     """Beside a rule that plays the best and the safe arm under the same bounds."""
     horizon, trials = 1500, 3

@@ -280,6 +280,30 @@ def test_after_a_sweep_the_order_of_tells_does_not_matter(outcome):
     torch.testing.assert_close(policy.posterior().reward.mean, after, rtol=0, atol=1e-7)
 
 
+@pytest.mark.parametrize("outcome", [BINARY, COUNT])
+@pytest.mark.parametrize("tries", [1e4, 1e8, 1e10])
+def test_sweeps_of_large_counts_end_soon_at_the_posterior(monkeypatch, outcome, tries):
+    """Data this sharp leave nothing of the prior, and nothing of its correlations."""
+    K = 4 * rbf()(torch.arange(6).double().unsqueeze(-1)).to_dense().detach()
+    share, sweeps, stand_in = torch.arange(1, 7).double() / 10, [], Link.stand_in
+
+    def counted(*given):
+        sweeps.append(1)
+        return stand_in(*given)
+
+    policy = cb.GPUCB(cb.Finite(covariance=K), reward=cb.GP(outcome=outcome))
+    pair = (share * tries).round(), torch.full_like(share, tries)
+    policy.observe(index=list(range(6)), reward=pair)
+    monkeypatch.setattr(Link, "stand_in", counted)
+    policy.refit()
+    assert len(sweeps) < 20
+    read = policy.posterior().reward
+    spread = (share * (1 - share if outcome == BINARY else 1) / tries).sqrt()
+    off = (read.mean - share) / spread
+    assert off.abs().max() < 3 / tries**0.5 + 1e-3
+    torch.testing.assert_close(read.std, spread, rtol=1e-3 + 10 / tries, atol=0)
+
+
 # -- every set and engine, in batches, saved -------------------------------------------
 
 

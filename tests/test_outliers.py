@@ -234,3 +234,19 @@ def test_beliefs_that_are_not_standardised_take_readings_as_they_are():
     _, said = quietly(policy, 45, 1e3)
     assert said == []
     assert float(policy.posterior().costs.mean.abs().max()) > 100
+
+
+def test_readings_like_earlier_ones_need_no_look_at_the_beliefs(monkeypatch):
+    """What was accepted once is accepted again, so bounds are not computed for it."""
+    policy, looks = made(cb.RPOL), []
+    bounds = type(beliefs_of(policy)).bounds
+
+    def counted(*given):
+        looks.append(given)
+        return bounds(*given)
+
+    monkeypatch.setattr(type(beliefs_of(policy)), "bounds", counted)
+    for cost, looked in ((0.0, 1), (1.0, 2), (0.5, 2), (1.0, 2), (1.5, 3), (1.2, 3)):
+        policy.tell(policy.ask(), reward=0.0, cost=cost)
+        beliefs_of(policy)
+        assert len(looks) == looked, cost

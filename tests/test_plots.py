@@ -78,11 +78,40 @@ class TestFigures:
             figure.set_dpi(dpi)
             canvas = FigureCanvasAgg(figure)
             canvas.draw()
-            (words,) = [text for text in figure.texts if text.get_text() == title]
+            (words,) = figure.texts
+            assert words.get_text() == title.replace(" = ", "\u00a0=\u00a0")
             frame = words.get_window_extent(canvas.get_renderer())
             assert 0 < frame.x0 < frame.x1 <= figure.bbox.x1
             top = max(panel.get_tightbbox().y1 for panel in figure.axes)
             assert top <= frame.y0 < frame.y1 <= figure.bbox.y1
+
+    def test_titles_of_panels_stay_beside_their_neighbours(self):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        each = {name: self.curve() for name in plots.LABELS}
+        metrics = ("expected_reward", "stage_cost", "best_feasible")
+        figure = plots.evolution([("tau = 0.2", {"A": each}, {})], metrics)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        panels = figure.axes
+        titles = [p._left_title.get_window_extent() for p in panels]
+        ends = [panel.get_tightbbox().x0 for panel in panels[1:]] + [figure.bbox.x1]
+        assert all(x.x1 <= end for x, end in zip(titles, ends, strict=True))
+
+    def test_a_curve_has_five_marks_however_much_it_goes_up_and_down(self):
+        from inside import Curve
+
+        t = torch.arange(1, 1001)
+        zero = torch.zeros(1000, dtype=torch.float64)
+        jagged = Curve(t, (-1.0) ** t.double(), zero, zero)
+        table = {name: {"regret": jagged} for name in "ABC"}
+        for log, axis in ((False, t / 1000), (True, t.log() / t[-1].log())):
+            (panel,) = plots.overview(table, ["regret"], log=log).axes
+            marked = [line.get_markevery() for line in panel.get_lines()[:3]]
+            for k, places in enumerate(marked):
+                wanted = 0.02 + 0.03 * k + 0.2 * torch.arange(5)
+                # the first two rounds are a tenth of a logarithmic axis apart
+                assert axis[places].tolist() == pytest.approx(wanted.tolist(), abs=0.1)
 
     @pytest.mark.parametrize("metrics", [["regret"], None])
     def test_legends_stay_within_the_figure(self, metrics):
@@ -252,7 +281,7 @@ class TestNames:
     def test_a_panel_a_cost_with_its_limit(self):
         figure = plots.costs(self.drawn(), title="Mine", reward="throughput")
         titles = [panel.get_title("left") for panel in figure.axes]
-        assert titles == [
+        assert [title.replace("\n", " ") for title in titles] == [
             "throughput, average so far",
             "latency, average so far",
             "accuracy, average so far",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel
-from inside import differences, read, settings_of, simulate
+from inside import differences, read, reproduced, settings_of, simulate
 from worlds import Plain, Uniform, ckb, same, stop_after, table
 
 import cbandit as cb
@@ -258,3 +258,9 @@ class TestCheckpoints:
         assert calls == []
         assert policy.t == 200
         assert same(run, simulate(Uniform(Plain(2), trials=2), Plain(2), 200))
+
+
+def test_a_folder_without_its_settings_says_which_file_is_missing(tmp_path):
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(cb.CBanditError, match=r"put back its config\.toml"):
+        reproduced(tmp_path, "zhou-synthetic", resume=True, trials=1, horizon=5)

@@ -210,6 +210,8 @@ class TestOwnProblemAndPolicy:
     [
         ('"RPOL"\n', '"RPOLL"\n', "[policies.RPOL] type: 'RPOLL' is no public name"),
         ('"RPOL"\n', '"RPOLL"\n', "did you mean RPOL?"),
+        ('"RPOL"\n', '"ckb"\n', "did you mean CKB?"),
+        ('"RPOL"\n', '"CBK"\n', "did you mean CKB?"),
         ('"RPOL"\n', '"load"\n', "'load' is no public name"),
         ('"RPOL"\n', "3\n", "[policies.RPOL] type must be a text"),
         ('type = "RPOL"\n', "", "[policies.RPOL] type is missing"),

@@ -8,8 +8,10 @@ A file may have a journal, ``FILE.journal``: a line that names the file's digest
 the records that were appended since. Before each record is a line with its length and a
 digest of everything up to its end. An incomplete last record, left by a crash, is
 ignored; any other damage is an error; a journal of a file that was replaced is ignored.
-A file that may be appended to gets an empty journal at once, so that a reader can tell
-a lost journal from one that was never begun.
+A file that may be appended to has a journal from the start, so that a reader can tell a
+lost journal from one that was never begun: its first line is appended to the journal of
+the file that it will replace. So a journal may hold those of two files, and a process
+killed between the two writes leaves nothing that looks like a loss.
 
 A policy or a run notes the digests of the files that it has read or written. It does
 not replace a file that has changed since, nor an unknown file of another kind or with
@@ -27,7 +29,7 @@ from typing import Any, NamedTuple
 
 from cbandit._core import checks, distributed, graph
 from cbandit._core.distributed import Ranks
-from cbandit._core.files import PATIENCE, atomic, digest, locked
+from cbandit._core.files import PART, PATIENCE, atomic, digest, locked
 from cbandit._core.names import Names
 from cbandit.errors import CBanditError, CheckpointError
 
@@ -124,17 +126,22 @@ def write(
             _check(target, kind, noted, rounds)
         # noted first, as an interrupt may come once the file is there
         noted[place] = (*noted.get(place, ()), mark)
+        if followed:
+            with suppress(OSError, CheckpointError):  # the file is complete without it
+                _begin(target, mark)
 
-    def begin() -> None:
-        """Begin a journal for the file, or remove that of the file before."""
+    def tidy() -> None:
+        """Remove the journal of the file before."""
         journal = _journal(target)
-        with suppress(OSError):  # the file is complete without it
+        with suppress(OSError):
             if followed:
-                journal.write_bytes(_first(mark))
+                part = target.with_name(f".{journal.name}{PART}")
+                part.write_bytes(_first(mark))
+                os.replace(part, journal)
             else:
                 journal.unlink(missing_ok=True)
 
-    with atomic(target, check, begin) as file:
+    with atomic(target, check, tidy) as file:
         file.write(b"%s%d %s %s\n" % (_NAME, FORMAT, name, mark))
         for part in parts:
             file.write(part)
@@ -215,6 +222,21 @@ def _journal(target: Path) -> Path:
     return target.with_name(f"{target.name}.journal")
 
 
+def _begin(target: Path, mark: bytes) -> None:
+    """Begin the journal of the file with digest ``mark`` that will replace another."""
+    journal, end = _journal(target), 0
+    if target.exists():
+        with open(target, "rb") as file:
+            head = _head(target, file.readline(LINE).rstrip(b"\n"))
+        end = _entries(target, head).end
+    with open(journal, "r+b" if end else "wb") as file:
+        file.truncate(end)
+        file.seek(end)
+        file.write(_first(mark))
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _first(mark: bytes) -> bytes:
     """Return the first line of the journal of a checkpoint with this digest."""
     return b"%s%s %s\n" % (_JOURNAL, mark, digest(mark))
@@ -234,16 +256,17 @@ def _entries(target: Path, head: _Head) -> Entries:
         raw = _read(_journal(target))
     except FileNotFoundError:
         return nothing
-    end = len(_first(mark))
-    if len(raw) < end:  # incomplete
-        return nothing
-    of = raw[len(_JOURNAL) : len(_JOURNAL) + len(mark)]
-    broken = raw[:end] != _first(of)
-    if not broken and of != mark:  # it belongs to a file that was replaced
-        return nothing
+    first = _first(mark)
+    end = raw.find(first) + len(first)
+    broken = False
+    if end < len(first):  # not here, or incomplete, or of a file that was replaced
+        of = raw[len(_JOURNAL) : len(_JOURNAL) + len(mark)]
+        broken = len(raw) >= len(first) and not raw.startswith(_first(of))
+        if not broken:
+            return nothing
     while not broken:
         begin = end + len(_line(0, mark))
-        if len(raw) < begin:
+        if len(raw) < begin or raw.startswith(_JOURNAL, end):
             return Entries(bodies, mark, end)
         number, _, rest = raw[end:begin].partition(b" ")
         length, said = int(number) if number.isdigit() else 0, rest[: len(mark)]
@@ -313,9 +336,9 @@ def read(
 def _path(path: object) -> Path:
     try:
         target = checks.path("path", path)
-    except CBanditError as error:
+        return target.resolve() if target.is_symlink() else target
+    except (CBanditError, RuntimeError) as error:  # a link that leads to itself
         raise CheckpointError(str(error)) from None
-    return target.resolve() if target.is_symlink() else target
 
 
 def _check(target: Path, kind: str, digests: Digests, rounds: int) -> None:

@@ -38,6 +38,10 @@ def near(word: str, known: Iterable[str]) -> str | None:
         meant = [name for name in row if name in names]
         if word in row and meant:
             return meant[0]
+    letters = sorted(word.casefold())
+    for name in names:  # letters swapped, or in another case
+        if sorted(name.casefold()) == letters:
+            return name
     return next(iter(difflib.get_close_matches(word, names, 1)), None)
 
 

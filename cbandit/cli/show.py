@@ -37,9 +37,10 @@ def compare(
     """Compare results trial by trial: paired differences, with their intervals.
 
     Compares the policies of one folder, or several folders policy by policy. The 95 %
-    intervals are by the studentised bootstrap; they need 6 trials. A star marks
-    differences that are significant after Holm's correction for all differences in the
-    column.
+    intervals are by the studentised bootstrap; they need 6 trials. Where so many trials
+    are equal that 1 % of resamples have no spread, they reach as far as Student's too.
+    A star marks differences that are significant after Holm's correction for all
+    differences in the column.
 
     Example: cbandit compare results/mine results/other --latex
     """

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # the last word of a column's name that numbers or names rows
 IDENTIFIER = re.compile(r"(.*[\W_])?(id|uuid|guid|hash|sha|index|idx)", re.IGNORECASE)
+# the same where its whole numbers rise from row to row
+COUNT = re.compile(r"(.*[\W_])?(no|nr|row|run|trial|test|job)\W*", re.IGNORECASE)
 TIME = re.compile(r".*(time|date|stamp|epoch|created|day).*", re.IGNORECASE)
 DATE = re.compile(
     r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}( .*)?"
@@ -86,6 +88,9 @@ def _by_itself(name: str, column: pandas.Series[Any], rows: int) -> str:
                 return "dates or times"
     if IDENTIFIER.fullmatch(name) and distinct > RARE * rows:
         return "names the rows"
+    rising = number and apart(column) and column.is_monotonic_increasing
+    if rising and COUNT.fullmatch(name):
+        return "another value in every row"
     if rows <= FEW:
         return ""
     if not number and apart(column):

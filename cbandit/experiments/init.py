@@ -391,5 +391,7 @@ def _limit(words: str, columns: dict[str, Column]) -> tuple[str, str]:
     try:
         float(number)
     except ValueError:
-        raise CBanditError(f"--limit {words}: {number} is not a number") from None
+        raise CBanditError(
+            f"--limit {words}: {number} is not a number such as 0.5"
+        ) from None
     return name, f"{sign} {number}"

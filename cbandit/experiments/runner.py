@@ -129,9 +129,10 @@ class _Place:
             if whole and not under_way:
                 return results.read_summary(out)
         elif under_way:
+            way = "put back its config.toml, which is missing," if resume else ""
             raise CBanditError(
-                f"{out} holds an unfinished experiment: go on with --resume, or choose "
-                "another folder"
+                f"{out} holds an unfinished experiment: "
+                f"{way or 'go on with --resume,'} or choose another folder"
             )
         elif summary.exists() and not self._is_of(config):
             which = f"the results of other settings, see {config}"

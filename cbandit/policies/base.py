@@ -94,7 +94,7 @@ from cbandit.recommend import Recommendation
 if TYPE_CHECKING:
     import pandas as pd
 
-MANY = 100  # outstanding choices at which a policy warns, unless it expects delays
+MANY = 100  # outstanding choices, beyond those of an n=, at which a policy warns
 TRIES = 8  # points of the sequence for each of a design, should some fail
 SAFE_START = "it plays only what it believes safe, from its first round on"
 LONG = 60  # letters; a longer repr of the set is shortened in the policy's
@@ -131,34 +131,59 @@ def locked(
 
     @functools.wraps(method)
     def called(self: Policy, /, *args: Given.args, **kwargs: Given.kwargs) -> Answer:
-        lock, process = self._lock, os.getpid()
-        # after a fork, two processes would make the same draws
-        if lock.process != process:
-            if lock.process is not None:
-                raise CBanditError(
-                    f"{self.name} was used before this process was forked off, and "
-                    "a fork cannot go on with it: save() it before the fork, and "
-                    "cb.load() it in a process of multiprocessing.get_context('spawn')"
-                    "; or here, after torch.set_num_threads(1), without which torch "
-                    "may wait for ever for threads that a fork does not have"
-                )
-            lock.process = process
         try:
+            lock, process = self._lock, os.getpid()
+            # after a fork, two processes would make the same draws
+            if lock.process != process:
+                if lock.process is not None:
+                    raise CBanditError(
+                        f"{self.name} was used before this process was forked off, and "
+                        "a fork cannot go on with it: save() it before the fork, and "
+                        "cb.load() it in a process of multiprocessing.get_context("
+                        "'spawn'); or here, after torch.set_num_threads(1), without "
+                        "which torch may wait for ever for threads that a fork does "
+                        "not have"
+                    )
+                lock.process = process
             with lock.thread:
                 journal = self._journal
                 if journal is None or method.__name__ in UNNOTED:
                     return method(self, *args, **kwargs)
                 return self._noted(journal, method, args, kwargs)
-        except TypeError:
-            check_arguments(method, (self, *args), kwargs)
-            raise
+        except UNFIT as error:
+            if isinstance(error, TypeError):
+                check_arguments(method, (self, *args), kwargs)
+            if self._file is None or isinstance(error, FIT):
+                raise
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise CheckpointError(
+                f"{method.__name__} fails on what {self._file} holds ({reason}): load "
+                "an earlier save. If nobody has changed the file, this is a mistake "
+                f"of cbandit's, or of a function given to {method.__name__}"
+            ) from error
 
     called.notable = True  # type: ignore[attr-defined]
     return called
 
 
+#: errors of a state whose parts do not fit together, as a forged file may hold it,
+UNFIT = (
+    TypeError,
+    ValueError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    ArithmeticError,
+)
+#: and those among them that have another cause
+FIT = (CBanditError, torch.OutOfMemoryError)
+
 #: methods that change nothing, or that begin a checkpoint
 UNNOTED = ("save", "history", "outstanding", "__getstate__")
+
+
+#: attributes that copies and files do not hold
+PASSING = ("_latest", "_labelled", "_journal", "_clock", "_file", "_known")
 
 
 class Now(NamedTuple):
@@ -269,10 +294,13 @@ class Policy(metaclass=ABCMeta):
     standardized = False  # whether multipliers are in spreads, not in the user's units
     common: Mapping[str, str] = POLICY  # what constructors hand on, with help
     _reminded = False
+    _together = 0  # the largest n= of an ask
     _failed: Failed | None = None
     #: the calls since a checkpoint that is appended to, and the time of one of them
     _journal: Journal | None = None
     _clock: float | None = None
+    #: the file that it was loaded from, if all code that it runs is known
+    _file: str | None = None
     #: whether the file that it was saved to last is followed by a journal
     followed = False
     #: the set, and its label once a file was saved without it
@@ -589,11 +617,13 @@ class Policy(metaclass=ABCMeta):
 
         Args:
             n: how many choices to make, as if asked one by one; then the answer is a
-                list. It is shorter where a budget ends. ``context`` is one context for
-                all choices, or ``n`` of them: arrays with one more axis in front, alone
-                or by name, or a list of dicts. With trials, ``(n, k)`` holds contexts
-                that the trials share, unless ``n`` is the number of trials: then each
-                trial has its row, the same for all choices.
+                list. It is shorter where a budget ends. An action may come several
+                times: where readings are noisy, measuring the best one again is often
+                worth more than another one. ``context`` is one context for all choices,
+                or ``n`` of them: arrays with one more axis in front, alone or by name,
+                or a list of dicts. With trials, ``(n, k)`` holds contexts that the
+                trials share, unless ``n`` is the number of trials: then each trial has
+                its row, the same for all choices.
             among: a mask ``(N,)`` or ``(*trials, N)``, or action numbers ``(k,)`` or
                 ``(*trials, k)``: only these may be chosen this round.
             actions: a set for this round alone, solved afresh; the choice's index
@@ -616,6 +646,7 @@ class Policy(metaclass=ABCMeta):
         if isinstance(self.actions, Contextual):
             contexts = self.actions.each(context, n, self.batch_shape)
         self._settled()
+        self._together = max(self._together, n)
         before, latest, choices = self._now, self._latest, []
         try:
             for one in contexts:
@@ -728,7 +759,9 @@ class Policy(metaclass=ABCMeta):
         self._latest = asked, now.position
         if LOG.isEnabledFor(DEBUG):
             LOG.debug("%s asks %s", self.name, choice)
-        if len(ledger) >= MANY and not (self.patient or self._reminded):
+        if len(ledger) >= MANY + self._together and not (
+            self.patient or self._reminded
+        ):
             self._reminded = True
             warn(ledger.reminder(self.name))
         return choice
@@ -1514,11 +1547,10 @@ class Policy(metaclass=ABCMeta):
         # the streams themselves say where they are
         self._streams.go(self._now.position)
         now = tuple(self._now._replace(position=None))  # type: ignore[arg-type]
-        fresh = dict.fromkeys(("_latest", "_labelled", "_journal", "_clock"))
-        return {**vars(self), "_now": now, **fresh}
+        return {**vars(self), "_now": now, **dict.fromkeys(PASSING)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        vars(self).update(state, **dict.fromkeys(PASSING))
         now = Now(*state["_now"])
         self._now = now._replace(position=self._streams.position())
 
@@ -1595,6 +1627,7 @@ def load(
     policy: Policy = checkpoint.read(
         path, "policy", Policy, trusted(trust), distributed.current(), digests, give
     )
+    policy._file = None if trust else os.fspath(path)
     if actions is not None:
         give(policy._label())
     bodies = distributed.current().first(lambda: checkpoint.journal_of(path, digests))

@@ -59,6 +59,7 @@ from cbandit.policies.choices import (
     Asked,
     Data,
     Decision,
+    Entry,
     Made,
     News,
     Place,
@@ -76,7 +77,7 @@ from cbandit.policies.sliding import Windowed, allowance
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.links import BINARY
 from cbandit.posterior.look import Best, Block, Score, scan, scorer
-from cbandit.posterior.observations import Ahead
+from cbandit.posterior.observations import Ahead, counted
 from cbandit.posterior.units import (
     Units,
     deviations,
@@ -316,6 +317,8 @@ class GPPolicy(Policy):
     #: the default where all beliefs are GP.default's, unless feedback is delayed; draws
     #: without a setting for costs become TS.cautious there
     cautious: Explore | None = None
+    #: outstanding choices by round, as the latest look took them into account
+    _known: dict[int, tuple[Entry, Ahead]] | None = None
     hallucinates = False  # whether pending="hallucinate" is the default where it works
     #: for "Delayed", "Sliding", "hallucinate" or "caution" (a margin, or a negative
     #: cost_beta) that a class does not support: the reason
@@ -972,6 +975,8 @@ class GPPolicy(Policy):
         """
         fresh: Tensor = ~beliefs.has_data().any(-1)
         for entry in asked.waiting:
+            if not bool(fresh.any()):
+                return None
             fresh &= ~entry.waits()
         return fresh if bool(fresh.any()) else None
 
@@ -1169,11 +1174,16 @@ class GPPolicy(Policy):
         first = -math.inf
         if isinstance(self.feedback, Sliding):
             first = asked.t - self.feedback.window
+        known, self._known = self._known or {}, {}
         for entry in asked.ledger.waiting(asked.t - 1):
-            if entry.choice.t >= first:
-                place, waits = self._place(entry.choice), ~entry.came
-                ahead.append(Ahead(place.keys, place.x, waits.mT.tolist()))
-        return ahead
+            if (t := entry.choice.t) >= first:
+                before = known.get(t)
+                if before is None or before[0] is not entry:
+                    place, waits = self._place(entry.choice), ~entry.came
+                    before = entry, Ahead(place.keys, place.x, waits.mT.tolist())
+                self._known[t] = before
+                ahead.append(before[1])
+        return counted(ahead) if ahead else ahead
 
     def _looks(
         self, state: GPState, asked: Asked

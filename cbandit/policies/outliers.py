@@ -69,7 +69,6 @@ class Readings(NamedTuple):
         # no value of a choice is told twice, so all items can be judged at once
         values = torch.zeros_like(self.least)
         came, columns = torch.zeros_like(values, dtype=torch.bool), []
-        low, high = bounds(items[0][0].noise)
         for told, functions in items:
             # indexing by a list of numbers would wait for the device
             first, last = functions[0], functions[-1] + 1
@@ -79,13 +78,17 @@ class Readings(NamedTuple):
             values[:, at] = new if whole else torch.where(mask, new, values[:, at])
             came[:, at] |= mask
             columns.append(at)
-            if told.noise is not items[0][0].noise:
-                least, most = bounds(told.noise)
-                low, high = low.clone(), high.clone()
-                low[:, at] = torch.where(mask, least[:, at], low[:, at])
-                high[:, at] = torch.where(mask, most[:, at], high[:, at])
-        # what was accepted once is accepted again
-        low, high = low.minimum(self.least), high.maximum(self.most)
+        # what was accepted once is accepted again, whatever beliefs expect
+        low, high, noise = self.least, self.most, items[0][0].noise
+        if bool((came & ~((values >= low) & (values <= high))).any()):
+            least, most = bounds(noise)
+            for (told, _), at in zip(items, columns, strict=True):
+                if told.noise is not noise:
+                    mask, ends = told.mask().unsqueeze(-1), bounds(told.noise)
+                    least, most = least.clone(), most.clone()
+                    least[:, at] = torch.where(mask, ends[0][:, at], least[:, at])
+                    most[:, at] = torch.where(mask, ends[1][:, at], most[:, at])
+            low, high = least.minimum(low), most.maximum(high)
         within, outside, beyond = _bounded(values, came, low, high, self.beyond)
         if outside is not None:
             _warn_of(senses, f"round {news.choice.t}", values, outside, low, high)

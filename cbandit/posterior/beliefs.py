@@ -1108,12 +1108,16 @@ class Group(Value):
         return self.scale.blocks(blocks, self.prior.dtype, self.learned_noise())
 
     def _coming(self, ahead: Sequence[Ahead]) -> Coming | None:
-        coming = Coming.of(ahead, self.functions, self.noise) if ahead else None
-        if coming is None or self.scale.link is None:
-            return coming
+        if not ahead:
+            return None
+        if self.scale.link is None:
+            return Coming.of(ahead, self.functions, self.noise)
+        coming = Coming.of(ahead, self.functions, torch.ones_like(self.noise))
+        if coming is None:
+            return None
         mean = self.engine.history.at(coming.places())[0][:, 0] + self.scale.means
-        precision = self.scale.link.information(mean)
-        return coming._replace(precision=precision * (coming.precision > 0))
+        precision = self.scale.link.information(mean) * coming.precision
+        return coming._replace(precision=precision)
 
     def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
         """Solve for means and deviations ``(T, f, n)`` at points ``x``, in units."""

@@ -141,19 +141,6 @@ class Recent(NamedTuple):
                 return Recent(rows, self.h[:, place], half, mean, var)
         return None
 
-    def with_row(self, row: Recent, contexts: Tensor) -> Recent:
-        """Return these rows with another one appended."""
-        half = None
-        if self.half is not None and row.half is not None:
-            half = torch.cat([self.half, row.half], 2)
-        return Recent(
-            contexts,
-            torch.cat([self.h, row.h], 1),
-            half,
-            torch.cat([self.mean, row.mean], 2),
-            torch.cat([self.var, row.var], 1),
-        )
-
 
 class Moments:
     """Sums of the observed features of ``F`` functions, in ``T`` trials.
@@ -655,12 +642,12 @@ class Moments:
             ahead: see :meth:`at`.
         """
         kept = None if self._recent is None else self._recent.next(contexts)
+        new = contexts if kept is None else contexts[:, -1:]
+        h = self.features(point(new).double())
         if kept is None:
-            recent = self._rows(contexts, self.features(point(contexts).double()))
+            recent = self._rows(contexts, h)
         else:
-            last = contexts[:, -1:]
-            row = self._rows(last, self.features(point(last).double()))
-            recent = self._brought_up(kept).with_row(row, contexts)
+            recent = self._appended(kept, contexts, h)
         self._recent = recent if self._keeps(contexts.shape[1]) else None
         self._told.clear()
         if ahead is not None:
@@ -707,24 +694,30 @@ class Moments:
         var = torch.linalg.vecdot(half, reached)
         return mean.permute(0, 2, 3, 1).double(), var.mT.double()
 
-    def _brought_up(self, recent: Recent) -> Recent:
-        """Return rows with current moments; compute those that changed or faded."""
-        half, told = recent.half, sorted(self._told)
-        at = torch.tensor(told, device=self.device)
-        if told:
-            rotated = recent.h.to(self._root).unsqueeze(1) @ self._root[:, at]
-            if half is not None:
-                half = half.index_copy(1, at, rotated)
-        if half is not None:
-            mean, var = self._moments(half, slice(None))
-            return recent._replace(half=half, mean=mean, var=var)
-        if not told:
-            return recent
-        mean, var = self._moments(rotated, at)
-        return recent._replace(
-            mean=recent.mean.index_copy(-1, at, mean),
-            var=recent.var.index_copy(-1, at, var),
-        )
+    def _appended(self, recent: Recent, contexts: Tensor, h: Tensor) -> Recent:
+        """Return rows and one of features ``h`` more, with current moments.
+
+        Moments are computed for the row, and for what was told or has faded since.
+        """
+        whole, at = torch.cat([recent.h, h], 1), self._since()
+        changed = whole.to(self._root).unsqueeze(1) @ self._root[:, at]
+        if recent.half is not None:
+            row = h.to(self._root).unsqueeze(1) @ self._root
+            half = torch.cat([recent.half, row], 2)
+            half[:, at] = changed
+            return Recent(contexts, whole, half, *self._moments(half, slice(None)))
+        last = self._rows(contexts, h)
+        mean = torch.cat([recent.mean, last.mean], 2)
+        var = torch.cat([recent.var, last.var], 1)
+        mean[..., at], var[..., at] = self._moments(changed, at)
+        return Recent(contexts, whole, None, mean, var)
+
+    def _since(self) -> Any:
+        """Return an index of the blocks changed since, a slice if they are in a row."""
+        told = sorted(self._told)
+        if told and told[-1] - told[0] >= len(told):
+            return torch.tensor(told, device=self.device)
+        return slice(told[0], told[-1] + 1) if told else slice(0)
 
     def _after(self, recent: Recent, ahead: Coming) -> Tensor:
         """Return variances ``(T, n, K)`` of rows once choices ``ahead`` are told."""

@@ -37,6 +37,7 @@ BLANK = 0  # stands for the log without observations
 DROPPED = 64  # rows dropped by a log before it frees their memory
 WAITING = 64
 SPARE = 32
+CROWD = 64  # outstanding choices, from which on equal ones are joined
 SHARP = 1e5  # prior variance over noise; beyond it, adding repeats singly costs 1e-10
 DROWNED = 1e-4  # an observation is not subtracted if its slot keeps a smaller share
 
@@ -312,18 +313,30 @@ def add_up(sums: Tensor, slots: Sequence[Sequence[int]], values: Tensor) -> Tens
 
 
 class Ahead(NamedTuple):
-    """An outstanding choice.
+    """An outstanding choice, or several that are alike.
 
     Args:
         keys: the actions' keys, one a trial.
         x: ``(T, d)``.
         waits: for each function, the reward first, the trials whose outcome is still to
             come.
+        times: how many choices it stands for.
     """
 
     keys: Sequence[Hashable]
     x: Tensor
     waits: Sequence[Sequence[bool]]
+    times: int = 1
+
+
+def counted(ahead: list[Ahead]) -> list[Ahead]:
+    """Return outstanding choices, those that are alike as one where there are many."""
+    if len(ahead) < CROWD:
+        return ahead
+    alike: dict[Hashable, list[Ahead]] = {}
+    for one in ahead:
+        alike.setdefault((*one.keys, *map(tuple, one.waits)), []).append(one)
+    return [same[0]._replace(times=len(same)) for same in alike.values()]
 
 
 class Coming(NamedTuple):
@@ -347,7 +360,7 @@ class Coming(NamedTuple):
 
         Functions of one engine are observed together, so the first one decides.
         """
-        mine = [a.waits[functions[0]] for a in ahead]
+        mine = [[a.times * w for w in a.waits[functions[0]]] for a in ahead]
         if not any(any(waits) for waits in mine):
             return None
         precision = devices.put(mine, noise.device).mT / noise.unsqueeze(-1)

@@ -34,6 +34,23 @@ class _Pooled(NamedTuple):
     weighted: Tensor
 
 
+class _Marginals(NamedTuple):
+    """A posterior at all slots, ``(T, U)`` each.
+
+    Args:
+        mean: its mean.
+        var: its variance.
+        left: 1 less variance times precision, the share of the variance without this
+            slot's reading that it leaves.
+        weight: of the slot's covariances in the mean.
+    """
+
+    mean: Tensor
+    var: Tensor
+    left: Tensor
+    weight: Tensor
+
+
 def swept(log: Log, link: Link, covariance: Covariance, means: Tensor) -> Log:
     """Return a log with swept stand-ins.
 
@@ -50,15 +67,14 @@ def swept(log: Log, link: Link, covariance: Covariance, means: Tensor) -> Log:
     share, real = pooled.events / tries, pooled.tries > 0
     before: Tensor | None = None
     for _ in range(SWEEPS):
-        mean, var = _marginals(gram, means, precision, weighted)
-        now = torch.stack([mean, var.sqrt()])
+        here = _marginals(gram, means, precision, weighted)
+        now = torch.stack([here.mean, here.var.sqrt()])
         if before is not None and bool(((now - before).abs() < CLOSE).all()):
             break
         before = now
         # the belief without this action's stand-in
-        alone = var / (1 - var * precision).clamp_min(1e-10)
-        center = alone * (mean / var - weighted)
-        new = link.stand_in(share, tries, center, alone)
+        alone = here.var / here.left
+        new = link.stand_in(share, tries, here.mean - alone * here.weight, alone)
         wanted = torch.where(real, new.precision, 0.0)
         precision = torch.lerp(precision, wanted, DAMPING)
         weighted = torch.lerp(weighted, wanted * new.target, DAMPING)
@@ -107,15 +123,18 @@ def _pooled(log: Log, like: Tensor) -> _Pooled:
 
 def _marginals(
     gram: Tensor, means: Tensor, precision: Tensor, weighted: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return posterior means and variances at all slots, ``(T, U)`` each."""
+) -> _Marginals:
+    """Return the posterior at all slots; no digits cancel where it is sharp."""
     root = precision.sqrt()
     inner = gram * root.unsqueeze(-1) * root.unsqueeze(-2)
     inner.diagonal(dim1=-2, dim2=-1).add_(1)
-    factor = devices.cholesky(inner)
-    half = torch.linalg.solve_triangular(factor, root.unsqueeze(-1) * gram, upper=False)
-    var = gram.diagonal(dim1=-2, dim2=-1) - half.square().sum(-2)
-    # K w less K R B^-1 R K w, for readings less the prior mean
-    gap = (weighted - precision * means).unsqueeze(-1)
-    mean = gram @ gap - half.mT @ (half @ gap)
-    return means + mean.squeeze(-1), var.clamp_min(1e-14)
+    factor, one = devices.cholesky(inner), torch.eye(inner.shape[-1]).to(inner)
+    half = torch.linalg.solve_triangular(factor, one.expand_as(inner), upper=False)
+    left = half.square().sum(-2)
+    fallen = (half @ (root.unsqueeze(-1) * gram)).square().sum(-2)
+    var = gram.diagonal(dim1=-2, dim2=-1) - fallen
+    var = torch.where(left < 0.5, (1 - left) / precision, var.clamp_min(1e-14))
+    gap = torch.where(precision > 0, weighted / root - root * means, 0.0)
+    weight = root * (half.mT @ (half @ gap.unsqueeze(-1))).squeeze(-1)
+    mean = means + (gram @ weight.unsqueeze(-1)).squeeze(-1)
+    return _Marginals(mean, var, left, weight)

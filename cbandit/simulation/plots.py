@@ -6,6 +6,7 @@ and pyplot is left alone. matplotlib is imported when something is drawn.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from io import BytesIO
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from cbandit import account
 from cbandit._core import checks
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from torch import Tensor
 
 Level = tuple[str, float, str]
 """A horizontal line: its name, height and colour."""
@@ -81,7 +85,9 @@ STYLE = {
     "grid.linewidth": 0.7,
     "legend.frameon": False,
     "legend.handlelength": 3.2,  # so that dashes can be seen
-    "lines.markersize": 4,
+    "lines.markeredgecolor": "white",  # so that marks on jagged curves can be seen
+    "lines.markeredgewidth": 0.5,
+    "lines.markersize": 4.5,
     "savefig.dpi": DPI,
     "xtick.color": "#555555",
     "ytick.color": "#555555",
@@ -335,10 +341,9 @@ def evolution(
             for panel, name in zip(line, metrics, strict=True):
                 _draw_panel(panel, table, name, (spread, width), order, reward=reward)
                 _draw_levels(panel, levels.get(name, ()))
-                if "violation" in name:
-                    panel.set_ylabel(_axis_of(name, reward, False))
+                panel.set_ylabel(_axis_of(name, reward, False))
             if words:
-                line[0].set_ylabel(words, fontweight="bold")
+                line[0].set_ylabel(f"{words}\n{line[0].get_ylabel()}")
         # all rows have the same axis of regret, for comparison
         top = max(panel.get_ylim()[1] for panel in panels[:, 0])
         for panel in panels[:, 0]:
@@ -385,6 +390,7 @@ def boxes(
     shared: dict[str, Any] = {"sharex": "col", "sharey": "row"}
     with _sheet(title, count, columns, 1.9, 0.6, **shared) as (figure, panels):
         for row, metric in zip(panels, metrics, strict=True):
+            row[0].set_ylabel(f"{_title_of(metric)} / t;\nless is better")
             for k, (panel, policy) in enumerate(zip(row, policies, strict=True)):
                 part = frame[(frame.policy == policy) & (frame.metric == metric)]
                 t = sorted(part.t.unique())
@@ -397,7 +403,7 @@ def boxes(
                     medianprops={"color": colour, "linewidth": 1.6},
                     flierprops={"marker": ".", "markersize": 3, "alpha": 0.4},
                 )
-                panel.set_title(f"{policy}: {_title_of(metric)} / t")
+                panel.set_title(policy)
                 panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)
                 stop = _stop_of((table or {}).get(policy, {}))
                 if stop is not None:
@@ -551,9 +557,12 @@ def _sheet(
         for panel in panels.flat[count:]:
             panel.set_visible(False)
         yield figure, panels
+        letters = int((width / columns - 0.8) / 0.07)  # of a panel's title on a line
+        for panel in panels.flat:
+            panel.set_title(fill(panel.get_title("left"), letters))
         if title is not None:
-            for said, sign in (("<=", "\u2264"), (">=", "\u2265")):
-                # a line may end between limits, but not in one of them
+            for said, sign in (("<=", "\u2264"), (">=", "\u2265"), ("=", "=")):
+                # a line may end between limits or parameters, but not in one of them
                 title = title.replace(f" {said} ", f"\u00a0{sign}\u00a0")
             figure.suptitle(title, x=0.01, ha="left", fontsize=9, wrap=True)
 
@@ -640,9 +649,7 @@ def _draw_panel(
         t, mean = curve.t.numpy(), curve.mean.numpy()
         # marks and dashes as well as colours: curves on each other stay visible, and
         # are told apart in grey
-        style = look(k) | {"label": policy, "markevery": (0.02 + 0.03 * (k % 6), 0.2)}
-        if not bool(curve.mean.isfinite().any()):
-            del style["markevery"]  # matplotlib fails to space marks on no points
+        style = look(k) | {"label": policy, "markevery": _marked(curve.t, k, log)}
         colour = style["color"]
         panel.plot(t, mean, linewidth=1.3, zorder=3, **style)
         spread, width = band
@@ -654,12 +661,14 @@ def _draw_panel(
         last, stop = max(last, int(t[-1])), _stop_of(lines)
         if stop is not None:
             panel.axvline(stop, color=colour, linestyle=":", linewidth=1.2)
+            late = stop > (math.sqrt(last) if log else last / 2)
             panel.annotate(
                 f"{policy} stops",
                 (stop, 0.98 - 0.1 * (k % 8)),
                 xycoords=("data", "axes fraction"),
-                xytext=(3, 0),
+                xytext=(-3 if late else 3, 0),
                 textcoords="offset points",
+                ha="right" if late else "left",
                 va="top",
                 fontsize=8,
                 color=colour,
@@ -672,7 +681,7 @@ def _draw_panel(
         panel.set_xscale("log")
         panel.set_xlim(1, max(2, last))
         panel.xaxis.set_major_locator(
-            LogLocator(subs=(1, 2, 5) if last < 200 else (1,))
+            LogLocator(subs=(1, 2, 5) if last < 200 else (1,), numticks=9)
         )
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
         panel.xaxis.set_minor_formatter(NullFormatter())
@@ -692,6 +701,17 @@ def _draw_panel(
         panel.set_ylim(-0.05, 1)
     if zero and name != "best_feasible":  # this one may lie far from 0
         panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)
+
+
+def _marked(t: Tensor, k: int, log: bool) -> list[int]:
+    """Return which points of the ``k``-th policy's curve have marks.
+
+    They are a fifth of the axis apart, however much the curve goes up and down.
+    """
+    places = t.double().log() / math.log(max(2, int(t[-1]))) if log else t / t[-1]
+    wanted = 0.02 + 0.03 * (k % 6) + 0.2 * torch.arange(5, dtype=places.dtype)
+    found = torch.searchsorted(places, wanted).clamp(max=len(t) - 1)
+    return [int(place) for place in found.unique()]
 
 
 def _cut_off_early(panel: Axes, table: Curves, name: str) -> None:
@@ -722,7 +742,7 @@ def _axis_of(metric: str, reward: str, average: bool) -> str:
         unit = "rounds"
     elif metric in RELATIVE.values():
         unit = "limits"  # a cost's violation as a multiple of its limit
-    elif "violation" in metric:
+    elif "violation" in metric or metric == "stage_cost":
         unit = "cost"
     better = "more" if metric in MORE else "less"
     return f"{unit}{' a round' if average else ''};\n{better} is better"
@@ -741,7 +761,8 @@ def _draw_levels(panel: Axes, levels: Sequence[Level]) -> None:
     for label, height, colour in levels:
         # the optimum is dotted, on top of other lines: both are seen where they meet
         dots: Any = (0, (1, 2.5)) if label == "optimum" else "-"
-        panel.axhline(height, color=colour, linewidth=1.4, linestyle=dots, label=label)
+        style = {"color": colour, "linestyle": dots, "label": label}
+        panel.axhline(height, linewidth=1.4, zorder=4, **style)
     if ("threshold", 0.0) in [level[:2] for level in levels]:
         panel.set_title("Expected cost less its threshold")
     if levels:
