@@ -255,8 +255,8 @@ def _coinciding(rows: Tensor, narrow: Tensor) -> tuple[Tensor, Tensor]:
     """Return numbers of pairs of ``rows (n, d)`` that only ``narrow`` makes equal."""
     # a sort of hashes brings equal rows together; + 0.0 turns -0.0 into 0.0
     number = torch.zeros_like(narrow[:, 0], dtype=torch.long)
-    for bits in (narrow + 0.0).view(torch.int32).unbind(-1):
-        number = number * 0x9E3779B97F4A7C1 + bits
+    for column in narrow.unbind(-1):
+        number.mul_(0x9E3779B97F4A7C1).add_((column + 0.0).view(torch.int32))
     number, order = number.sort(stable=True)
     near = (number[1:] == number[:-1]).nonzero()[:, 0]
     first, second = order[near], order[near + 1]
