@@ -208,13 +208,43 @@ class TestFigures:
         tops = []
         for lines in (high, flat):
             (panel,) = plots.overview({"A": lines}, ["regret"], average=True).axes
-            tops.append((panel.get_ylim()[1], [x.get_text() for x in panel.texts]))
+            tops.append((panel.get_ylim()[1], panel.get_title("left")))
         # after round 5 the average is at most 50 / 6 + 1
-        assert tops[0] == (
-            pytest.approx(1.2 * (50 / 6 + 1)),
-            ["first rounds lie above"],
+        assert tops[0][0] == pytest.approx(1.2 * (50 / 6 + 1))
+        assert "first rounds cut off" in tops[0][1].replace("\n", " ")
+        assert tops[1][1] == "Regret / t"
+
+    def test_the_legend_says_who_has_stopped_and_nothing_lies_on_curves(self):
+        """Of a policy that stopped in half of its trials, in curves and in boxes."""
+        import pandas as pd
+        from inside import Curve
+
+        t = torch.arange(1, 9)
+        zero = torch.zeros(8, dtype=torch.float64)
+        lines = {
+            "reward": Curve(t, t.double(), zero, zero),
+            "stopped": Curve(t, (t > 5).double(), zero, zero),
+        }
+        frame = pd.DataFrame(
+            [
+                dict(policy="A", metric=name, t=round_, trial=k, value=float(k))
+                for name in ("reward", "soft_violation")
+                for round_ in (4, 8)
+                for k in range(3)
+            ]
         )
-        assert tops[1][1] == []
+        drawn = [
+            plots.overview({"A": lines}, ["reward"]),
+            plots.boxes(frame, table={"A": lines}),
+        ]
+        for figure in drawn:
+            words = [x.get_text() for legend in figure.legends for x in legend.texts]
+            assert "A stops" in words
+            assert not any(panel.texts for panel in figure.axes)
+        assert [panel.get_ylabel() for panel in drawn[1].axes] == [
+            "Reward / t;\nmore is better",
+            "Soft violation / t;\nless is better",
+        ]
 
     def test_a_curve_without_a_number_is_drawn(self):
         from inside import Curve

@@ -309,8 +309,7 @@ def costs(
                 limit = averaged(first[f"limit {called}"])
                 line = {"color": "#000000", "linewidth": 1.2, "label": "limit"}
                 panel.plot(limit.t, limit.mean.numpy(), **line)
-            better = "more" if name == "reward" else "less"
-            panel.set_ylabel(f"{called};\n{better} is better")
+            panel.set_ylabel(f"{called};\n{_better(name)}")
             _shade(panel, design)
         _add_legend(figure, panels[1:2])
     return figure
@@ -390,7 +389,7 @@ def boxes(
     shared: dict[str, Any] = {"sharex": "col", "sharey": "row"}
     with _sheet(title, count, columns, 1.9, 0.6, **shared) as (figure, panels):
         for row, metric in zip(panels, metrics, strict=True):
-            row[0].set_ylabel(f"{_title_of(metric)} / t;\nless is better")
+            row[0].set_ylabel(f"{_title_of(metric)} / t;\n{_better(metric)}")
             for k, (panel, policy) in enumerate(zip(row, policies, strict=True)):
                 part = frame[(frame.policy == policy) & (frame.metric == metric)]
                 t = sorted(part.t.unique())
@@ -407,9 +406,10 @@ def boxes(
                 panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)
                 stop = _stop_of((table or {}).get(policy, {}))
                 if stop is not None:
-                    panel.axvline(stop, color=colour, linestyle=":", linewidth=1.2)
+                    _mark_stop(panel, policy, stop, colour)
         for panel in panels[-1]:
             panel.set_xlabel("round")
+        _add_legend(figure, panels[0])
     return figure
 
 
@@ -452,7 +452,7 @@ def trade_off(
         along = [panel.set_xlabel, panel.set_ylabel]
         for name, set_label in zip(metrics, along, strict=True):
             unit = ", in limits" if name in RELATIVE.values() else ""
-            set_label(f"{_title_of(name, reward)} / t{unit};\nless is better")
+            set_label(f"{_title_of(name, reward)} / t{unit};\n{_better(name)}")
         panel.margins(0.12)
         _add_legend(figure, [panel])
     return figure
@@ -598,6 +598,8 @@ def _add_legend(figure: Figure, panels: Iterable[Axes]) -> None:
     for panel in panels:
         shown, labels = panel.get_legend_handles_labels()
         handles.update(zip(labels, shown, strict=True))
+    if not handles:
+        return
     longest = max(len(line) for label in handles for line in label.split("\n"))
     inches = 0.7 + 0.068 * longest  # a line, gaps, letters of 8 points
     columns = max(1, min(len(handles), int(figure.get_figwidth() / inches)))
@@ -612,6 +614,12 @@ def _stop_of(lines: Mapping[str, Curve]) -> int | None:
         return None
     over = lines["stopped"].mean >= 0.5
     return int(lines["stopped"].t[over][0]) if bool(over.any()) else None
+
+
+def _mark_stop(panel: Axes, policy: str, stop: int, colour: Any) -> None:
+    """Mark the round at which a policy has stopped; the legend says whose it is."""
+    said = f"{policy} stops"
+    panel.axvline(stop, color=colour, linestyle=":", linewidth=1.2, label=said)
 
 
 def _draw_panel(
@@ -660,19 +668,7 @@ def _draw_panel(
         panel.fill_between(t, low, mean + margin, color=colour, alpha=0.13, linewidth=0)
         last, stop = max(last, int(t[-1])), _stop_of(lines)
         if stop is not None:
-            panel.axvline(stop, color=colour, linestyle=":", linewidth=1.2)
-            late = stop > (math.sqrt(last) if log else last / 2)
-            panel.annotate(
-                f"{policy} stops",
-                (stop, 0.98 - 0.1 * (k % 8)),
-                xycoords=("data", "axes fraction"),
-                xytext=(-3 if late else 3, 0),
-                textcoords="offset points",
-                ha="right" if late else "left",
-                va="top",
-                fontsize=8,
-                color=colour,
-            )
+            _mark_stop(panel, policy, stop, colour)
     if name in TITLES:
         panel.set_title(_title_of(name, reward) + (" / t" if average else ""))
     panel.set_axisbelow(True)
@@ -724,15 +720,7 @@ def _cut_off_early(panel: Axes, table: Curves, name: str) -> None:
     if top > 0 and height > CLIPPED * top:
         least = min(0.0, *(float(part.min()) for part in later if len(part)))
         panel.set_ylim(max(bottom, least - 0.06 * top), 1.2 * top)
-        panel.annotate(
-            "first rounds lie above",
-            (0.98, 0.95),
-            xycoords="axes fraction",
-            ha="right",
-            va="top",
-            fontsize=6.5,
-            color="#666666",
-        )
+        panel.set_title(f"{panel.get_title('left')}, first rounds cut off")
 
 
 def _axis_of(metric: str, reward: str, average: bool) -> str:
@@ -744,8 +732,12 @@ def _axis_of(metric: str, reward: str, average: bool) -> str:
         unit = "limits"  # a cost's violation as a multiple of its limit
     elif "violation" in metric or metric == "stage_cost":
         unit = "cost"
-    better = "more" if metric in MORE else "less"
-    return f"{unit}{' a round' if average else ''};\n{better} is better"
+    return f"{unit}{' a round' if average else ''};\n{_better(metric)}"
+
+
+def _better(metric: str) -> str:
+    """Return which way a metric is better, in words."""
+    return f"{'more' if metric in MORE else 'less'} is better"
 
 
 def _shade(panel: Axes, design: int) -> None:
