@@ -553,8 +553,11 @@ def linked(units: Units | None, values: Tensor, first: int = 0) -> Tensor:
     for f, link in enumerate(units.links[first : first + len(rows)]):
         if link is not None:
             size = units.size[:, first + f : first + f + 1].to(values)
-            new = link.value(rows[f]).div(size)
-            rows[f] = new if values.requires_grad else rows[f].copy_(new)
+            plain = link.value(rows[f])
+            if values.requires_grad:
+                rows[f] = plain / size
+            else:
+                torch.div(plain, size, out=rows[f])
     return torch.stack(rows, 1) if values.requires_grad else values
 
 
