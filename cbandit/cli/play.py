@@ -81,6 +81,8 @@ def init(
 
     Example: cbandit init data.csv --maximise throughput --limit 'latency <= 20'
     """
+    from shlex import quote
+
     from cbandit._core.files import atomic
     from cbandit.experiments.init import sketch
     from cbandit.experiments.tables import read_table
@@ -107,7 +109,8 @@ def init(
         print(remark)
     ready = "\n[problem.limits]" in made.text
     todo = "check it" if ready else "fill in [problem.limits]"
-    print(f"{out}: {todo}, then: cbandit run {out}")
+    then = f"cbandit run {quote(str(out))}; cbandit compare results/{quote(out.stem)}"
+    print(f"{out}: {todo}, then: {then}")
 
 
 def data(
