@@ -656,7 +656,12 @@ class TestMessy:
             (["a,b\n"], "has a head and no rows"),
             (["a,a\n1,2\n"], "has several columns 'a': rename them"),
             (["a\n1\n2\n"], "fields are to be separated by commas, semicolons"),
-            ([""], "cannot be read as CSV: No columns to parse from file"),
+            ([""], "cannot be read as CSV: it is empty, and needs a line of names"),
+            (["a,b\n1,2\n"], "has one row: there is nothing to choose from"),
+            (
+                ["--maximise", "latency", "--context", "latency"],
+                "latency is given by --context or --failed: it cannot be maximised",
+            ),
             (
                 ["a,b\n1,2\n1,2\n"],
                 "no column left that could be a knob; a: the same in every",

@@ -154,7 +154,6 @@ def sketch(
         _there(column, columns)
     if failed is not None:
         truths(frame, failed)
-    every, columns = columns, {k: c for k, c in columns.items() if k not in apart}
     if goal is not None:
         _known(goal[1], columns, frame)
     wanted: dict[str, str] = {}
@@ -168,6 +167,13 @@ def sketch(
                 "limit that"
             )
         wanted[column] = limit
+    for column in [*wanted, *([goal[1]] if goal else [])]:
+        if column in apart:
+            raise CBanditError(
+                f"{column} is given by --context or --failed: it cannot be "
+                "maximised, minimised or limited too"
+            )
+    every, columns = columns, {k: c for k, c in columns.items() if k not in apart}
     rows, told = len(frame), goal is not None
     stated = [*([goal[1]] if goal else []), *wanted]
     settled = goal is not None and bool(wanted)
@@ -321,6 +327,8 @@ def _check_head(frame: pandas.DataFrame, table: str) -> None:
             f"{table} has {len(frame.columns)} columns, and init takes {WIDEST}: give "
             "it a table of those that were chosen or measured"
         )
+    if len(frame) == 1:
+        raise CBanditError(f"{table} has one row: there is nothing to choose from")
 
 
 def _kept(frame: pandas.DataFrame, limits: Mapping[str, str]) -> list[str]:
@@ -423,7 +431,9 @@ def _limit(
     """Split ``latency <= 20`` into the column and its limit."""
     match = LIMIT.match(words)
     if match is None:
-        raise CBanditError(f"--limit takes 'COLUMN <= NUMBER' or >=; got {words!r}")
+        raise CBanditError(
+            f"--limit takes 'COLUMN <= NUMBER' or >=, without a unit; got {words!r}"
+        )
     name, sign, number = match.groups()
     _known(name, columns, frame)
     try:

@@ -61,6 +61,8 @@ def read_table(path: Path) -> ReadTable:
                 "it is no text (a compressed table is to be unpacked first, and a "
                 "spreadsheet exported as CSV in UTF-8)"
             )
+        if not text.strip():
+            raise ValueError("it is empty, and needs a line of names and rows")
         separator = _separator(text)
         lines = csv.reader(
             io.StringIO(text), delimiter=separator, skipinitialspace=True
