@@ -282,7 +282,12 @@ class TestCompare:
         assert "quarter - half" in text
         code, text, _ = call(capsys, "compare", *where, "--by", "policy")
         assert code == 0
-        assert "folder = quarter, cost = quarter: 8 pairs of trials" in text
+        # the parameter tells the folders apart
+        assert "\ncost = quarter: 8 pairs of trials" in text
+        where = [folders / "half", folders / "more"]
+        code, text, _ = call(capsys, "compare", *where, "--by", "policy")
+        assert code == 0
+        assert "\nfolder = more: 9 pairs of trials" in text
 
     def test_table_and_figure_for_a_paper(self, capsys, folders, tmp_path):
         figure = tmp_path / "compared.png"

@@ -381,6 +381,14 @@ class TestCommands:
         shown = " ".join(shown.split())
         assert "more than 20 different ones and more than a quarter as many as" in shown
 
+    def test_names_of_few_rows_are_doubted(self, capsys, data):
+        few = data[:12].assign(sample=[f"s{k * k}" for k in range(12)])
+        few.to_csv("few.csv", index=False)
+        _, said, _ = call(capsys, "init", "few.csv", *INIT)
+        words = "sample: taken as a knob with another text in every row; if it only "
+        assert words in said
+        assert f"# {words}" in Path("study.toml").read_text()
+
     def test_what_a_study_says_of_its_table(self, capsys, data):
         data.assign(run=range(60)).to_csv("data.csv", index=False)
         assert call(capsys, "init", "data.csv", *INIT)[0] == 0

@@ -173,11 +173,14 @@ def compare(
     compared = (by,) if by == "policy" else (by, "folder")
     others = [k for k in known[1:] if len({str(x.get(k)) for x in labels}) > 1]
     others = [] if by == "folder" else [k for k in others if k not in compared]
+    said = [k for k in others if k != "folder"]
+    if len({tuple(str(x.get(k)) for k in said) for x in labels}) == len(labels):
+        others = said  # they tell the folders apart
     groups: dict[str, dict[str, pandas.DataFrame]] = {}
     same: dict[str, list[tuple[str, ...]]] = {}
     for (path, _), label in zip(folders, labels, strict=True):
         frame = read_rounds(path, last=True)
-        words = [f"{k} = {label[k]}" for k in others if k in label]
+        words = [_equation(k, label[k]) for k in others if k in label]
         if by == "policy":
             told = read_summary(path).get("same", ())
             same[", ".join(words)] = [tuple(map(str, names)) for names in told]
@@ -203,6 +206,12 @@ def compare(
         has = ", ".join(table.names[0] for table in out)
         raise CBanditError(f"nothing to compare by {by}: there is only {has}")
     return [table for table in out if table.pairs]
+
+
+def _equation(name: str, value: object) -> str:
+    """Return ``cost = half`` or, of a limit, ``latency <= 7``."""
+    sign = "" if str(value).startswith(("<", ">")) else "= "
+    return f"{name} {sign}{value}"
 
 
 def _pairs(

@@ -15,7 +15,7 @@ from cbandit.errors import CBanditError
 from cbandit.experiments.doubts import believable, doubts
 from cbandit.experiments.settings import printable, toml_key, toml_value
 from cbandit.experiments.tables import ReadTable, in_words, no_numbers
-from cbandit.problems.measured import truths, yes_or_no
+from cbandit.problems.measured import apart, truths, yes_or_no
 
 if TYPE_CHECKING:
     import pandas
@@ -149,8 +149,8 @@ def sketch(
     frame = read.frame
     _check_head(frame, table)
     columns = {str(k): _column(str(k), values) for k, values in frame.items()}
-    apart = [*contexts] if failed is None else [*contexts, failed]
-    for column in apart:
+    taken = [*contexts] if failed is None else [*contexts, failed]
+    for column in taken:
         _there(column, columns)
     if failed is not None:
         truths(frame, failed)
@@ -168,12 +168,12 @@ def sketch(
             )
         wanted[column] = limit
     for column in [*wanted, *([goal[1]] if goal else [])]:
-        if column in apart:
+        if column in taken:
             raise CBanditError(
                 f"{column} is given by --context or --failed: it cannot be "
                 "maximised, minimised or limited too"
             )
-    every, columns = columns, {k: c for k, c in columns.items() if k not in apart}
+    every, columns = columns, {k: c for k, c in columns.items() if k not in taken}
     rows, told = len(frame), goal is not None
     stated = [*([goal[1]] if goal else []), *wanted]
     settled = goal is not None and bool(wanted)
@@ -234,12 +234,14 @@ def sketch(
         )
     remarks = [*read.remarks, *(f"{k}: left out, {why}" for k, why in reasons.items())]
     since = ", since the outcomes are named" if settled else ""
-    remarks += [
-        f"{k}: taken as a knob{since}; if it was measured, take it out of knobs"
-        for k in knobs
-        if columns[k].yes_no or k in doubtful
-    ]
     for k in knobs:
+        unsure = ""
+        if columns[k].yes_no or k in doubtful:
+            unsure = f"{since}; if it was measured"
+        elif knobs[1:] and not columns[k].numeric and apart(frame[k]):
+            unsure = " with another text in every row; if it only names them"
+        if unsure:
+            remarks.append(f"{k}: taken as a knob{unsure}, take it out of knobs")
         if gaps := int(frame[k].isna().sum()):
             remarks.append(f"{k}: a knob that {gaps} rows lack: these are left out")
     kept = _kept(frame, wanted)
