@@ -282,7 +282,12 @@ class TestCompare:
         assert "quarter - half" in text
         code, text, _ = call(capsys, "compare", *where, "--by", "policy")
         assert code == 0
-        assert "folder = quarter, cost = quarter: 8 pairs of trials" in text
+        # the parameter tells the folders apart
+        assert "\ncost = quarter: 8 pairs of trials" in text
+        where = [folders / "half", folders / "more"]
+        code, text, _ = call(capsys, "compare", *where, "--by", "policy")
+        assert code == 0
+        assert "\nfolder = more: 9 pairs of trials" in text
 
     def test_table_and_figure_for_a_paper(self, capsys, folders, tmp_path):
         figure = tmp_path / "compared.png"
@@ -331,6 +336,44 @@ class TestCompare:
         (gap,) = [line for line in text if line.startswith("C $-$ A")]
         assert gap.count("^{*}") == 4
 
+    def test_rounding_errors_are_no_differences(self):
+        from inside import Comparison, Settings, in_latex
+
+        base, signs = 1e3 + np.arange(8.0) / 3, np.array([1.0, -1, 0, 1, 1, 0, 1, 1])
+        levels = {
+            "A": base,
+            "B": base + 1e-12 * signs,  # the same sum in another order
+            "C": base - 2599.96 + 1e-12 * signs,
+            "D": base + 0.5 * (base > 1001) + 0.3,
+            "E": base - 1.2 * (base > 1002) + 0.01,
+        }
+        metrics = ("regret", "stochastic_regret")
+        values = {(n, k): x for n, x in levels.items() for k in metrics}
+        pairs = tuple((name, "A") for name in "BCDE")
+        table = Comparison("policy", "", pd.DataFrame(values), pairs)
+        assert table.difference("B", "A", "regret") == (0.0, 0.0, 0.0, 1.0)
+        mean, low, high, p = table.difference("C", "A", "regret")
+        assert low == mean == high == pytest.approx(-2599.96)
+        assert p == 2.0**-7  # all eight on one side: the sign test
+        assert table.difference("D", "A", "regret").p < p
+        # of equal numbers too
+        same = Comparison("policy", "", pd.DataFrame({("A", "regret"): [0.1] * 7}), ())
+        assert same.mean("A", "regret") == (pytest.approx(0.1), 0.0)
+        text = "\n".join(in_latex([table], Settings("mine", {}, (), 30, 8)))
+        assert "$-2600^{*}\\ [-2600, -2600]$" in text
+
+    def test_latex_has_no_minus_before_zero(self):
+        from inside import Comparison, Settings, in_latex
+
+        gaps = np.array([0.0, 0.3, 0.1, 0.0, 0.8, 0.9, 0.2, 0.1])
+        gaps -= interval(gaps).low + 0.001
+        values = {("A", "regret"): np.arange(8.0), ("B", "regret"): np.arange(8) + gaps}
+        values |= {(n, "stochastic_regret"): np.zeros(8) for n in "AB"}
+        table = Comparison("policy", "", pd.DataFrame(values), (("B", "A"),))
+        assert table.difference("B", "A", "regret").low == pytest.approx(-0.001)
+        text = "\n".join(in_latex([table], Settings("mine", {}, (), 30, 8)))
+        assert "-0.00" not in text
+
     @pytest.mark.skipif(not shutil.which("pdflatex"), reason="there is no pdflatex")
     def test_latex_compiles_whatever_policies_are_called(self, tmp_path):
         from inside import Comparison, Settings, in_latex
@@ -378,6 +421,7 @@ class TestCompare:
             ("--by must be one of policy, folder, cost", ["half"], ["--by", "colour"]),
             ("differ in nothing but their names", ["half", "more"], ["--by", "cost"]),
             ("holds no results", ["none"], []),
+            ("half is given twice: name each folder once", ["half", "half"], []),
         ],
     )
     def test_what_cannot_be_compared(self, capsys, folders, words, names, options):
@@ -531,7 +575,7 @@ class TestUnits:
 
         text = "\n".join(lines(read_summary(study)))
         assert "hard viol. / limits" in text
-        assert "(ms 20, MB 3e+06, drift 0." in text
+        assert "ms: 20, MB: 3e+06, drift: 0." in text
         assert not re.search(r"hard viol\.  ", text)
         _, text, _ = call(capsys, "compare", study)
         head = next(line for line in text.splitlines() if line.startswith("policy"))

@@ -134,6 +134,11 @@ class TestOwnProblemAndPolicy:
         assert call(capsys, *again, "--trust", mine)[0] == 0
         assert pd.read_parquet("again/rounds.parquet").equals(rounds)
 
+        # another study's name says enough, whatever else differs
+        other = ["run", "study.toml", "--set", "name=mine", "--out", out, "--resume"]
+        line = complaint(capsys, *other, "--horizon", 5)
+        assert "other settings: name = 'study', not 'mine'; give those" in line
+
         # of the user's own file --resume needs no more than the first run did
         (out / "summary.json").unlink()
         assert call(capsys, "run", "study.toml", "--resume")[0] == 0
@@ -325,6 +330,17 @@ class TestSweeps:
         assert "0.4 - 0.2" in text
         figure = ["--figure", "both.png", "--panels", "limit"]
         assert call(capsys, "plot", *folders, *figure)[0] == 0
+
+    def test_only_pairs_are_named_to_be_compared(self, capsys, written, mine):
+        text = STUDY.replace("horizon = 12", "horizon = [3, 4]")
+        text = text.replace("[problem]\n", "[problem]\nlimit = [0.2, 0.4]\n")
+        few = ["--policies", "RPOL,Random", "--out", "out"]
+        code, text, _ = call(capsys, "run", written(text), *few)
+        assert code == 0
+        lines = [x for x in text.splitlines() if x.startswith("to compare: cbandit ")]
+        assert len(lines) == 2
+        for line in lines:
+            assert call(capsys, *line.split()[3:])[0] == 0
 
     def test_a_papers_parameter_in_several_folders(self, capsys, tmp_path):
         few = ["--trials", 1, "--horizon", 3, "--policies", "CKB-UCB"]

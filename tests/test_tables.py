@@ -64,7 +64,8 @@ class TestCommands:
         code, text, _ = call(capsys, "init", "data.csv", *INIT)
         assert (code, text) == (
             0,
-            "study.toml: check it, then: cbandit run study.toml\n",
+            "study.toml: check it, then: cbandit run study.toml; "
+            "cbandit compare results/study\n",
         )
         kept = tomllib.loads(Path("study.toml").read_text())
         assert kept["problem"]["knobs"] == ["threads", "memory", "codec"]
@@ -268,8 +269,8 @@ class TestCommands:
         few.to_csv("few.csv", index=False)
         code, text, _ = call(capsys, "init", "few.csv", "--maximise", "speed")
         assert code == 0
-        said = "study.toml: fill in [problem.limits], then: cbandit run study.toml\n"
-        assert text == said
+        said = "study.toml: fill in [problem.limits], then: cbandit run study.toml; "
+        assert text == said + "cbandit compare results/study\n"
         text = Path("study.toml").read_text()
         assert "problem" in tomllib.loads(text)  # all of it is TOML
         assert '# [problem.limits]\n# COLUMN = "<= NUMBER"' in text
@@ -327,7 +328,7 @@ class TestCommands:
             "heat: taken as a knob, since the outcomes are named" in text
         ) == settled
         if not limits:  # taken out as it says
-            assert "take out these marks:\n# [problem.limits]\n# latency =" in text
+            assert "# away from these lines:\n# [problem.limits]\n# lat" in text
             text = text.replace("# [problem.limits]", "[problem.limits]")
             text = text.replace("# latency =", "latency =")
             Path("study.toml").write_text(text)
@@ -379,6 +380,14 @@ class TestCommands:
         _, shown, _ = call(capsys, "init", "--help")
         shown = " ".join(shown.split())
         assert "more than 20 different ones and more than a quarter as many as" in shown
+
+    def test_names_of_few_rows_are_doubted(self, capsys, data):
+        few = data[:12].assign(sample=[f"s{k * k}" for k in range(12)])
+        few.to_csv("few.csv", index=False)
+        _, said, _ = call(capsys, "init", "few.csv", *INIT)
+        words = "sample: taken as a knob with another text in every row; if it only "
+        assert words in said
+        assert f"# {words}" in Path("study.toml").read_text()
 
     def test_what_a_study_says_of_its_table(self, capsys, data):
         data.assign(run=range(60)).to_csv("data.csv", index=False)
@@ -450,7 +459,7 @@ class TestMessy:
         "row": "another value in every row",
         "Run Nr.": "another value in every row",
         "commit": "another value in every row",
-        "note": "another value in every row",
+        "note": "comments",
         "memory_mb": "follows from memory",
         "level": "follows from codec",
         "slots": "follows from threads * memory",
@@ -557,11 +566,89 @@ class TestMessy:
         assert list(frame) == ["größe", "m"]
         assert remarks == ("columns are separated by tabs",)
 
+    def test_units_with_signs_and_texts_among_numbers(self, tmp_path):
+        from inside import read_table
+
+        path = tmp_path / "t.csv"
+        rows = [f"{k};{k},5 °C;{k} €/h;{k} GB;{k * k}" for k in range(1, 20)]
+        path.write_text("\n".join(["k;heat;price;mem;ms", *rows, "20;;;4;OOM"]))
+        frame, remarks = read_table(path)
+        assert frame.heat.dropna().tolist() == [k + 0.5 for k in range(1, 20)]
+        assert frame.price.dropna().tolist() == list(range(1, 20))
+        assert remarks[1:] == (
+            "heat: numbers in °C, the unit is taken off, commas are decimal",
+            "price: numbers in €/h, the unit is taken off",
+            "ms: taken as texts, as 1 of 20 cells are no numbers: 'OOM' in line 21",
+        )
+
+    @pytest.mark.parametrize("separator", [",", ";"])
+    def test_separators_at_the_ends_of_rows_move_no_cell(self, tmp_path, separator):
+        from inside import read_table
+
+        path = tmp_path / "t.csv"
+        lines = ["a,b,c", "0,2,3,", "1,5,6,", "2,8,9,"]
+        path.write_text("\n".join(lines).replace(",", separator))
+        frame = read_table(path).frame
+        assert frame.columns.tolist() == ["a", "b", "c"]
+        assert frame.to_numpy().tolist() == [[0, 2, 3], [1, 5, 6], [2, 8, 9]]
+        path.write_text("a,b\n1,2,3\n")
+        with pytest.raises(cb.CBanditError, match=r"names 2 columns .* 3 cells: give"):
+            read_table(path)
+
+    def test_copies_of_rows_are_left_out_and_named(self, tmp_path):
+        from inside import read_table
+
+        path = tmp_path / "t.csv"
+        rows = [f"{k},{k % 3},{k / 8}" for k in range(9)]
+        path.write_text("\n".join(["no,knob,speed", *rows, rows[3], rows[7]]))
+        frame, remarks = read_table(path)
+        assert len(frame) == 9
+        assert remarks == (
+            "rows that are copies of others in every column and are left out: 2, "
+            "at line 11, 12",
+        )
+        # nothing tells these apart: they are measurements that came out equal
+        path.write_text("knob,ok\n1,yes\n1,no\n2,yes\n2,no\n1,yes\n")
+        frame, remarks = read_table(path)
+        assert (len(frame), remarks) == (5, ())
+
+    @pytest.mark.parametrize("options", [(), (*NAMED, *LIMITS)])
+    @pytest.mark.parametrize(
+        ("broke", "how"), [("failed", "; --failed failed lets"), ("Status", "\n")]
+    )
+    def test_what_tells_failures_is_no_knob(self, capsys, messy, options, broke, how):
+        """Nor is a column that is empty where all outcomes are."""
+        yes, no = ("yes", "no") if broke == "failed" else ("kaputt", "gut")
+        lost = messy.index % 11 == 4
+        table = messy.assign(**{broke: np.where(lost, yes, no)})
+        table["price"] = [f"{0.1 + 0.3 * k**0.5:.5f}" for k in range(len(table))]
+        measured = ["throughput", "latency", "size", "size_text", "latency_s", "price"]
+        table.loc[lost, measured] = None
+        table.to_csv("messy.csv", sep=";", index=False)
+        code, said, _ = call(capsys, "init", "messy.csv", *options)
+        assert code == 0
+        problem = tomllib.loads(Path("study.toml").read_text())["problem"]
+        assert problem["knobs"] == ["threads", "memory", "codec"]
+        assert f"{broke}: left out, says which rows failed{how}" in said
+        wanted = "price: left out, looks measured" if options else "price: guesses, the"
+        assert wanted in said
+
+    def test_guesses_and_knobs_that_rows_lack_are_said(self, capsys, messy):
+        messy.loc[3, "codec"] = None
+        messy.to_csv("messy.csv", sep=";", index=False)
+        _, said, _ = call(capsys, "init", "messy.csv")
+        assert "maximise throughput: a guess; say it by --maximise or" in said
+        assert "limits of latency, size: guesses, their medians" in said
+        assert "codec: a knob that 1 rows lack: these are left out" in said
+
     @pytest.mark.parametrize(
         ("options", "words"),
         [
             (["--maximise", "troughput"], "did you mean throughput?"),
-            (["--maximise", "codec"], "codec holds texts: it cannot be a measurement"),
+            (
+                ["--maximise", "codec"],
+                "codec holds texts, such as 'lz4' in line 2: it cannot be a mea",
+            ),
             (["--limit", "latency = 3"], "--limit takes 'COLUMN <= NUMBER' or >="),
             (["--limit", "latency <= 3 ms"], "--limit takes 'COLUMN <= NUMBER' or >="),
             (
@@ -577,7 +664,12 @@ class TestMessy:
             (["a,b\n"], "has a head and no rows"),
             (["a,a\n1,2\n"], "has several columns 'a': rename them"),
             (["a\n1\n2\n"], "fields are to be separated by commas, semicolons"),
-            ([""], "cannot be read as CSV: No columns to parse from file"),
+            ([""], "cannot be read as CSV: it is empty, and needs a line of names"),
+            (["a,b\n1,2\n"], "has one row: there is nothing to choose from"),
+            (
+                ["--maximise", "latency", "--context", "latency"],
+                "latency is given by --context or --failed: it cannot be maximised",
+            ),
             (
                 ["a,b\n1,2\n1,2\n"],
                 "no column left that could be a knob; a: the same in every",

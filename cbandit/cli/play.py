@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -75,9 +76,9 @@ def init(
     that hardly repeat may be measured too. Without --limit, all other measured columns
     are kept below their medians; if there are none, the file asks for a limit. Columns
     that set nothing are left out and named: texts and row numbers with another value in
-    every row, identifiers, dates, constants, texts that hardly repeat, copies of
-    outcomes, and columns that follow from others. A limit on a column of true and
-    false, such as '<= 0.05', limits the probability of true.
+    every row, identifiers, dates, constants, comments, texts that hardly repeat, copies
+    of outcomes, and columns that follow from others or say which rows failed. A limit
+    on a column of true and false, such as '<= 0.05', limits the probability of true.
 
     Example: cbandit init data.csv --maximise throughput --limit 'latency <= 20'
     """
@@ -107,7 +108,8 @@ def init(
         print(remark)
     ready = "\n[problem.limits]" in made.text
     todo = "check it" if ready else "fill in [problem.limits]"
-    print(f"{out}: {todo}, then: cbandit run {out}")
+    then = f"cbandit run {quote(str(out))}; cbandit compare results/{quote(out.stem)}"
+    print(f"{out}: {todo}, then: {then}")
 
 
 def data(
@@ -216,8 +218,13 @@ def _all_done(jobs: Sequence[Job], options: Options, aloud: bool = True) -> None
     for job in jobs:
         _done(job, home / job.folder, options, aloud)
     if aloud and len(jobs) > 1:
-        folders = " ".join(str(home / job.folder) for job in jobs)
-        print(f"to compare them: cbandit compare {folders}")
+        alike: dict[tuple[int, int], list[str]] = {}  # their trials are pairs
+        for job in jobs:
+            key = job.settings.horizon, job.settings.seed
+            alike.setdefault(key, []).append(quote(str(home / job.folder)))
+        for folders in alike.values():
+            if len(folders) > 1 or len(jobs[0].settings.policies) > 1:
+                print(f"to compare: cbandit compare {' '.join(folders)}")
 
 
 def _done(job: Job, folder: Path, options: Options, aloud: bool) -> None:

@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy
 import pandas
+import torch
 
 from cbandit.errors import CBanditError
 from cbandit.experiments.intervals import (
@@ -26,6 +28,9 @@ from cbandit.experiments.intervals import (
 from cbandit.experiments.report import alike_in_words, columns, number, shown
 from cbandit.experiments.results import read_rounds, read_summary
 from cbandit.experiments.settings import Settings
+from cbandit.simulation.curves import mean_and_sem
+
+ROUNDING = 1e-9  # smaller differences, as shares of the values, are rounding errors
 
 ESCAPED = str.maketrans(
     {
@@ -80,15 +85,21 @@ class Comparison:
 
     def difference(self, name: str, other: str, metric: str) -> Difference:
         """Return the mean of ``name`` minus that of ``other``, with its interval."""
-        gaps = self.values[name, metric] - self.values[other, metric]
-        return interval(gaps.to_numpy("float64"))
+        ours = self.values[name, metric].to_numpy("float64")
+        theirs = self.values[other, metric].to_numpy("float64")
+        gaps = ours - theirs
+        # sums of the same numbers in another order differ by rounding errors
+        rounding = ROUNDING * max(abs(ours).max(), abs(theirs).max())
+        gaps[abs(gaps) <= rounding] = 0.0
+        if numpy.ptp(gaps) <= rounding:
+            gaps[:] = gaps[0]
+        return interval(gaps)
 
     def mean(self, name: str, metric: str) -> tuple[float, float]:
         """Return a mean over the trials and its standard error."""
         values = self.values[name, metric].to_numpy("float64")
-        count = len(values)
-        sem = float(values.std(ddof=1)) / math.sqrt(count) if count > 1 else 0.0
-        return float(values.mean()), sem
+        found = mean_and_sem(torch.tensor(values))
+        return found["mean"], found["sem"]
 
     def best(self, metric: str) -> str | None:
         """Return the name that is significantly better than all others, or ``None``."""
@@ -145,6 +156,10 @@ def compare(
     """
     if baseline is not None and all_pairs:
         raise CBanditError("--baseline and --all-pairs: give one of them")
+    paths = [path.resolve() for path, _ in folders]
+    for path, _ in folders:
+        if paths.count(path.resolve()) > 1:
+            raise CBanditError(f"{path} is given twice: name each folder once")
     by = by or ("policy" if len(folders) == 1 else "folder")
     _check_alike(folders)
     labels = [{"folder": _name(path, folders), **s.world} for path, s in folders]
@@ -158,11 +173,14 @@ def compare(
     compared = (by,) if by == "policy" else (by, "folder")
     others = [k for k in known[1:] if len({str(x.get(k)) for x in labels}) > 1]
     others = [] if by == "folder" else [k for k in others if k not in compared]
+    said = [k for k in others if k != "folder"]
+    if len({tuple(str(x.get(k)) for k in said) for x in labels}) == len(labels):
+        others = said  # they tell the folders apart
     groups: dict[str, dict[str, pandas.DataFrame]] = {}
     same: dict[str, list[tuple[str, ...]]] = {}
     for (path, _), label in zip(folders, labels, strict=True):
         frame = read_rounds(path, last=True)
-        words = [f"{k} = {label[k]}" for k in others if k in label]
+        words = [_equation(k, label[k]) for k in others if k in label]
         if by == "policy":
             told = read_summary(path).get("same", ())
             same[", ".join(words)] = [tuple(map(str, names)) for names in told]
@@ -188,6 +206,12 @@ def compare(
         has = ", ".join(table.names[0] for table in out)
         raise CBanditError(f"nothing to compare by {by}: there is only {has}")
     return [table for table in out if table.pairs]
+
+
+def _equation(name: str, value: object) -> str:
+    """Return ``cost = half`` or, of a limit, ``latency <= 7``."""
+    sign = "" if str(value).startswith(("<", ">")) else "= "
+    return f"{name} {sign}{value}"
 
 
 def _pairs(
@@ -276,16 +300,23 @@ def _method(compared: Sequence[Comparison]) -> str:
 def _in_words(gap: Difference) -> str:
     if math.isnan(gap.mean):
         return "unknown"
-    ends = f" [{gap.low + 0.0:.3g}, {gap.high + 0.0:.3g}]"
-    shown = "" if math.isnan(gap.low) else ends + " *" * (gap.p < 1 - LEVEL)
-    return f"{gap.mean + 0.0:+.3g}{shown}"
+    mean, low, high = (f"{x:z{_short(x)}}" for x in gap[:3])
+    star = " *" * (gap.p < 1 - LEVEL)
+    shown = "" if math.isnan(gap.low) else f" [{low}, {high}]{star}"
+    return f"{'' if mean.startswith('-') else '+'}{mean}{shown}"
+
+
+def _short(x: float) -> str:
+    """Return a format that shows three digits or, from 1000 to a million, all."""
+    return ".0f" if 1e3 <= abs(x) < 1e6 else ".3g"
 
 
 def in_latex(compared: Sequence[Comparison], settings: Settings) -> list[str]:
     """Return all comparisons as one LaTeX table; it needs the package booktabs.
 
     The numbers of a column share one power of ten, which its head shows. A mean is bold
-    if it is significantly better than every other.
+    if it is significantly better than every other, which Holm's procedure corrects for
+    these comparisons alone.
     """
     metrics = in_common(compared)
     powers = {metric: _power(compared, metric) for metric in metrics}
@@ -294,7 +325,8 @@ def in_latex(compared: Sequence[Comparison], settings: Settings) -> list[str]:
         for k, head in metrics.items()
     ]
     out = [
-        f"% {_head(settings)}; {_method(compared)}; bold: better than every other",
+        f"% {_head(settings)}; {_method(compared)}; bold: better than every other, "
+        "corrected for these comparisons alone",
         r"\begin{tabular}{l" + "r" * len(metrics) + "}",
         r"\toprule",
         " & ".join([_escaped(compared[0].by), *heads]) + r" \\",
@@ -346,7 +378,7 @@ def _gap_in_latex(gap: Difference, power: int) -> str:
         return "unknown"
     wide = gap.mean if math.isnan(gap.low) else (gap.high - gap.low) / 2
     places = _places(wide or gap.mean, power)
-    mean, *ends = (f"{x / 10**power + 0.0:.{places}f}" for x in gap[:3])
+    mean, *ends = (f"{x / 10**power:z.{places}f}" for x in gap[:3])
     mean = mean if mean.startswith("-") else f"+{mean}"
     if math.isnan(gap.low):
         return f"${mean}$"

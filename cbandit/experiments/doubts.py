@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cbandit.problems.measured import FEW, apart
+from cbandit.problems.measured import FEW, apart, truths, yes_or_no
 
 if TYPE_CHECKING:
     import pandas
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
 IDENTIFIER = re.compile(r"(.*[\W_])?(id|uuid|guid|hash|sha|index|idx)", re.IGNORECASE)
 # the same where its whole numbers rise from row to row
 COUNT = re.compile(r"(.*[\W_])?(no|nr|row|run|trial|test|job)\W*", re.IGNORECASE)
+# names of columns that say which rows failed, if they hold yes and no
+FAILURE = re.compile(
+    r"(.*[\W_])?(fail(s|ed|ure|ures)?|error|crash(ed)?)\W*", re.IGNORECASE
+)
+COMMENT = re.compile(
+    r"(.*[\W_])?(comment|note|remark|description|kommentar|bemerkung|notiz)(s|en)?\W*",
+    re.IGNORECASE,
+)
 TIME = re.compile(r".*(time|date|stamp|epoch|created|day).*", re.IGNORECASE)
 DATE = re.compile(
     r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}( .*)?"
@@ -45,6 +54,7 @@ def doubts(frame: pandas.DataFrame, outcomes: Sequence[str]) -> dict[str, str]:
     others = [str(name) for name in frame if name not in outcomes]
     for name in others:
         reason = _by_itself(name, frame[name], rows)
+        reason = reason or _tells_failures(frame, name, outcomes)
         if reason:
             out[name] = reason
     left = [name for name in others if name not in out]
@@ -86,6 +96,8 @@ def _by_itself(name: str, column: pandas.Series[Any], rows: int) -> str:
         for low, high in EPOCHS:
             if bool(known.between(low, high).all()):
                 return "dates or times"
+    if not number and COMMENT.fullmatch(name):
+        return "comments"
     if IDENTIFIER.fullmatch(name) and distinct > RARE * rows:
         return "names the rows"
     rising = number and apart(column) and column.is_monotonic_increasing
@@ -101,6 +113,24 @@ def _by_itself(name: str, column: pandas.Series[Any], rows: int) -> str:
     if not number and distinct > RARE * rows:
         return f"texts that hardly repeat: {distinct} in {rows} rows"
     return ""
+
+
+def _tells_failures(frame: pandas.DataFrame, name: str, outcomes: Sequence[str]) -> str:
+    """Return in words that a column says which rows failed; empty if it does not.
+
+    It does if one of its two values stands in just the rows without any outcome.
+    """
+    column = frame[name]
+    lost = frame[list(outcomes)].isna().all(axis=1)
+    truth = yes_or_no(column)
+    exact = bool(lost.any()) and column.nunique() == 2 and not column.isna().any()
+    exact = exact and column[lost].nunique() == 1 == column[~lost].nunique()
+    if not exact and not (truth and FAILURE.fullmatch(name)):
+        return ""
+    how = ""
+    if truth and (not exact or bool((truths(frame, name) == lost).all())):
+        how = f"; --failed {shlex.quote(name)} lets these be learned"
+    return f"says which rows failed{how}"
 
 
 def _numbers(frame: pandas.DataFrame, names: Sequence[str]) -> np.ndarray | None:

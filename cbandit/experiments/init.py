@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from cbandit._core.hints import near
 from cbandit.errors import CBanditError
 from cbandit.experiments.doubts import believable, doubts
 from cbandit.experiments.settings import printable, toml_key, toml_value
-from cbandit.experiments.tables import ReadTable
-from cbandit.problems.measured import truths, yes_or_no
+from cbandit.experiments.tables import ReadTable, in_words, no_numbers
+from cbandit.problems.measured import apart, truths, yes_or_no
 
 if TYPE_CHECKING:
     import pandas
@@ -27,50 +28,52 @@ RULE = (
     f"numbers, more than {MOST} different ones and more than a quarter as many as rows"
 )
 HEAD = """\
-# A study of {table}: {rows} rows. Play it, and compare the policies, by
+# A study of {table}, {rows} rows: in each round every policy chooses among the measured
+# settings. Run it and compare the policies with
 #
 #     cbandit run {file}
-#     cbandit compare results/{name}
+#     cbandit compare {results}
 #
-# A list where a value may stand is a sweep: beta = [1.0, 2.0] plays two policies, and a
-# list in [problem] makes a folder of results for each entry. A value that is itself a
-# list goes into another: clip = [[5.0, 2.0]].
+# A list in place of a value is a sweep: beta = [1.0, 2.0] plays two policies, and one
+# in place of a limit or of horizon makes a folder of results for each entry. Where the
+# value itself is a list, put it into another: clip = [[5.0, 2.0]].
 
 horizon = 100  # rounds
-trials = 10    # seeds: each plays all policies on the same noise
-seed = 0
-# design = 6   # first rounds, the same for all policies; left out: 2 a knob, and 2
+trials = 10    # repetitions; in each, all policies meet the same noise
+seed = 0       # of all random numbers
+# design = 6   # first rounds, spread over the settings, the same for all policies; if
+#              # left out, two for each knob and two more
 
 [problem]
 """
 POLICIES = """\
 
-# What is believed of each function before data. Left out, kernel, lengthscales and
-# noise are learned (cb.GP.default). A policy may have a belief of its own.
+# The model of reward and costs. If left out, kernel, lengthscales and noise are learned
+# (cb.GP.default). A policy may have its own: belief = { kernel = "rbf" }.
 # [belief]
 # kernel = "matern-5/2"  # or rbf, matern-3/2, matern-1/2, or "module:function"
-# lengthscale = 0.2      # in shares of each knob's range
-# noise = 0.01           # variance, in shares of a function's own
+# lengthscale = 0.2      # as a share of each knob's range
+# noise = 0.01           # variance, as a share of that of reward or cost
 
-# A type is a class of cbandit or cb.baselines, or "module:Class" of your own; the other
-# keys are its arguments (help(cb.CKB) lists them). An argument that is an object is a
-# table with a type again: explore = { type = "TS", beta = 1.0 }.
+# A type is a class of cbandit or cb.baselines, or your own "module:Class". The other
+# keys are its arguments (help(cb.CKB) lists them). An argument that is an object is
+# written as a table with a type: explore = { type = "TS", beta = 1.0 }.
 
-[policies.CKB]  # the average must keep to the limits
+[policies.CKB]  # keeps the average of all rounds within the limits
 type = "CKB"
 
-[policies.RPOL]  # every excess counts
+[policies.RPOL]  # avoids every excess: no later round makes up for it
 type = "RPOL"
 
-[policies.CONFIG]  # optimistic about the limits
+[policies.CONFIG]  # plays what could keep the limits, judged with optimism
 type = "CONFIG"
 
-[policies.Random]
+[policies.Random]  # chooses at random: what the others should beat
 type = "Random"
 """
 ACQUISITION = """\
 
-[policies.LogCEI]  # any acquisition function of BoTorch
+[policies.LogCEI]  # an acquisition function of BoTorch; any will do
 type = "BoTorchPolicy"
 acquisition = "LogConstrainedExpectedImprovement"
 """
@@ -146,16 +149,15 @@ def sketch(
     frame = read.frame
     _check_head(frame, table)
     columns = {str(k): _column(str(k), values) for k, values in frame.items()}
-    apart = [*contexts] if failed is None else [*contexts, failed]
-    for column in apart:
+    taken = [*contexts] if failed is None else [*contexts, failed]
+    for column in taken:
         _there(column, columns)
     if failed is not None:
         truths(frame, failed)
-    every, columns = columns, {k: c for k, c in columns.items() if k not in apart}
     if goal is not None:
-        _known(goal[1], columns)
+        _known(goal[1], columns, frame)
     wanted: dict[str, str] = {}
-    for column, limit in (_limit(words, columns) for words in limits):
+    for column, limit in (_limit(words, columns, frame) for words in limits):
         twice = "has two limits" if column in wanted else ""
         if goal is not None and column == goal[1]:
             twice = f"is what to {goal[0]}, and has a limit"
@@ -165,7 +167,14 @@ def sketch(
                 "limit that"
             )
         wanted[column] = limit
-    rows = len(frame)
+    for column in [*wanted, *([goal[1]] if goal else [])]:
+        if column in taken:
+            raise CBanditError(
+                f"{column} is given by --context or --failed: it cannot be "
+                "maximised, minimised or limited too"
+            )
+    every, columns = columns, {k: c for k, c in columns.items() if k not in taken}
+    rows, told = len(frame), goal is not None
     stated = [*([goal[1]] if goal else []), *wanted]
     settled = goal is not None and bool(wanted)
     looks = [c.name for c in columns.values() if _looks_measured(c, rows)]
@@ -193,8 +202,19 @@ def sketch(
     # a column may copy one that was taken for a measurement
     odd |= doubts(frame[[k for k in columns if k not in odd]], [*outcomes])
     maybe = [column for column in maybe if column not in {*outcomes, *odd}]
-    left = [m for m in measured if m not in outcomes] if stated else []
     reasons = {k: why for k, why in odd.items() if k not in outcomes}
+    left = [m for m in measured if m not in outcomes] if stated else []
+    lost = frame[[*outcomes]].isna().all(axis=1)
+    doubtful: list[str] = []
+    if settled:
+        rest = [c for k, c in columns.items() if k not in {*outcomes, *reasons}]
+        doubtful = [
+            c.name for c in rest if _looks_measured(c, rows) or _hardly_repeats(c, rows)
+        ]
+        # rows that failed have knobs, and nothing that was measured
+        bare = [c.name for c in rest if lost.any() and frame[c.name][lost].isna().all()]
+        if len(bare) < len(rest):
+            left += [k for k in doubtful if k in bare]
     reasons |= dict.fromkeys(left, "looks measured, and has no limit")
     knobs = [c for c in columns if c not in {*outcomes, *reasons, *maybe}]
     if not knobs:
@@ -202,46 +222,61 @@ def sketch(
             f"{table} has no column left that could be a knob"
             + "".join(f"; {k}: {why}" for k, why in reasons.items())
         )
-    remarks = [*read.remarks, *(f"{k}: left out, {why}" for k, why in reasons.items())]
-    doubtful = [
-        k
-        for k in knobs
-        if columns[k].yes_no
-        or (
-            settled
-            and (_looks_measured(columns[k], rows) or _hardly_repeats(columns[k], rows))
+    guesses = []
+    if not told:
+        guesses.append(
+            f"{goal[0]} {goal[1]}: a guess; say it by --maximise or --minimise"
         )
-    ]
+    if guessed and wanted:
+        named = ", ".join(wanted)
+        guesses.append(
+            f"limits of {named}: guesses, their medians; say them by --limit"
+        )
+    remarks = [*read.remarks, *(f"{k}: left out, {why}" for k, why in reasons.items())]
     since = ", since the outcomes are named" if settled else ""
-    remarks += [
-        f"{k}: taken as a knob{since}; if it was measured, take it out of knobs"
-        for k in doubtful
-    ]
+    for k in knobs:
+        unsure = ""
+        if columns[k].yes_no or k in doubtful:
+            unsure = f"{since}; if it was measured"
+        elif knobs[1:] and not columns[k].numeric and apart(frame[k]):
+            unsure = " with another text in every row; if it only names them"
+        if unsure:
+            remarks.append(f"{k}: taken as a knob{unsure}, take it out of knobs")
+        if gaps := int(frame[k].isna().sum()):
+            remarks.append(f"{k}: a knob that {gaps} rows lack: these are left out")
     kept = _kept(frame, wanted)
     remarks += kept
     other = "minimise" if goal[0] == "maximise" else "maximise"
-    mark = f"a guess, from few rows; or {other}" if needed else f"or {other}"
+    guess = "" if told else "a guess, from few rows; " if needed else "a guess; "
+    mark = f"{guess}or {other}"
     lines = [
         f"table = {toml_value(table)}",
         f"{goal[0]} = {toml_value(goal[1])}  # {mark}",
         f"knobs = {toml_value(knobs)}" + "  # a guess: all others" * needed,
     ]
     if contexts:
-        lines.append(f"contexts = {toml_value(list(contexts))}  # shown, not chosen")
-    empty = int(frame[[*outcomes]].isna().all(axis=1).sum())
+        lines.append(
+            f"contexts = {toml_value(list(contexts))}  # known before each choice"
+        )
+    empty = int(lost.sum())
     if failed is not None:
         lines.append(f"failed = {toml_value(failed)}  # true where a row failed")
     elif empty:
-        lines.append(f"# failed = true  # the {empty} rows without any outcome failed")
+        lines.append(
+            f"# failed = true  # if the {empty} rows without any outcome failed"
+        )
     lines += [f"# {remark}" for remark in remarks if remark not in kept]
     if not contexts:
+        again = bool(frame.duplicated(knobs).any())
+        noise = "estimated from repeats" if again else "0, as no settings repeat"
         lines.append(
-            "# noise = 0.01  # variance of one measurement; left out: from repeats"
+            f"# noise = 0.01  # variance of one measurement; if left out, {noise}"
         )
-        if frame.duplicated(knobs).any():
+        if again:
             lines += [
-                '# repeats = "resample"  # means of rows drawn anew for each trial; or',
-                '# repeats = "draw"      # rows drawn in each round',
+                "# Where rows repeat settings, their mean is the truth. Or else",
+                '# repeats = "resample"  # each trial has a table of rows drawn anew',
+                '# repeats = "draw"      # each round observes one of these rows',
             ]
     offered = {column: _below(columns[column]) for column in maybe}
     if wanted:
@@ -249,30 +284,35 @@ def sketch(
         lines += _set(wanted, "  # a guess: its median" if guessed else "")
         lines += [f"# {words}" for words in kept]
         if offered:
-            lines += ["# Limits at medians, on what may be measured too; else a knob:"]
+            lines += [
+                "# These may be measured too: limit them, here at their medians, or",
+                "# write them into knobs.",
+            ]
     else:
         offered = offered or {"COLUMN": "<= NUMBER"}
         lines += [
             "",
-            "# Fill in a limit at least, on a column that was measured and is no knob",
-            f"# ({', '.join(knobs)}), and take out these marks:",
+            "# Write one limit or more, on measured columns and not on a knob",
+            f"# ({', '.join(knobs)}), and take the # away from these lines:",
             "# [problem.limits]",
         ]
     lines += [f"# {line}" for line in _set(offered, '  # or ">= NUMBER"')]
     lines += [
         "",
-        "# Columns. Those count as measured, unless options say which, that hold",
+        "# All columns. Unless options say which were measured, it is those that hold",
+        f"# {RULE}.",
     ]
-    lines += [f"# {RULE}."]
     width = max(map(len, every))
     lines += [f"#   {c.name:<{width}}  {c.words}" for c in every.values()]
     # names and cells with line breaks would add lines of their own to comments
     lines = list(map(printable, lines))
-    paths = {"table": table, "file": file, "name": name}
+    results = f"results/{name}"
+    paths = {"table": table, "file": quote(file), "results": quote(results)}
     paths = {key: printable(path) for key, path in paths.items()}
     head = HEAD.format(rows=rows, **paths)
     policies = POLICIES + ("" if contexts else ACQUISITION)
-    return Sketch(head + "\n".join(lines) + "\n" + policies, tuple(remarks))
+    text = head + "\n".join(lines) + "\n" + policies
+    return Sketch(text, (*guesses, *remarks))
 
 
 def _check_head(frame: pandas.DataFrame, table: str) -> None:
@@ -289,6 +329,8 @@ def _check_head(frame: pandas.DataFrame, table: str) -> None:
             f"{table} has {len(frame.columns)} columns, and init takes {WIDEST}: give "
             "it a table of those that were chosen or measured"
         )
+    if len(frame) == 1:
+        raise CBanditError(f"{table} has one row: there is nothing to choose from")
 
 
 def _kept(frame: pandas.DataFrame, limits: Mapping[str, str]) -> list[str]:
@@ -327,7 +369,7 @@ def _column(name: str, values: pandas.Series[Any]) -> Column:
     if not numeric or known.empty:
         shown = ", ".join(map(str, sorted(map(str, known.unique()))[:4]))
         dots = ", ..." if distinct > 4 else ""
-        words = f"{distinct} texts: {shown}{dots}{gaps}"
+        words = f"{distinct} text{'s' * (distinct != 1)}: {shown}{dots}{gaps}"
         return Column(name, words, False, distinct, yes_no=yes_or_no(values))
     whole = bool((known == known.round()).all())
     kind = "whole numbers" if whole else "numbers"
@@ -375,19 +417,27 @@ def _there(name: str, columns: dict[str, Column]) -> None:
         )
 
 
-def _known(name: str, columns: dict[str, Column]) -> None:
+def _known(name: str, columns: dict[str, Column], frame: pandas.DataFrame) -> None:
+    """Raise unless a column is there and may be a measurement."""
     _there(name, columns)
-    if not (columns[name].numeric or columns[name].yes_no):
-        raise CBanditError(f"{name} holds texts: it cannot be a measurement")
+    if columns[name].numeric or columns[name].yes_no:
+        return
+    texts = no_numbers(frame[name])
+    such = f", such as {in_words(texts)}" if len(texts) else ""
+    raise CBanditError(f"{name} holds texts{such}: it cannot be a measurement")
 
 
-def _limit(words: str, columns: dict[str, Column]) -> tuple[str, str]:
+def _limit(
+    words: str, columns: dict[str, Column], frame: pandas.DataFrame
+) -> tuple[str, str]:
     """Split ``latency <= 20`` into the column and its limit."""
     match = LIMIT.match(words)
     if match is None:
-        raise CBanditError(f"--limit takes 'COLUMN <= NUMBER' or >=; got {words!r}")
+        raise CBanditError(
+            f"--limit takes 'COLUMN <= NUMBER' or >=, without a unit; got {words!r}"
+        )
     name, sign, number = match.groups()
-    _known(name, columns)
+    _known(name, columns, frame)
     try:
         float(number)
     except ValueError:

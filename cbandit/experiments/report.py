@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -108,10 +109,10 @@ def _by_cost(summary: Mapping[str, Any]) -> Iterator[str]:
                 for cell, share in zip(own, shares, strict=True)
             ]
         rows.append([name, *cells])
-    sizes = ", ".join(f"{cost} {size:.4g}" for cost, size in scale.items())
+    sizes = ", ".join(f"{cost}: {size:.4g}" for cost, size in scale.items())
     head = (
-        "hard violation of each cost in its own unit, and a round's as a share of its "
-        f"limit or, where that is 0, of its spread ({sizes})"
+        "hard violation of each cost in its own unit, and in brackets that of a round "
+        f"in % of the cost's limit, or of its spread if the limit is 0: {sizes}"
     )
     yield "\n".join([head, *columns(rows)])
 
@@ -176,11 +177,14 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def number(mean: float | None, sem: float | None, trials: int) -> str:
     """Return ``mean +- sem`` in few digits; only the mean for one trial."""
-    if mean is None or sem is None or mean != mean:
+    if mean is None or sem is None or not math.isfinite(mean):
         return "unknown"
     short = f"{sem:.2g}"
     spread = f"{sem:.4g}" if "e+" in short else short  # 138.2, not 1.4e+02
-    return f"{mean:.4g}" + (f" +- {spread}" if trials > 1 else "")
+    size, last = (math.floor(math.log10(abs(x or mean) or 1)) for x in (mean, sem))
+    # as many as the error shows, and below a million all before the point
+    digits = min(15, max(4, size - last + 2, size + 1 if size < 6 else 0))
+    return f"{mean:.{digits}g}" + (f" +- {spread}" if trials > 1 else "")
 
 
 def in_words(status: Mapping[str, str]) -> str:

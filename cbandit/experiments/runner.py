@@ -158,8 +158,8 @@ class _Place:
             raw = tomllib.loads(self.experiment.settings(**options).toml())
         ours, theirs = flat(tomllib.loads(now.toml())), flat(raw)
         keys = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
-        if "experiment" in keys:  # the others follow from it
-            keys = ["experiment"]
+        # the others follow from these
+        keys = [key for key in ("experiment", "name") if key in keys] or keys
         return ", ".join(f"{k} = {theirs.get(k)!r}, not {ours.get(k)!r}" for k in keys)
 
     def _is_of(self, config: Path) -> bool:

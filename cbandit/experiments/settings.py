@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from cbandit._core import checks
@@ -207,7 +208,7 @@ def read_toml(path: str | os.PathLike[str], ours: bool = False) -> dict[str, Any
             f"settings file {path} cannot be read: {error.strerror}"
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        table = f": cbandit init {path} writes a study of a table"
+        table = f": cbandit init {quote(str(path))} writes a study of a table"
         hint = table if Path(path).suffix.lower() == ".csv" else ""
         raise CBanditError(f"settings file {path} is not TOML: {error}{hint}") from None
     if "problem" not in tables and not isinstance(tables.get("experiment"), str):

@@ -20,10 +20,9 @@ from cbandit._core import checks
 from cbandit._core.randomness import trial_range
 from cbandit.errors import CBanditError
 from cbandit.experiments.named import Arguments, Home, located, of_botorch
-from cbandit.experiments.tables import read_table
+from cbandit.experiments.tables import listed, read_table
 
 KINDS = ("table", "botorch", "object")
-SHOWN = 12  # most rows that a remark names
 GRIDDED = ("points", "noise", "cost_noise", "optimum")  # arguments of from_botorch
 
 
@@ -164,9 +163,9 @@ def remarks(problem: object) -> tuple[str, ...]:
     out = list(getattr(problem, "remarks", ()))
     dropped = getattr(problem, "dropped", ())
     if dropped:
-        shown = ", ".join(map(str, dropped[:SHOWN])) + ", ..." * (len(dropped) > SHOWN)
         out.append(
-            f"rows that miss a value and are left out: {len(dropped)}, at line {shown}"
+            f"rows that miss a value and are left out: {len(dropped)}, at line "
+            f"{listed(dropped)}"
         )
     again = getattr(problem, "repeats", 0)
     if again:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,8 +20,11 @@ SEPARATORS = ",;\t|"
 LOOKED = 50  # lines from which the separator is guessed
 MISSING = {"", "-", "--", "?"}  # empty cells in a column of numbers
 NUMBER = re.compile(
-    r"([-+]?[\d.,]*\d(?:[eE][-+]?\d+)?)\s*([^\W\d_]+(?:/[^\W\d_]+)?|%)?"
+    r"([-+]?[\d.,]*\d(?:[eE][-+]?\d+)?)"
+    r"\s*((?:°?[^\W\d_]+|[%‰°€$£])(?:/[^\W\d_]+)?)?"
 )
+SHOWN = 12  # most lines that a remark names
+STRAY = 0.1  # largest share of texts in a column that was meant to hold numbers
 CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")  # in no table, but in most other files
 THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
 # units that a column may mix; cells are converted to the first unit of a line
@@ -57,8 +61,13 @@ def read_table(path: Path) -> ReadTable:
                 "it is no text (a compressed table is to be unpacked first, and a "
                 "spreadsheet exported as CSV in UTF-8)"
             )
+        if not text.strip():
+            raise ValueError("it is empty, and needs a line of names and rows")
         separator = _separator(text)
-        head = next(csv.reader(io.StringIO(text), delimiter=separator), [])
+        lines = csv.reader(
+            io.StringIO(text), delimiter=separator, skipinitialspace=True
+        )
+        head, *rows = [*itertools.islice(filter(None, lines), 2)] or [[]]
         names = Counter(name.strip() for name in head)
         twice = [name for name, count in names.items() if name and count > 1]
         if twice:
@@ -82,8 +91,16 @@ def read_table(path: Path) -> ReadTable:
     if separator != ",":
         shown = "tabs" if separator == "\t" else repr(separator)
         remarks.append(f"columns are separated by {shown}")
+    if rows and len(rows[0]) > len(head):
+        frame = _under_head(frame, path)
     frame.columns = [str(name).strip() for name in frame.columns]
     frame.index = pandas.RangeIndex(2, 2 + len(frame), name="line")
+    frame, copies = _once(frame)
+    if copies:
+        remarks.append(
+            "rows that are copies of others in every column and are left out: "
+            f"{len(copies)}, at line {listed(copies)}"
+        )
     for name in frame.columns.unique():
         column = frame[name]
         if column.ndim == 1 and not pandas.api.types.is_numeric_dtype(column):
@@ -94,7 +111,67 @@ def read_table(path: Path) -> ReadTable:
                     frame.index
                 )
                 remarks.append(f"{name}: {words}")
+            elif why := _why_texts(column):
+                remarks.append(f"{name}: taken as texts, as {why}")
     return ReadTable(frame, tuple(remarks))
+
+
+def _under_head(frame: pandas.DataFrame, path: Path) -> pandas.DataFrame:
+    """Return a frame, read from rows longer than their head, without surplus cells.
+
+    Pandas took the first cells of such rows as labels. Surplus cells must be empty.
+    """
+    import pandas
+
+    head, cells = list(frame.columns), frame.reset_index(names=None)
+    cells.columns = pandas.RangeIndex(cells.shape[1])
+    if cells[cells.columns[len(head) :]].notna().any(axis=None):
+        raise CBanditError(
+            f"{path} names {len(head)} columns in its first line, and its rows have "
+            f"{cells.shape[1]} cells: give each column a name"
+        )
+    return cells[cells.columns[: len(head)]].set_axis(head, axis=1)
+
+
+def _once(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[int]]:
+    """Return a frame without copies of rows, and the lines of these copies.
+
+    Equal rows are copies if some column tells all other rows apart, as a time or a
+    precise measurement does. Otherwise they may be measurements that came out equal.
+    """
+    copies = frame.duplicated()
+    first = frame[~copies]
+    apart = (first[name] for name in frame.columns.unique())
+    if not 0 < 2 * copies.sum() < len(frame) or not any(
+        column.ndim == 1 and column.is_unique and column.notna().all()
+        for column in apart
+    ):
+        return frame, []
+    return first.copy(), frame.index[copies].tolist()
+
+
+def no_numbers(column: pandas.Series[Any]) -> pandas.Series[Any]:
+    """Return the cells of a column that are no numbers, with or without a unit."""
+    cells = column.dropna().astype(str).str.strip()
+    return cells[[not NUMBER.fullmatch(cell) for cell in cells]]
+
+
+def _why_texts(column: pandas.Series[Any]) -> str:
+    """Return why a column that seems to hold numbers does not; empty if it does not."""
+    texts, count = no_numbers(column), column.count()
+    if 0 < len(texts) <= STRAY * count:
+        return f"{len(texts)} of {count} cells are no numbers: {in_words(texts)}"
+    return ""
+
+
+def listed(lines: Sequence[Any]) -> str:
+    """Return the numbers of some lines in words, at most :data:`SHOWN` of them."""
+    return ", ".join(map(str, lines[:SHOWN])) + ", ..." * (len(lines) > SHOWN)
+
+
+def in_words(cells: pandas.Series[Any]) -> str:
+    """Return the first of some cells and its place, such as ``'no' in line 3``."""
+    return f"{cells.iloc[0]!r} in line {cells.index[0]}"
 
 
 def _is_utf8(raw: bytes) -> bool:

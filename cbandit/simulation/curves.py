@@ -117,9 +117,13 @@ def over_trials(values: Tensor, t: Tensor) -> Curve:
 
 
 def mean_and_sem(values: Tensor) -> dict[str, float]:
-    """Return the mean of ``(n,)`` values and its standard error (0 for one value)."""
-    spread = float(values.std()) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return {"mean": float(values.mean()), "sem": spread}
+    """Return the mean of ``(n,)`` values and its standard error.
+
+    It is 0 for one value, and for values that differ by rounding errors alone.
+    """
+    mean = float(values.mean())
+    sem = float(values.std()) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return {"mean": mean, "sem": 0.0 if sem <= 1e-12 * abs(mean) else sem}
 
 
 def averaged(curve: Curve) -> Curve:
