@@ -201,9 +201,11 @@ def normal_share(z: Tensor) -> Tensor:
     6e-17, and in float32 of 3e-8. On processors it takes half of the time of ``erfc``,
     so that only small values need the latter.
     """
+    share: Tensor
     if z.dtype != torch.float64 or z.device.type != "cpu" or z.requires_grad:
-        return 0.5 * torch.special.erfc(-math.sqrt(0.5) * z)
-    share: Tensor = torch.special.ndtr(z)
+        share = 0.5 * torch.special.erfc(-math.sqrt(0.5) * z)
+        return share
+    share = torch.special.ndtr(z)
     if z.numel() and float(z.amin()) < -3:
         small = z < -3
         share[small] = 0.5 * torch.special.erfc(-math.sqrt(0.5) * z[small])
