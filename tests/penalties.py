@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import gpytorch
 import numpy as np
@@ -28,16 +29,21 @@ def belief(**given):
 
 def posterior(index, y, lam=LAM):
     """Mean, standard deviation on the grid, and the information gain."""
-    index = np.asarray(index, dtype=int)
-    if len(index) == 0:
+    index = tuple(int(k) for k in index)
+    if not index:
         return np.zeros(N), np.sqrt(np.diag(KERNEL)), 0.0
+    weights, std, gain = _solved(index, lam)
+    return weights.T @ np.asarray(y), std, gain
+
+
+@lru_cache(maxsize=8)  # a round asks for the means of several functions there
+def _solved(index, lam):
     gram = KERNEL[np.ix_(index, index)] + lam * np.eye(len(index))
-    cross = KERNEL[index]
-    weights = np.linalg.solve(gram, np.column_stack([np.asarray(y), cross]))
-    mean = cross.T @ weights[:, 0]
-    var = np.diag(KERNEL) - np.einsum("ij,ij->j", cross, weights[:, 1:])
+    cross = KERNEL[list(index)]
+    weights = np.linalg.solve(gram, cross)
+    var = np.diag(KERNEL) - np.einsum("ij,ij->j", cross, weights)
     gain = 0.5 * np.linalg.slogdet(gram / lam)[1]
-    return mean, np.sqrt(np.maximum(var, 0)), gain
+    return weights, np.sqrt(np.maximum(var, 0)), gain
 
 
 class World:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -33,7 +33,6 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import cbandit
 import cbandit_kernels
@@ -177,7 +176,7 @@ class _Calls(TorchFunctionMode):
             return out.requires_grad_(first.requires_grad)
         # of a copy the second argument is a memo, which holds tensors of all kinds
         of = args[:1] if name == "__deepcopy__" else args
-        self.marks.beside = any(v in self.marks for v in tree_leaves(of))
+        self.marks.beside = any(v in self.marks for v in _tensors(of))
         try:
             return func(*args, **kwargs)
         finally:
@@ -238,7 +237,7 @@ class _Operations(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, Tensor)]
+        tensors = [*_tensors(args), *_tensors(kwargs)]
         there = [t in self.marks for t in tensors]
         name = func._schema.name.removeprefix("aten::")
         if not any(there):
@@ -259,9 +258,8 @@ class _Operations(TorchDispatchMode):
         elif not (func.is_view or name.startswith(("empty", "new_empty"))):
             self.account.add("launches")
         out = func(*args, **kwargs)
-        for value in tree_leaves(out):
-            if isinstance(value, Tensor):
-                self.marks.put(value)
+        for value in _tensors(out):
+            self.marks.put(value)
         return out
 
     def _meet(
@@ -303,6 +301,17 @@ def _pointwise(func: Any, name: str) -> bool:
     more = name in ("masked_fill", "masked_fill_", "fill_")
     usual = torch.Tag.pointwise in func.tags and not name.startswith("clamp")
     return more or usual
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors in what an operation takes or gives; torch's own way is slower."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors(each)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
 
 
 def _is_there(device: Any) -> bool:

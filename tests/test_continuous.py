@@ -86,7 +86,7 @@ def rectified(believed):
 def over(points, estimate, score):
     """The scores of many points."""
     with torch.no_grad():
-        parts = [estimate(part.unsqueeze(0)) for part in points.split(10_000)]
+        parts = [estimate(part.unsqueeze(0)) for part in points.split(1_000)]
         return torch.cat([score(p[:, 0], p[:, 1:])[0] for p in parts])
 
 

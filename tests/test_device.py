@@ -541,19 +541,19 @@ def _contexts(kind, path, **on):
             policy.tell(choice, reward=told.sin(), cost=told.cos())
         return choice
 
-    choice = play(policy, 3)
+    choice = play(policy, 2)
     policy.observe(params=[[p] for p in choice.params], reward=[1.0], cost=[[0.1]])
     policy.tell(policy.ask(context=context), failed=True)
     policy.add("m", "new")
     policy.retire("m", "a")
-    late = play(policy, 2)
+    late = play(policy, 1)
     found.append(policy.posterior(params=[[p] for p in late.params]).reward.mean)
     best = policy.recommend(context=context)
     found += [best.x, best.value, policy.multiplier]
     str(policy.explain(policy.ask(context=context)))
     policy.save(path)
     play(cb.load(path), 1)
-    assert len(policy.history()) == 7 * trials
+    assert len(policy.history()) == 5 * trials
     return torch.cat([each.double().cpu().flatten() for each in found])
 
 
