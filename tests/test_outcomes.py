@@ -124,6 +124,17 @@ def test_small_probabilities_have_all_their_digits(dtype, places, close):
         assert (std > 0).all()
 
 
+def test_one_trial_is_exact_beside_others_of_several():
+    yes, tries = torch.tensor([[1.0, 1.0, 0.0]]), torch.tensor([[1.0, 3.0, 1.0]])
+    mean, var = torch.tensor([[-2.0, 0.3, 4.0]]), torch.full((1, 3), 0.7)
+    given = [part.double() for part in (yes / tries, tries, mean, var)]
+    together = Link(BINARY).stand_in(*given)
+    for j in range(3):
+        alone = Link(BINARY).stand_in(*(part[:, j : j + 1] for part in given))
+        for part, whole in zip(alone, together, strict=True):
+            assert torch.equal(part[:, 0], whole[:, j])
+
+
 def test_an_outcome_that_says_nothing_weighs_nothing():
     reading = Link(BINARY).stand_in(one(1), one(1), one(60.0), one(1.0))
     assert reading.precision.item() == 0
