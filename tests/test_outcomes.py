@@ -658,6 +658,20 @@ def test_a_window_forgets():
     )
 
 
+def test_exposures_that_have_left_a_window_leave_no_rounding():
+    """0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3 is 1e-16; a rate over that has no bound."""
+    actions = cb.Finite(torch.linspace(0, 1, 6).double().unsqueeze(-1))
+    sliding = cb.GPUCB(
+        actions, reward=cb.GP(rbf(), outcome=COUNT), feedback=cb.Sliding(3)
+    )
+    fresh = sliding._beliefs.units().size
+    for exposure in (0.1, 0.2, 0.3):
+        sliding.tell(sliding.ask(), reward=(0, exposure))
+    for _ in range(4):
+        sliding.ask()
+    assert torch.equal(sliding._beliefs.units().size, fresh)
+
+
 # -- what is refused -------------------------------------------------------------------
 
 
