@@ -315,6 +315,31 @@ def test_sweeps_of_large_counts_end_soon_at_the_posterior(monkeypatch, outcome, 
     torch.testing.assert_close(read.std, spread, rtol=1e-3 + 10 / tries, atol=0)
 
 
+def test_sweeps_that_swing_are_damped():
+    """A latent variance of 100: each reading is that of the belief without it."""
+    rng, count = np.random.default_rng(1), 60
+    x = torch.linspace(0, 1, count).double().unsqueeze(-1)
+    K = 100 * rbf()(x).to_dense().detach() + 1e-6 * torch.eye(count)
+    y = rng.binomial(
+        1, ndtr(np.linalg.cholesky(K.numpy()) @ rng.standard_normal(count))
+    )
+    policy = cb.GPUCB(cb.Finite(covariance=K), reward=cb.GP(outcome=BINARY))
+    policy.observe(index=range(count), reward=y.astype(float))
+    numbers = torch.arange(count).double().unsqueeze(-1)
+    mean, std = (part[0, 0] for part in policy._beliefs.anywhere(numbers))
+    log = policy._beliefs.groups[0].log
+    values, precision = (
+        torch.cat([part.flatten() for part in parts])
+        for parts in zip(*((r.values, 1 / r.noise) for r in log), strict=True)
+    )
+    alone = 1 / (std**-2 - precision)
+    center = alone * (mean * std**-2 - precision * values)
+    given = torch.from_numpy(y).double(), torch.ones(count).double()
+    reading = Link(BINARY).stand_in(*given, center, alone)
+    torch.testing.assert_close(reading.precision, precision, rtol=1e-6, atol=0)
+    torch.testing.assert_close(reading.target, values, rtol=1e-6, atol=0)
+
+
 # -- every set and engine, in batches, saved -------------------------------------------
 
 
