@@ -173,6 +173,17 @@ def test_engines_and_trials_agree(engine, trials):
             p.tell(c, **({"failed": True} if bad else {"reward": value(c.x)}))
 
 
+def test_failures_are_learned_in_float32():
+    wide, narrow = gpucb(), gpucb(dtype=torch.float32)
+    for policy in (wide, narrow):
+        for t in range(8):
+            choice = policy.ask(among=[20 * t])
+            policy.tell(choice, **({"failed": True} if t % 3 else {"reward": 1.0}))
+    chances = [probability(policy, POINTS.all) for policy in (wide, narrow)]
+    assert chances[0].max() > 0.3
+    torch.testing.assert_close(*chances, rtol=0, atol=1e-5)
+
+
 def test_each_trial_has_failures_of_its_own():
     policy = gpucb(trials=2)
     for _ in range(4):

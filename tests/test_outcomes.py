@@ -124,6 +124,17 @@ def test_small_probabilities_have_all_their_digits(dtype, places, close):
         assert (std > 0).all()
 
 
+def test_one_trial_is_exact_beside_others_of_several():
+    yes, tries = torch.tensor([[1.0, 1.0, 0.0]]), torch.tensor([[1.0, 3.0, 1.0]])
+    mean, var = torch.tensor([[-2.0, 0.3, 4.0]]), torch.full((1, 3), 0.7)
+    given = [part.double() for part in (yes / tries, tries, mean, var)]
+    together = Link(BINARY).stand_in(*given)
+    for j in range(3):
+        alone = Link(BINARY).stand_in(*(part[:, j : j + 1] for part in given))
+        for part, whole in zip(alone, together, strict=True):
+            assert torch.equal(part[:, 0], whole[:, j])
+
+
 def test_an_outcome_that_says_nothing_weighs_nothing():
     reading = Link(BINARY).stand_in(one(1), one(1), one(60.0), one(1.0))
     assert reading.precision.item() == 0
@@ -302,6 +313,31 @@ def test_sweeps_of_large_counts_end_soon_at_the_posterior(monkeypatch, outcome, 
     off = (read.mean - share) / spread
     assert off.abs().max() < 3 / tries**0.5 + 1e-3
     torch.testing.assert_close(read.std, spread, rtol=1e-3 + 10 / tries, atol=0)
+
+
+def test_sweeps_that_swing_are_damped():
+    """A latent variance of 100: each reading is that of the belief without it."""
+    rng, count = np.random.default_rng(1), 60
+    x = torch.linspace(0, 1, count).double().unsqueeze(-1)
+    K = 100 * rbf()(x).to_dense().detach() + 1e-6 * torch.eye(count)
+    y = rng.binomial(
+        1, ndtr(np.linalg.cholesky(K.numpy()) @ rng.standard_normal(count))
+    )
+    policy = cb.GPUCB(cb.Finite(covariance=K), reward=cb.GP(outcome=BINARY))
+    policy.observe(index=range(count), reward=y.astype(float))
+    numbers = torch.arange(count).double().unsqueeze(-1)
+    mean, std = (part[0, 0] for part in policy._beliefs.anywhere(numbers))
+    log = policy._beliefs.groups[0].log
+    values, precision = (
+        torch.cat([part.flatten() for part in parts])
+        for parts in zip(*((r.values, 1 / r.noise) for r in log), strict=True)
+    )
+    alone = 1 / (std**-2 - precision)
+    center = alone * (mean * std**-2 - precision * values)
+    given = torch.from_numpy(y).double(), torch.ones(count).double()
+    reading = Link(BINARY).stand_in(*given, center, alone)
+    torch.testing.assert_close(reading.precision, precision, rtol=1e-6, atol=0)
+    torch.testing.assert_close(reading.target, values, rtol=1e-6, atol=0)
 
 
 # -- every set and engine, in batches, saved -------------------------------------------
@@ -645,6 +681,20 @@ def test_a_window_forgets():
         rtol=0,
         atol=1e-7,
     )
+
+
+def test_exposures_that_have_left_a_window_leave_no_rounding():
+    """0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3 is 1e-16; a rate over that has no bound."""
+    actions = cb.Finite(torch.linspace(0, 1, 6).double().unsqueeze(-1))
+    sliding = cb.GPUCB(
+        actions, reward=cb.GP(rbf(), outcome=COUNT), feedback=cb.Sliding(3)
+    )
+    fresh = sliding._beliefs.units().size
+    for exposure in (0.1, 0.2, 0.3):
+        sliding.tell(sliding.ask(), reward=(0, exposure))
+    for _ in range(4):
+        sliding.ask()
+    assert torch.equal(sliding._beliefs.units().size, fresh)
 
 
 # -- what is refused -------------------------------------------------------------------

@@ -148,6 +148,21 @@ def test_windows_and_late_feedback(feedback):
         assert min(each.t for each in rounds.open) >= 20
 
 
+def test_rounds_that_leave_a_window_are_judged_with_their_outcome():
+    """Independent arms: without its outcome each would count as half a round."""
+    arms = cb.Finite(covariance=torch.eye(30, dtype=F64))
+    gp = cb.GP(noise=NOISE)
+    policy = cb.RPOL(
+        arms, reward=gp, costs=gp, thresholds=0.0, share=0.8, horizon=40,
+        explore=cb.UCB(1.0), feedback=cb.Sliding(5),
+    )  # fmt: skip
+    for arm in range(30):
+        policy.tell(policy.ask(among=[arm]), reward=0.0, cost=-3.0)
+    rounds = policy._settled().state.rounds
+    assert rounds.told == 25
+    assert rounds.within > 0.99 * 25
+
+
 def test_the_order_of_tells_does_not_matter():
     one, other = rpol(share=0.9), rpol(share=0.9)
     for policy, order in ((one, (0, 1, 2)), (other, (2, 0, 1))):

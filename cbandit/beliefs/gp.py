@@ -89,17 +89,18 @@ class GP:
             ``(successes, tries)``; ``"count"``: a whole number, or a pair ``(number,
             exposure)``. The kernel is then that of a latent function ``f``, and the
             belief is about the probability ``Phi(f)`` or the rate ``exp(f)`` of one
-            unit of exposure. Limits, ``mean`` (left at 0: one half, or a rate of 1),
-            posteriors and recommendations are probabilities or rates; estimates are
-            ``Phi(m + beta sigma)``. Each observation enters once, as the normal
-            reading of ``f`` that gives the mean and the variance of the exact
-            posterior at its action. Every refit goes over all of them until they agree
-            (expectation propagation): before it the posterior depends a little on the
-            order of what was told, afterwards it does not. ``refit_every=None`` fits
-            nothing by itself, and ``policy.refit()`` goes over them. Hyperparameters
-            are at a stationary point of that method's marginal likelihood. A fit keeps
-            the latent mean that a stated ``mean`` gives beside the kernel as it was:
-            with more variance, far from all data a rate is expected to be larger than
+            unit of exposure. Limits, ``mean`` (left at 0, ``f`` has mean 0: a
+            probability of one half, or a median rate of 1), posteriors and
+            recommendations are probabilities or rates; estimates are
+            ``Phi(m + beta sigma)``. Each observation enters once, as the normal reading
+            of ``f`` that gives the mean and the variance of the exact posterior at its
+            action. Every refit goes over all of them until they agree (expectation
+            propagation): before it the posterior depends a little on the order of what
+            was told, afterwards it does not. ``refit_every=None`` fits nothing by
+            itself, and ``policy.refit()`` goes over them. Hyperparameters are at a
+            stationary point of that method's marginal likelihood. A fit keeps the
+            latent mean that a stated ``mean`` gives beside the kernel as it was: with
+            more variance, far from all data a rate is expected to be larger than
             stated, a probability nearer to one half.
             ``standardize`` and ``noise`` do not go with it. The papers' guarantees are
             for Gaussian processes observed with sub-Gaussian noise: of regret and
@@ -285,7 +286,7 @@ class GP:
 
         With ``outcome="binary"`` or ``"count"`` the same kernel, of variance 1, is that
         of the latent function, whose mean is learned. Until the first fit the expected
-        probability is one half, the expected rate 1.
+        probability is one half, the median rate 1.
         """
         checked_actions(actions)
         gaussian = outcome is None

@@ -66,7 +66,7 @@ class Failing(NamedTuple):
         for result in sorted(self.fresh, key=lambda each: each.place.t):
             either, place = result.failed | result.measured, result.place
             values = devices.put(result.failed, beliefs.device).unsqueeze(-1)
-            part = Part([0], values.to(beliefs.dtype), either.tolist())
+            part = Part([0], values.double(), either.tolist())
             beliefs = beliefs.absorb(place.keys, place.x, [part], place.t)
         return Failing(beliefs.refit(due_only=True))
 

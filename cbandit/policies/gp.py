@@ -756,7 +756,8 @@ class GPPolicy(Policy):
             x, limits = self._place(entry.choice).x, self.limits(entry.choice.t)
             waiting.append(waiting_round(entry, x, limits))
         if isinstance(self.feedback, Sliding):
-            first = asked.t - self.feedback.window
+            # the next round's beliefs will lack the window's oldest outcome
+            first = asked.t + 1 - self.feedback.window
         return rounds.asking(beliefs, waiting, first)
 
     def _trusted(self, beliefs: Beliefs, asked: Asked) -> tuple[Asked, Tensor | None]:

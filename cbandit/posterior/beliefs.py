@@ -922,6 +922,8 @@ class Group(Value):
         """Forget the oldest observation."""
         row, log = self.log[0], self.log.without_first()
         scale = self.scale.counted(row, -1)
+        if scale.drained(self.scale):
+            scale = scale.over(log)
         other = self._with(log=log, scale=scale, forgotten=self.forgotten + 1)
         if scale.standardize and self._recounted(scale.outcomes):
             return other._over(log)

@@ -163,8 +163,12 @@ class Link:
             var: the latent function's variance before.
         """
         turned = self.sense * mean
-        if self.outcome == BINARY and bool((tries == 1).all()):
+        if self.outcome == BINARY:
             slope, curve = _one_trial(share, turned, var)
+            several = tries != 1
+            if bool(several.any()):
+                rest = (part[several] for part in (share, tries, turned, var))
+                slope[several], curve[several] = self._many(*rest)
         else:
             slope, curve = self._many(share, tries, turned, var)
         # nothing to learn, or less than rounding

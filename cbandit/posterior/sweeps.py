@@ -20,6 +20,7 @@ from cbandit.posterior.units import totals
 
 SWEEPS = 200
 DAMPING = 0.8  # the part of a change that is made at once
+LEAST = 0.05  # of it, where it is halved
 CLOSE = 1e-9  # sweeps stop once means and deviations change by less
 
 
@@ -65,19 +66,27 @@ def swept(log: Log, link: Link, covariance: Covariance, means: Tensor) -> Log:
     precision, weighted = pooled.precision, pooled.weighted
     tries = torch.where(pooled.tries > 0, pooled.tries, 1.0)
     share, real = pooled.events / tries, pooled.tries > 0
+    damping = torch.full_like(means, DAMPING)
     before: Tensor | None = None
+    earlier = latest = torch.full_like(means, torch.inf)
     for _ in range(SWEEPS):
         here = _marginals(gram, means, precision, weighted)
         now = torch.stack([here.mean, here.var.sqrt()])
-        if before is not None and bool(((now - before).abs() < CLOSE).all()):
-            break
+        if before is not None:
+            change = (now - before).abs().amax((0, 2)).unsqueeze(-1)
+            if bool((change < CLOSE).all()):
+                break
+            # changes that do not fall swing around the solution
+            slower = (0.5 * damping).clamp_min(LEAST)
+            damping = torch.where(change > earlier, slower, damping)
+            earlier, latest = latest, change
         before = now
         # the belief without this action's stand-in
         alone = here.var / here.left
         new = link.stand_in(share, tries, here.mean - alone * here.weight, alone)
         wanted = torch.where(real, new.precision, 0.0)
-        precision = torch.lerp(precision, wanted, DAMPING)
-        weighted = torch.lerp(weighted, wanted * new.target, DAMPING)
+        precision = torch.lerp(precision, wanted, damping)
+        weighted = torch.lerp(weighted, wanted * new.target, damping)
     target = torch.where(precision > 0, weighted / precision, means)
     trial = torch.arange(len(means), device=means.device)
     rows = []

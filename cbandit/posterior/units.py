@@ -26,7 +26,7 @@ ENDLESS = 1e3  # a latent value further from 0 than any real one
 ALIKE = 1e-12  # a spread below this share of the values' size is rounding
 ASTRAY = 8.0  # spreads from the origin beyond which float32 loses the differences
 Numbers = Any  # tensors, or numpy arrays
-LOST = 1e-6  # share of the peak of the squares below which they are recounted
+LOST = 1e-6  # share of earlier sums below which what is left of them is recounted
 
 
 class Units(NamedTuple):
@@ -282,6 +282,10 @@ class Scale(Value):
         if not self.standardize:
             return self
         return self._of(self.outcomes.counted(row, sign))
+
+    def drained(self, before: Self) -> bool:
+        """Return whether rounding may dominate what a removal has left of the pool."""
+        return self.link is not None and bool((self.pool < LOST * before.pool).any())
 
     def over(self, log: Log) -> Self:
         """Return the scale with all statistics recounted from a log."""
