@@ -53,6 +53,20 @@ def test_promises_are_in_the_users_units():
     np.testing.assert_allclose(policy.budget["usd"].promised, bound, rtol=1e-9)
 
 
+def test_promises_fade_with_what_was_learned():
+    """The bound is that of the round's own belief, not of the round before."""
+    gp = cb.GP.linear(arms(), noise=0.3, fade=0.5)
+    policy = policy_of(total=9000.0, reward=gp, costs={"usd": gp})
+    costs = [1.0, 4.0, 2.0, 8.0]
+    for cost in costs:
+        policy.tell(policy.ask(), reward=cost, cost={"usd": cost})
+    choice = policy.ask()
+    now = policy.posterior().costs
+    mean, std = (part[0, int(choice.index)].item() for part in (now.mean, now.std))
+    bound = mean + SURE * math.sqrt(std**2 + 0.3 * np.var(costs, ddof=1))
+    np.testing.assert_allclose(policy.budget["usd"].promised, bound, rtol=1e-9)
+
+
 @pytest.mark.parametrize("trials", [None, 3])
 def test_promises_are_predictive_bounds_and_costs_replace_them(trials):
     total = 10.0 if trials is None else torch.tensor([10.0, 20.0, 30.0])

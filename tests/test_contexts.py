@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gpytorch
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -165,6 +166,18 @@ def test_contexts_that_cannot_be(space, context, words):
     filled(policy, 1)
     with pytest.raises(cb.CBanditError, match=words):
         policy.recommend(context=context)
+
+
+def test_a_row_of_a_table_is_a_context():
+    """A row of flags and numbers, which pandas holds as objects, as well."""
+    table = pd.DataFrame({"size": [1.5, 2.5], "new": [True, False], "words": [3, 40]})
+    space = cb.Space(model=cb.Category("a", "b"), prompt=cb.Context(3))
+    gp = cb.GP.linear(space)
+    policy = cb.GPUCB(space, reward=gp)
+    choice = policy.ask(context=table.iloc[1])
+    assert choice.params["prompt"] == [2.5, 0.0, 40.0]
+    with pytest.raises(cb.CBanditError, match="numbers; got Series holding str"):
+        policy.ask(context=table.astype({"words": str}).iloc[1])
 
 
 def test_shapes_of_trials():

@@ -990,6 +990,30 @@ def test_tells_about_contexts_commute(count, trials):
     torch.testing.assert_close(straight, back, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("fade", [None, 0.8])
+def test_outcomes_of_some_trials_count_as_of_their_own_rounds(fade):
+    """They fade from there, and inputs are standardised in the order of rounds.
+
+    It does not matter whether several rounds are absorbed together.
+    """
+    space = cb.Space(model=cb.Category("a", "b"), z=cb.Context(2))
+    generator = torch.Generator().manual_seed(4)
+    shown = torch.randn(10, 2, 2, generator=generator, dtype=F64)
+    tells = [(k, None) for k in range(1, 9)]
+    tells += [(0, [True, False]), (9, [False, True])]
+    found = []
+    for apart in (True, False):
+        policy = cb.GPUCB(space, reward=cb.GP.linear(space, fade=fade), trials=2)
+        asked = [policy.ask(context=z, among=[k % 2]) for k, z in enumerate(shown)]
+        for k, trials in tells:
+            policy.tell(asked[k], reward=shown[k].sum(-1), where=trials)
+            if apart:  # all of it is absorbed
+                policy.posterior(context=[0.0, 0.0])
+        post = policy.posterior(context=[1.0, -1.0]).reward
+        found.append(torch.stack([post.mean, post.std]))
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
+
+
 def test_by_default_the_level_is_as_uncertain_as_all_slopes():
     """A rare, dear choice does not look cheap for having been made but once."""
     space = cb.Space(model=cb.Category("a", "b"), z=cb.Context(26))

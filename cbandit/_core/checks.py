@@ -64,6 +64,8 @@ def _from_numpy(name: str, value: object) -> Tensor:
         if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
             raise ValueError("some of it is masked")
         array = np.asarray(value, order="C")
+        if array.dtype == object:  # such as a pandas row of flags and numbers
+            array = np.asarray(array.tolist())
         if array.dtype.kind in "biufc":
             return torch.from_numpy(array if array.flags.writeable else array.copy())
         # name one entry that is not a number

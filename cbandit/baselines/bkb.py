@@ -309,6 +309,7 @@ class Sketches:
     each: tuple[Sketched, ...]
     by_default: ClassVar[bool] = False  # a sketch needs a kernel from the user
     fades: ClassVar[bool] = False
+    dated: ClassVar[bool] = False
 
     @property
     def functions(self) -> int:

@@ -814,6 +814,8 @@ class GPPolicy(Policy):
         """
         account, start = state.account or budgets.opened(), asked.streams.position()
         left, pace = budgets.left(account), budgets.pace(account, asked.t)
+        if state.beliefs.fades:
+            state = state._replace(beliefs=state.beliefs.aged(asked.t))
         beliefs, shown = state.beliefs, asked.shown
 
         def bounds(mean: Tensor, std: Tensor) -> Tensor:

@@ -78,16 +78,18 @@ def absorbed_loose(knowledge: Knowledge, size: int) -> Knowledge:
     """Absorb the feedback that was kept, packed into as few observations as possible.
 
     One observation may hold different rounds in different trials, so that where delays
-    differ from trial to trial, dozens of rounds fit into a few observations.
+    differ from trial to trial, dozens of rounds fit into a few observations. It holds
+    one round where it matters which one an outcome is of.
     """
     (beliefs, held), rows = knowledge, list[list[int | None]]()
     loose = held.loose
-    for number, (_, part) in enumerate(loose):
+    for number, (place, part) in enumerate(loose):
         for trial in [i for i, want in enumerate(part.wanted) if want]:
             for row in rows:
-                first = loose[min(n for n in row if n is not None)][1]
+                there, first = loose[min(n for n in row if n is not None)]
                 alike = first.functions == part.functions and first.noise is part.noise
                 alike = alike and (first.tries is None) == (part.tries is None)
+                alike = alike and (there.t == place.t or not beliefs.dated)
                 if alike and row[trial] is None:
                     break
             else:

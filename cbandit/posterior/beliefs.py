@@ -155,6 +155,14 @@ class Beliefs(Value):
             _closed=0,
         )
 
+    @property
+    def dated(self) -> bool:
+        """Whether it matters which round an outcome is of.
+
+        It does if data fade, and if inputs are standardised in the order of rounds.
+        """
+        return self.fades or any(g.prior.covariance.open for g in self.groups)
+
     # -- feedback --------------------------------------------------------------------
 
     def absorb(
