@@ -66,9 +66,6 @@ def rooms() -> Counter[str]:
 # private parts that others' objects have and ours have not: named tuples', BoTorch's
 OTHERS = {
     "_interleaved",
-    "_is_minimization_by_default",
-    "_optimal_value",
-    "_optimizers",
     "_replace",
     "_task_feature",
 }

@@ -107,10 +107,9 @@ def box_of(function: Any) -> Box:
 
 def truth(function: ConstrainedBaseTestProblem, x: Tensor) -> Tensor:
     """Return reward and costs ``(*b, 1 + m)`` at ``x`` ``(*b, d)``, float64."""
-    sign = -1.0 if function._is_minimization_by_default else 1.0
     shape, flat = x.shape[:-1], x.reshape(-1, x.shape[-1])
     # without noise, and before BoTorch's own negate= turns signs
-    reward = sign * function.evaluate_true(flat)
+    reward = _sign(function) * function.evaluate_true(flat)
     costs = -function.evaluate_slack_true(flat)
     values = torch.cat([reward.unsqueeze(-1), costs], -1).double()
     return values.reshape(*shape, -1)
@@ -208,19 +207,24 @@ def _variance(name: str, variance: object, std: object, count: int) -> Tensor:
     return checks.shaped(name, variance, (count,), "(m,)" if count > 1 else "(1,)")
 
 
+def _sign(function: Any) -> float:
+    """Return -1 if the function without ``negate=`` is one to minimise, else 1."""
+    return -1.0 if function.is_minimization_problem != function.negate else 1.0
+
+
 def _best_known(function: Any) -> float:
     """Return the best feasible reward on the function's box; NaN if it is unknown."""
-    kind = type(function)
-    sign = -1.0 if function._is_minimization_by_default else 1.0
-    stated, optimizers = function._optimal_value, function._optimizers
+    kind, sign = type(function), _sign(function)
     best = LEAST.get((kind.__name__, function.dim))
     if best is not None and kind.__module__.startswith("botorch.test_functions"):
         usual = kind(dim=function.dim) if kind.__name__ in SIZED else kind()
         if torch.equal(usual.bounds.to(function.bounds), function.bounds):
             return sign * best
-    if stated is None or optimizers is None:
+    try:
+        value, at = function.optimal_value, function.optimizers.double()
+    except (AttributeError, NotImplementedError):
         return math.nan
-    at = torch.tensor(optimizers, dtype=torch.float64)
+    stated = -value if function.negate else value
     low, high = function.bounds.double()
     at = at[((at >= low) & (at <= high)).all(-1)]
     feasible = (function.evaluate_slack_true(at) >= -1e-6).all(-1)
