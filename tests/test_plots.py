@@ -234,7 +234,7 @@ class TestFigures:
             ]
         )
         drawn = [
-            plots.overview({"A": lines}, ["reward"]),
+            plots.overview({"A": lines}, ["reward"], title="a study"),
             plots.boxes(frame, table={"A": lines}),
         ]
         for figure in drawn:

@@ -206,7 +206,6 @@ def overview(
     if not table:
         raise CBanditError("nothing to plot: no runs")
     policies = [policy for policy, lines in table.items() if metrics[0] in lines]
-    legend = len(policies) > 1 or title is None or design > 0
     if title is not None and len(policies) == 1:
         title += f": {policies[0]}"
     columns = _columns(len(metrics))
@@ -231,7 +230,8 @@ def overview(
             _shade(panel, design)
         for panel in panels[-columns:]:
             panel.set_xlabel(panel.get_xlabel() or "round")
-        if legend:
+        # the title names a policy that is alone
+        if title is None or len(panels[0].get_legend_handles_labels()[1]) > 1:
             _add_legend(figure, panels[:1])
     return figure
 
