@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -94,7 +95,7 @@ def result_of(name: str, quick: bool, rows: list[Row], **more: Any) -> Result:
 
 
 def this_machine() -> dict[str, Any]:
-    """The processor, the CUDA device if there is one, and the versions that matter."""
+    """The processor, the CUDA device if there is one, versions that matter, the day."""
     from importlib.metadata import version
 
     model = platform.processor() or platform.machine()
@@ -115,6 +116,7 @@ def this_machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "gpytorch": version("gpytorch"),
         "botorch": version("botorch"),
+        "date": date.today().isoformat(),
     }
     if torch.cuda.is_available():
         machine |= {
@@ -138,7 +140,7 @@ def table(result: Result) -> str:
         where += f"{machine['threads']} threads"
     lines = [
         f"{result['bench']}{' --quick' if result['quick'] else ''}: {where}, "
-        f"torch {machine['torch']}, botorch {machine['botorch']}"
+        f"torch {machine['torch']}, botorch {machine['botorch']}, {machine['date']}"
     ]
     section = None
     for row in result["rows"]:

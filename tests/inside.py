@@ -64,7 +64,7 @@ from cbandit.posterior.covariance import (
     trial_of,
 )
 from cbandit.posterior.draws import lots
-from cbandit.posterior.draws.roots import Root, pivoted_root
+from cbandit.posterior.draws.roots import Root, pivoted_root, prior_root
 from cbandit.posterior.engines import choice as engine_choice
 from cbandit.posterior.engines.joint import Joint
 from cbandit.posterior.engines.protocol import Engine, Plan

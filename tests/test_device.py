@@ -1,12 +1,15 @@
-"""Policies on a second device, a pretended one: its choices, and who waits for it.
+"""Policies on a second device: its choices, and who waits for it.
 
-On a machine without one nothing else would notice a tensor left on the host, or a round
-that waits for the device more often than it must. See ``pretend``.
+Where there is no CUDA device it is a pretended one, which notices a tensor left on the
+host and counts a round's waits (see ``pretend``). A real one says what it computes.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import warnings
+from collections import Counter
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from unittest import mock
 
 import gpytorch
@@ -14,16 +17,16 @@ import pytest
 import torch
 from botorch.models import ModelListGP, SingleTaskGP
 from inside import Swept, plain_torch, set_multiplier
-from pretend import Pretend, _again
+from pretend import Account, Pretend, _again
 from worlds import table
 
 import cbandit as cb
 from cbandit import multipliers
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*plays the safe action"),
-    pytest.mark.skipif(torch.cuda.is_available(), reason="a real one is here"),
-]
+ROOT = Path(cb.__file__).parents[1]
+REAL = torch.cuda.is_available()
+pytestmark = pytest.mark.filterwarnings("ignore:.*plays the safe action")
+of_the_pretended = pytest.mark.skipif(REAL, reason="a real one is here")
 F64 = torch.float64
 ROUNDS, STEADY = 9, 4
 B = cb.baselines
@@ -245,11 +248,37 @@ def _round(policy, generator, **question):
 
 def _play(policy, account=None, rounds=ROUNDS):
     """Actions, and what the last rounds asked of the device, a round and kind."""
+    account = account or Account()
     generator = torch.Generator().manual_seed(9)
     chosen = [_round(policy, generator) for _ in range(rounds - STEADY)]
-    before = account and account.copy()
+    before = account.copy()
     chosen += [_round(policy, generator) for _ in range(STEADY)]
-    return torch.stack(chosen), account and account - before
+    return torch.stack(chosen), account.copy() - before
+
+
+class Waits(ExitStack):
+    """The lines that wait for a real device, by torch's own warnings, as an account.
+
+    The check of a kernel at its first use may.
+    """
+
+    def __enter__(self):
+        super().__enter__()
+        self._said = self.enter_context(warnings.catch_warnings(record=True))
+        warnings.filterwarnings("always", "called a synchronizing CUDA operation")
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
+        self.callback(torch.cuda.set_sync_debug_mode, "default")
+        torch.cuda.set_sync_debug_mode("warn")
+        return self
+
+    def copy(self):
+        lines = Counter()
+        for said in self._said:
+            file = Path(said.filename)
+            if "synchronizing" in str(said.message) and file.name != "checked.py":
+                name = file.relative_to(ROOT) if ROOT in file.parents else file
+                lines["reads", f"{name}:{said.lineno}"] += 1
+        return Account(lines)
 
 
 @contextmanager
@@ -257,8 +286,13 @@ def pretended():
     """A device that is not there; what is in fact done on the host, is done plainly.
 
     The fused kernels have tests of their own. In their interpreter they would move
-    every argument to the host and back, which is not what is counted here.
+    every argument to the host and back, which is not what is counted here. On a real
+    device they run, and torch says which lines wait for it.
     """
+    if REAL:
+        with Waits() as account:
+            yield account
+        return
     there = torch.serialization.safe_globals([_again])  # its tensors, in a file
     with mock.patch.object(Swept, "BACKEND", "plain"), there, Pretend() as account:
         yield account
@@ -281,7 +315,7 @@ def test_a_round_on_the_device(name):
     if allowed is not None:
         assert asked.count("reads", "cbandit") <= allowed * STEADY, asked
         assert asked.count("waits", "cbandit") == 0, asked
-    assert asked.count("launches") > 0
+    assert REAL or asked.count("launches") > 0
 
 
 def _everything(policy, path):
@@ -329,7 +363,9 @@ def test_what_else_a_policy_does(name, tmp_path):
     here = _everything(_built(name, **on), tmp_path / "here")
     with pretended():
         there = _everything(_built(name, device="cuda", **on), tmp_path / "there")
-    assert torch.allclose(here, there, rtol=0, atol=1e-10, equal_nan=True)
+    # a draw holds the root of what is left of a variance, which is all rounding
+    assert (here - there).abs().nan_to_num(0).max() <= (1e-7 if REAL else 1e-10)
+    assert torch.equal(here.isnan(), there.isnan())
 
 
 @pytest.mark.unaided
@@ -344,10 +380,11 @@ def test_a_run_on_the_device():
         policy = cb.CKB(problem.actions, device="cuda", **given)
         before = account.copy()
         there = cb.simulate(policy, problem, 20, progress=False)
-        asked = account - before
+        asked = account.copy() - before
     assert torch.equal(here.index, there.index)
-    assert torch.equal(here.regret, there.regret)
-    assert asked.count("reads", "cbandit/posterior/look.py") == 20
+    assert torch.allclose(here.regret, there.regret, rtol=0, atol=1e-9 if REAL else 0)
+    at = "cbandit/_core/devices.py" if REAL else "cbandit/posterior/look.py"
+    assert asked.count("reads", at) == 20
     # and what was kept on the device comes back once
     assert asked.count("reads") < 30
     assert asked.count("waits") == 0
@@ -370,7 +407,12 @@ def test_acquisition_functions_on_the_device():
             cb.acquisition.PrimalDual(model, clip=(1.0, 1.0), **weighted),
             cb.acquisition.RectifiedPenalty(model, thresholds=0.1, **weighted),
             cb.acquisition.OptimisticFeasible(model, beta=2.0),
-            cb.acquisition.PathwisePrimalDual(model, seed=0, **weighted),
+            # BoTorch draws a path on its model's device, by this one's generator
+            *(
+                []
+                if REAL
+                else [cb.acquisition.PathwisePrimalDual(model, seed=0, **weighted)]
+            ),
         ):
             at = x.to(device).unsqueeze(1).requires_grad_(True)
             value = made(at)
@@ -382,12 +424,14 @@ def test_acquisition_functions_on_the_device():
     here = values("cpu")
     with pretended():
         there = values("cuda")
-    assert torch.equal(here, there)
+    off = 1e-9 if REAL else 0.0
+    assert torch.allclose(here, there, rtol=off, atol=off)
 
 
 # -- the pretended device itself -------------------------------------------------------
 
 
+@of_the_pretended
 @pytest.mark.parametrize(
     "mixed",
     [
@@ -413,6 +457,7 @@ def test_tensors_of_two_devices_are_refused(mixed):
             mixed(here, there)
 
 
+@of_the_pretended
 def test_numbers_of_the_host_are_allowed():
     with Pretend() as account:
         there = torch.ones(3, device="cuda")
@@ -432,6 +477,7 @@ def test_numbers_of_the_host_are_allowed():
     assert not there.is_cuda
 
 
+@of_the_pretended
 @pytest.mark.parametrize(
     ("kind", "asks"),
     [
@@ -475,6 +521,7 @@ def test_whoever_waits_is_counted(kind, asks):
         assert asked.count(kind, "test_device.py") == 1
 
 
+@of_the_pretended
 def test_what_a_real_device_refuses_too():
     with Pretend():
         there = torch.ones(3, device="cuda")
@@ -484,6 +531,7 @@ def test_what_a_real_device_refuses_too():
             torch.rand(3, device="cuda", generator=torch.Generator())
 
 
+@of_the_pretended
 def test_a_fault_in_a_round_is_seen(monkeypatch):
     """A tensor left behind, and a look too many, in the library itself."""
     on = {"dtype": "float64", "device": "cuda"}
@@ -566,3 +614,90 @@ def test_contexts_on_the_device(kind, tmp_path):
     with pretended():
         there = _contexts(kind, tmp_path / "there", device="cuda", **on)
     assert torch.allclose(here, there, rtol=0, atol=1e-9)
+
+
+BATCHES = cb.Space(batch=cb.Int(1, 8), timeout=cb.Float(0.1, 0.5, step=0.1))
+TOTAL = cb.Budget(6.0, rounds=30)
+
+
+def _served(on, thresholds, **more):
+    return cb.CKB(
+        BATCHES,
+        reward=cb.GP.default(BATCHES),
+        costs={
+            "fails": cb.GP.default(BATCHES, outcome="binary"),
+            "restarts": cb.GP.default(BATCHES, outcome="count"),
+        },
+        thresholds=thresholds,
+        **on,
+        **more,
+    )
+
+
+def _linear(on):
+    space = cb.Space(m=cb.Category("a", "b", "c"), z=cb.Context(2))
+    return cb.CKB(
+        space,
+        reward=cb.GP.linear(space),
+        costs={"fails": cb.GP.linear(space, outcome="binary")},
+        thresholds={"fails": 0.3},
+        **on,
+    )
+
+
+LEARNERS = {
+    "limits": lambda on: _served(on, {"fails": "<= 0.2", "restarts": "<= 2"}),
+    "share": lambda on: _served(on, {"fails": 0.2, "restarts": 2.0}, share=0.8),
+    "budget": lambda on: _served(on, {"fails": TOTAL, "restarts": 2.0}),
+    "linear": _linear,
+    "failures": lambda on: cb.RPOL(
+        BATCHES, reward=cb.GP.default(BATCHES), costs=cb.GP.default(BATCHES),
+        explore=cb.TS(1.0), **on,
+    ),
+}  # fmt: skip
+
+
+def _learned(kind, path, **on):
+    """What a policy does whose beliefs learn from outcomes as they are."""
+    policy, found = LEARNERS[kind](on), []
+    context = {"context": {"z": [0.3, -0.5]}} if kind == "linear" else {}
+
+    def told(choice, t):
+        x = choice.x.double().cpu()
+        # not on a lattice: what ties, a device's rounding would choose between
+        cost = {"fails": (int(x[0] * 3) % 4, 4), "restarts": (t % 3, 0.5)}
+        if kind == "linear":
+            cost.pop("restarts")
+        if kind == "budget":  # counts one try a round
+            cost |= {"fails": t % 4 == 1}
+        if kind == "failures":
+            cost = 0.3 * (x.sum() - 2.2).sin()
+        if kind == "failures" and t % 4 == 3:
+            policy.tell(choice, failed=True)
+        else:
+            policy.tell(choice, reward=(5 * x.sum()).sin(), cost=cost)
+        found.append(x)
+
+    for t in range(6):
+        told(policy.ask(**context), t)
+    several = policy.ask(n=2, **context)
+    for choice in several:
+        told(choice, 6)
+    told(policy.ask(confidence=0.8, **context), 7)
+    for sure in ({}, {"confidence": 0.7}):
+        best = policy.recommend(**sure, **context)
+        found += [best.x, best.value, best.probability]
+    str(policy.explain(policy.ask(**context)))
+    policy.save(path)
+    again = cb.load(path)
+    found += [again.multiplier, again.ask(**context).x]
+    return torch.cat([each.double().cpu().flatten() for each in found])
+
+
+@pytest.mark.parametrize("kind", LEARNERS)
+def test_outcomes_on_the_device(kind, tmp_path):
+    on = {"dtype": "float64"}
+    here = _learned(kind, tmp_path / "here", **on)
+    with pretended():
+        there = _learned(kind, tmp_path / "there", device="cuda", **on)
+    assert torch.allclose(here, there, rtol=0, atol=1e-6)

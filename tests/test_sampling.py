@@ -29,6 +29,7 @@ from inside import (
     in_users_units,
     lots,
     pivoted_root,
+    prior_root,
 )
 from scipy import stats
 
@@ -656,6 +657,23 @@ def test_a_pivoted_root_is_a_root_whatever_the_rank(rng):
         assert torch.equal(root[:, -rank:], alone)
         assert not root[:, :-rank].any()
     assert pivoted_root(thin).shape[-1] < 20
+
+
+@pytest.mark.parametrize("root_of", [pivoted_root, prior_root])
+def test_what_rounding_makes_of_a_rank_hardly_changes_a_draw(root_of, rng):
+    """Draws go by the last columns of a root: the small ones come first."""
+    x = torch.from_numpy(rng.random((200, 2)))
+    size = 1 + x.sum(-1)  # no two variances tie, which rounding would decide too
+    covariance = (-6 * torch.cdist(x, x).square()).exp() * size * size.unsqueeze(-1)
+    z, ranks = torch.from_numpy(rng.standard_normal(200)), set()
+    first = root_of(covariance)
+    for _ in range(8):
+        off = 3e-16 * torch.from_numpy(rng.standard_normal((200, 200)))
+        root = root_of(covariance + off + off.mT)
+        ranks.add(root.shape[-1])
+        gap = root @ z[-root.shape[-1] :] - first @ z[-first.shape[-1] :]
+        assert gap.abs().max() < 1e-5
+    assert root_of is prior_root or len(ranks) > 1
 
 
 def test_a_scaled_kernel_keeps_its_categories():

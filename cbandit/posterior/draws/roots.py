@@ -13,22 +13,25 @@ def prior_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
 
     Eigenvectors whose eigenvalue is below ``tolerance`` of the largest are left out, as
     together they are below rounding. If covariances of a batch have different ranks,
-    missing columns are 0.
+    missing columns are 0. It is computed on the host: a GPU's eigenvectors have other
+    signs, so that the same seed would draw another function there.
     """
-    values, vectors = torch.linalg.eigh(covariance.double())
+    values, vectors = torch.linalg.eigh(covariance.double().cpu())
     least = tolerance * values[..., -1:].clamp_min(0)
     real = values > least
     rank = max(1, int(real.sum(-1).max()))
     values = torch.where(real, values, 0.0)[..., -rank:]
     root: Tensor = vectors[..., -rank:] * values.sqrt().unsqueeze(-2)
-    return root
+    return root.to(covariance.device)
 
 
 def pivoted_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
     """Return ``L (*b, N, r)`` like :func:`prior_root`, by a pivoted Cholesky factor.
 
     At full rank it takes a tenth of the time; the columns are not orthogonal. It stops
-    once every remaining variance is below ``tolerance`` of the largest.
+    once every remaining variance is below ``tolerance`` of the largest. Columns are in
+    the order of their size, the largest last, as eigenvectors are: draws go by the last
+    columns, and how many small ones there are depends on rounding.
     """
     size = covariance.shape[-1]
     every = covariance.double().cpu().reshape(-1, size, size).numpy()
@@ -37,8 +40,8 @@ def pivoted_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
         least = tolerance * max(matrix.diagonal().max(), 0.0)
         factor, order, rank, _ = lapack.dpstrf(matrix, tol=least, lower=1)
         root = np.zeros((size, max(1, rank)))
-        root[order - 1, : max(1, rank)] = np.tril(factor)[:, : max(1, rank)]
-        roots.append(root)
+        root[order - 1] = np.tril(factor)[:, : max(1, rank)]
+        roots.append(root[:, ::-1].copy())
     most = max(root.shape[-1] for root in roots)
     wide = torch.zeros(len(roots), size, most, dtype=torch.float64)
     for out, root in zip(wide, roots, strict=True):
