@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
+import ablation
 import before_after
+import box_rivals
 import case as cases
 import cbandit as cb
+import constrained_functions
 import contention
 import contexts
 import defaults
@@ -42,6 +45,7 @@ NAMES = (
     "one_round",
     "gpu",
     "constrained_functions",
+    "ablation",
     "defaults",
     "learning",
     "guarantees",
@@ -145,10 +149,27 @@ class TestScripts:
         assert "SOME FAILED" in capsys.readouterr().out
 
 
+class TestAblation:
+    def test_all_parts_are_what_nobody_sets(self):
+        """The last variant plays what ``cb.TS()`` and ``cb.GP.default`` play."""
+        sizes = ablation.Sizes(("Gramacy",), (0,), 10, 8)
+        problem = constrained_functions.PROBLEMS["Gramacy"]("Gramacy")
+        x, usual = problem.start(0), box_rivals.RULES["RPOL-TS"](problem, 0)
+        parts = ablation.VARIANTS["all, cb.GP.default"]
+        ours = ablation.Ablated(parts, problem, 0)
+        for _ in range(3):
+            for player in (usual, ours):
+                player.hear(x, problem.values(x))
+            x = usual.next().unsqueeze(0)
+            assert torch.equal(x[0], ours.next())
+        rows = ablation.measure(sizes)
+        assert [row["what"] for row in rows] == list(ablation.VARIANTS)
+        assert all("nothing feasible 0" in row["columns"] for row in rows)
+
+
 class TestDefaults:
     def test_candidates_and_what_is_reported(self):
-        one = range(2, 3)
-        sizes = defaults.Sizes(("gp 1 1 0.25",), 5, range(2), range(2, 4), one)
+        sizes = defaults.Sizes(("gp 1 1 0.25",), 5, range(2), range(2, 4))
         rows = defaults.measure(sizes)
         names = [row["what"] for row in rows]
         assert names[: len(defaults.CKB)] == list(defaults.CKB)
