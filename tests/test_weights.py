@@ -210,6 +210,23 @@ def test_the_noise_is_its_conjugate_posterior():
     assert abs(levels[0, 0] - scale) < 1e-11
 
 
+def test_faded_draws_are_the_same_whatever_signs_eigenvectors_have(monkeypatch):
+    """Processors differ in the signs."""
+    eigh, x = torch.linalg.eigh, torch.from_numpy(Stream(1).x[0]).unsqueeze(1)
+
+    def turned(matrix):
+        values, vectors = eigh(matrix)
+        return values, vectors * (-1.0) ** torch.arange(vectors.shape[-1])
+
+    def draw():
+        beliefs = Stream(20).told(believed(fade=0.9))
+        return beliefs.solver(streams=Streams(4, 2))(x)[1]
+
+    usual = draw()
+    monkeypatch.setattr(torch.linalg, "eigh", turned)
+    assert torch.allclose(draw(), usual, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("fade", [None, 0.98])
 def test_draws_have_the_posterior_moments(fade):
     """Chi-square of 2 000 draws; all tests together fail once in 10^5 runs."""

@@ -781,8 +781,8 @@ class Moments:
         z = devices.put(z, self.device).to(self._root.dtype)
         z = z.unflatten(-1, (self.blocks, self.width)).transpose(1, 2)  # T x K x F x D
         e, _ = self._now()
-        if e is not None:
-            z = z * e.sqrt().unsqueeze(-2)
+        if e is not None:  # the symmetric root: eigenvectors' signs differ by processor
+            z = (z @ self._root) * e.sqrt().unsqueeze(-2)
         drawn: Tensor = self._root @ z.mT
         return drawn
 
