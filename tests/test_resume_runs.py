@@ -26,6 +26,21 @@ def shifted(share):
     return Table(table().f, table().g * (1 + share), 0.1)
 
 
+class Large(Uniform):
+    """A policy whose arrays are computed anew after a checkpoint, by its own clock."""
+
+    clock, writes, lightened = 0.0, [], False
+
+    def ask(self, **question):
+        Large.clock += 51.0 if self.lightened else 1.0
+        self.lightened = False
+        return super().ask(**question)
+
+    def lighten(self):
+        self.lightened = True
+        Large.writes.append(self.t)
+
+
 class TestCheckpoints:
     def test_resume_is_bit_for_bit(self, tmp_path):
         problem = table(3, 2)
@@ -226,6 +241,19 @@ class TestCheckpoints:
         assert signal.getsignal(number) is before
         run = simulate(Uniform(problem), problem, 90, path)
         assert same(run, simulate(Uniform(problem), problem, 90))
+
+    def test_what_a_write_costs_afterwards_counts_too(self, tmp_path, monkeypatch):
+        """Rounds take 1 s each, but 50 s more where arrays are computed anew."""
+        loop = sys.modules["cbandit.simulation.loop"]
+        monkeypatch.setattr(loop, "monotonic", lambda: Large.clock)
+        monkeypatch.setattr(loop, "perf_counter", lambda: Large.clock)
+        monkeypatch.setattr(Large, "clock", 0.0)
+        monkeypatch.setattr(Large, "writes", writes := [])
+        path, given = tmp_path / "a.ckpt", {"checkpoint_every": 10.0}
+        simulate(Large(Plain(2), trials=2), Plain(2), 1000, path, **given)
+        # the first after 11 rounds, then after nine times 51 s, and the last at the end
+        assert writes[:3] == [11, 11 + 410, 11 + 2 * 410]
+        assert writes[3:] == [1000]
 
     @pytest.mark.slow
     def test_kill_9_at_any_moment(self, tmp_path):

@@ -97,8 +97,9 @@ def simulate(
         progress: whether to show a bar, after a second and on a terminal only.
         callback: called after every round with a :class:`Played`; ends the run by
             returning true.
-        checkpoint_every: seconds between two writes of the file, or nine times the
-            duration of the last write if that is longer. 0: after every round.
+        checkpoint_every: seconds between two writes of the file, or nine times what the
+            last write took, with the ``ask`` after it, if that is longer: large arrays
+            are not saved, and computed anew then. 0: after every round.
         trust: classes, functions or modules that the checkpoint may name although the
             policy holds none of them when it is passed; for example the class of a
             state that your own policy keeps only after its first round.
@@ -139,6 +140,7 @@ def simulate(
         process.bar(shown_bar, policy.name, tape.rounds, horizon) as bar,
     ):
         saved, pause, ended = monotonic(), every, False
+        wrote: float | None = None  # seconds, until the next ask
         while tape.rounds < horizon and not ended:
             t = tape.rounds + 1
             begun = perf_counter()
@@ -153,6 +155,9 @@ def simulate(
                     raise
                 LOG.info("%s has spent its budget after %d rounds", policy.name, t - 1)
                 break
+            if wrote is not None and every:
+                pause = max(every, 9 * (wrote + perf_counter() - begun))
+            wrote = None
             reward, cost, failed = world.observe(choice)
             played = Played(t, choice, reward, cost)
             if failed is not None:
@@ -181,8 +186,7 @@ def simulate(
                 tape.flush(world)
                 file.write(state)
                 saved = monotonic()
-                if every:
-                    pause = max(every, 9 * (saved - begun))
+                wrote = saved - begun
         tape.flush(world)
         if file is not None:
             file.write(state)
