@@ -42,7 +42,7 @@ from cbandit.experiments.results import (
     write_rounds,
 )
 from cbandit.experiments.runner import carry_out
-from cbandit.experiments.settings import SEAL, Settings, versions
+from cbandit.experiments.settings import SEAL, Settings, read_toml, versions
 from cbandit.experiments.study import expanded
 from cbandit.experiments.study_beliefs import belief
 from cbandit.experiments.tables import read_table

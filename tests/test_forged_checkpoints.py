@@ -12,7 +12,7 @@ import zlib
 
 import pytest
 import torch
-from inside import forge
+from inside import forge, read_summary, read_table, read_toml
 from midway import prepared
 from terminal import printed
 from test_trust import attacks
@@ -356,6 +356,19 @@ def test_a_wrong_file_is_told_what_it_is_not(name, tmp_path):
         "checkpoint'. Give a path that policy.save(path) or cb.simulate(..., "
         "checkpoint=path) has written; this one was kept as it is"
     )
+
+
+def test_a_file_larger_than_the_memory_is_one_line_whatever_reads_it(tmp_path):
+    """Some systems promise more memory than they have, and end who takes it."""
+    path = tmp_path / "rows.csv"
+    with open(path, "wb") as file:
+        file.truncate(1 << 42)
+    (tmp_path / "summary.json").symlink_to(path)
+    for read in (cb.load, read_toml, read_table):
+        with pytest.raises(cb.CBanditError, match="larger than the memory"):
+            read(path)
+    with pytest.raises(cb.CBanditError, match="larger than the memory"):
+        read_summary(tmp_path)
 
 
 def test_a_path_that_is_no_file_is_not_read(tmp_path):

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from cbandit._core import checks, distributed, graph
 from cbandit._core.distributed import Ranks
-from cbandit._core.files import PART, PATIENCE, atomic, digest, locked
+from cbandit._core.files import PART, PATIENCE, atomic, digest, locked, whole
 from cbandit._core.names import Names
 from cbandit.errors import CBanditError, CheckpointError
 
@@ -392,12 +392,12 @@ def _read(path: Path) -> bytes:
     """Return the bytes of a file; raise unless it is a regular file."""
     try:
         if path.is_file() or not path.exists():
-            return path.read_bytes()
+            return whole(path)
         reason: object = "it is no file"
     except FileNotFoundError:
         raise
-    except (OSError, MemoryError) as error:
-        reason = getattr(error, "strerror", "it is larger than the memory")
+    except OSError as error:
+        reason = error.strerror
     raise CheckpointError(f"cannot read {path}: {reason}; {KEPT}")
 
 

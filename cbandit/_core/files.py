@@ -14,6 +14,9 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import BinaryIO
 
+import torch
+
+from cbandit._core.devices import free_memory
 from cbandit.errors import CBanditError
 
 try:
@@ -157,6 +160,18 @@ def digest(*parts: bytes | memoryview) -> bytes:
     for part in parts:
         whole.update(part)
     return whole.hexdigest().encode()
+
+
+def whole(path: Path) -> bytes:
+    """Return the bytes of a file; an ``OSError`` if they do not fit in free memory.
+
+    Where a system promises more memory than it has, a sparse file of terabytes would
+    end the process.
+    """
+    with contextlib.suppress(MemoryError):
+        if path.stat().st_size <= free_memory(torch.device("cpu")):
+            return path.read_bytes()
+    raise OSError(errno.EFBIG, "it is larger than the memory that is free")
 
 
 def file_digest(path: Path) -> str:

@@ -19,7 +19,7 @@ import torch
 from pyarrow import parquet
 
 from cbandit import account
-from cbandit._core.files import atomic, file_digest, sealed, unsealed
+from cbandit._core.files import atomic, file_digest, sealed, unsealed, whole
 from cbandit.errors import CBanditError
 from cbandit.experiments.settings import Settings, versions
 from cbandit.simulation.curves import Curve, Curves, mean_and_sem, scales
@@ -174,7 +174,7 @@ def _summary(folder: Path) -> dict[str, Any]:
     """Read ``summary.json``; raise unless it is bit for bit as written."""
     path = folder / "summary.json"
     try:
-        raw = path.read_bytes()
+        raw = whole(path)
     except OSError as error:
         raise CBanditError(f"{path} cannot be read ({error}); {AGAIN}") from None
     if not unsealed(raw, *SEAL):

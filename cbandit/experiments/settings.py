@@ -15,7 +15,7 @@ from shlex import quote
 from typing import Any
 
 from cbandit._core import checks
-from cbandit._core.files import unsealed
+from cbandit._core.files import unsealed, whole
 from cbandit.errors import CBanditError
 
 NUMBERS = ("horizon", "trials", "seed", "device", "dtype")
@@ -162,7 +162,7 @@ def of_results(path: Path) -> bool:
     """Return whether a settings file is from a results folder, even if renamed."""
     if path.name == "config.toml" or not path.is_file():
         return True
-    return _ends_sealed(path.read_bytes())
+    return _ends_sealed(whole(path))
 
 
 def _ends_sealed(raw: bytes) -> bool:
@@ -184,7 +184,7 @@ def read_toml(path: str | os.PathLike[str], ours: bool = False) -> dict[str, Any
         ours: whether the file must end with a digest, as in a results folder's.
     """
     try:
-        raw = checks.path("path", path).read_bytes()
+        raw = whole(checks.path("path", path))
         if (ours or _ends_sealed(raw)) and not unsealed(raw, *SEAL):
             raise CBanditError(
                 f"settings file {path} has changed since it was written (its checksum "

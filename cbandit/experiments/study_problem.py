@@ -17,6 +17,7 @@ import torch
 
 from cbandit import problems
 from cbandit._core import checks
+from cbandit._core.files import whole
 from cbandit._core.randomness import trial_range
 from cbandit.errors import CBanditError
 from cbandit.experiments.named import Arguments, Home, located, of_botorch
@@ -81,7 +82,7 @@ class StatedProblem:
         if path is None:
             looked = " nor in ".join(dict.fromkeys(str(p.parent) for p in paths))
             raise CBanditError(f"{where} table: {name} is not in {looked}")
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest = hashlib.sha256(whole(path)).hexdigest()
         if self.table.get("sha256", digest) != digest:
             raise CBanditError(
                 f"{where} sha256: {path} is not the table that this file was written "

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cbandit._core.files import whole
 from cbandit.errors import CBanditError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def read_table(path: Path) -> ReadTable:
     import pandas
 
     try:
-        raw = path.read_bytes()
+        raw = whole(path)
         encoding = "utf-8-sig" if _is_utf8(raw) else "cp1252"
         text = raw.decode(encoding, "replace" if encoding == "cp1252" else "strict")
         if CONTROL.search(text) or (encoding == "cp1252" and "\ufffd" in text):

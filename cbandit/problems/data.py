@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cbandit._core.files import atomic
+from cbandit._core.files import atomic, whole
 from cbandit.errors import CBanditError, MissingDataError
 
 REPOSITORY = "sayakrc/Bayesian-Optimization-under-Heavy-tailed-Payoffs"
@@ -234,7 +234,7 @@ def _sensors(path: Path) -> Copies:
 
 def _stocks(path: Path) -> Copies:
     """Read the file: a line of names, then a date and 29 prices for each day."""
-    raw = path.read_bytes().replace(b"\r\n", b"\n")
+    raw = whole(path).replace(b"\r\n", b"\n")
     if not raw.startswith(b"Date,"):
         raise CBanditError(f"{path} does not begin with 'Date,'; {KNOWN}")
     return {STOCKS: (_numbers(path, STOCKS), raw)}
