@@ -37,6 +37,7 @@ RARE = 0.5  # share of the rows; a text column with more distinct values is no k
 COPY = 1e-3  # a column is a copy if a smaller share of its variance is unexplained
 EXACT = 1e-12  # the same for a column computed from others
 UNITS = (1.0, 1e3, 1e6, 1e9, 1024.0, 1024.0**2, 1024.0**3, 60.0, 3600.0, 100.0)
+DECIMALS = 4  # to which a column may be rounded and still follow from others
 LEAST = 8  # with fewer rows no column is said to follow from another
 PAIRED = 20  # with more knobs, columns are not compared with pairs of them
 LEVELS = 3  # rows for each value before a column is said to follow from another
@@ -173,7 +174,7 @@ def _follows(frame: pandas.DataFrame, name: str, knobs: Sequence[str]) -> str:
     for knob in knobs:
         both = _numbers(frame, (knob, name))
         if both is not None and len(both) >= LEAST:
-            if _unexplained(both[:, 0], both[:, 1]) < EXACT:
+            if _summed(both[:, :1], both[:, 1]):
                 return f"follows from {knob}"
         pairs = frame[[knob, name]].dropna().drop_duplicates()
         levels = pairs[knob].nunique()
@@ -189,4 +190,29 @@ def _follows(frame: pandas.DataFrame, name: str, knobs: Sequence[str]) -> str:
         for sign, value in made.items():
             if np.isfinite(value).all() and _unexplained(value, z) < EXACT:
                 return f"follows from {a} {sign} {b}"
+        if _summed(three[:, :2], z):
+            return f"follows from {a} and {b}"
     return ""
+
+
+def _summed(x: np.ndarray, y: np.ndarray) -> bool:
+    """Return whether ``y (n,)`` is a weighted sum of the columns ``x (n, k)``.
+
+    It is one if such a sum and a constant leave over no more than rounding: that of
+    the computation, or that of ``y`` to as many decimals as it has.
+    """
+    design = np.column_stack([x - x.mean(0), np.ones(len(x))])
+    weights, _, rank, _ = np.linalg.lstsq(design / _size(design), y)
+    gap, spread = y - design / _size(design) @ weights, y - y.mean()
+    left, whole = float(gap @ gap), float(spread @ spread)
+    if rank < design.shape[1] or whole == 0:
+        return False
+    exact = [k for k in range(DECIMALS + 1) if np.array_equal(np.round(y, k), y)]
+    rounded = bool(exact) and np.abs(gap).max() <= 0.51 * 10.0 ** -exact[0]
+    return left < EXACT * whole or (rounded and left < COPY * whole)
+
+
+def _size(design: np.ndarray) -> np.ndarray:
+    """Return each column's norm, 1 where it is 0."""
+    size = np.linalg.norm(design, axis=0)
+    return np.where(size > 0, size, 1.0)
