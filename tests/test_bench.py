@@ -152,12 +152,12 @@ class TestScripts:
 class TestAblation:
     def test_all_parts_are_what_nobody_sets(self):
         """The last variant plays what ``cb.TS()`` and ``cb.GP.default`` play."""
-        sizes = ablation.Sizes(("Gramacy",), (0,), 10, 8)
+        sizes = ablation.Sizes(("Gramacy",), (0,), 7, 7)
         problem = constrained_functions.PROBLEMS["Gramacy"]("Gramacy")
         x, usual = problem.start(0), box_rivals.RULES["RPOL-TS"](problem, 0)
         parts = ablation.VARIANTS["all, cb.GP.default"]
         ours = ablation.Ablated(parts, problem, 0)
-        for _ in range(3):
+        for _ in range(2):
             for player in (usual, ours):
                 player.hear(x, problem.values(x))
             x = usual.next().unsqueeze(0)

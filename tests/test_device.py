@@ -678,12 +678,12 @@ def _learned(kind, path, **on):
             policy.tell(choice, reward=(5 * x.sum()).sin(), cost=cost)
         found.append(x)
 
-    for t in range(6):
+    for t in range(4):
         told(policy.ask(**context), t)
     several = policy.ask(n=2, **context)
     for choice in several:
-        told(choice, 6)
-    told(policy.ask(confidence=0.8, **context), 7)
+        told(choice, 4)
+    told(policy.ask(confidence=0.8, **context), 5)
     for sure in ({}, {"confidence": 0.7}):
         best = policy.recommend(**sure, **context)
         found += [best.x, best.value, best.probability]
