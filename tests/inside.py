@@ -26,6 +26,7 @@ from cbandit.confidence.drift import change_detected
 from cbandit.experiments import results
 from cbandit.experiments.catalogue import EXPERIMENTS, find, jobs_in, jobs_of, kept_in
 from cbandit.experiments.compare import Comparison, in_latex
+from cbandit.experiments.doubts import doubts
 from cbandit.experiments.experiment import Task
 from cbandit.experiments.figures import Outcome, draw_together
 from cbandit.experiments.figures import comparison_title as compared_title

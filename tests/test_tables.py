@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from inside import draw_panels
+from inside import doubts, draw_panels
 from terminal import call, complaint
 
 import cbandit as cb
@@ -446,6 +446,13 @@ def messy(tmp_path, monkeypatch):
     rows[5]["latency"] = "-"
     pd.DataFrame(rows).to_csv("messy.csv", sep=";", index=False)
     return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize("odd", ["inf", "-inf", "1e200", "1e308"])
+def test_numbers_too_large_to_square_end_no_comparison_of_columns(odd):
+    frame = pd.DataFrame({"a": range(12), "b": [3, 1] * 6, "c": [2.5] * 11 + [odd]})
+    frame = frame.assign(c=frame["c"].astype(float), y=frame["a"] % 5)
+    assert "follows" not in doubts(frame, ["y"]).get("c", "")
 
 
 class TestMessy:

@@ -38,6 +38,7 @@ COPY = 1e-3  # a column is a copy if a smaller share of its variance is unexplai
 EXACT = 1e-12  # the same for a column computed from others
 UNITS = (1.0, 1e3, 1e6, 1e9, 1024.0, 1024.0**2, 1024.0**3, 60.0, 3600.0, 100.0)
 DECIMALS = 4  # to which a column may be rounded and still follow from others
+HUGE = 1e50  # of smaller numbers the square of a product times a square is finite
 LEAST = 8  # with fewer rows no column is said to follow from another
 PAIRED = 20  # with more knobs, columns are not compared with pairs of them
 LEVELS = 3  # rows for each value before a column is said to follow from another
@@ -135,11 +136,15 @@ def _tells_failures(frame: pandas.DataFrame, name: str, outcomes: Sequence[str])
 
 
 def _numbers(frame: pandas.DataFrame, names: Sequence[str]) -> np.ndarray | None:
-    """Return some columns of numbers without missing cells, ``(n, k)``."""
+    """Return some columns of numbers without missing cells, ``(n, k)``.
+
+    ``None`` if one holds anything else, or numbers too large to square.
+    """
     part = frame[list(names)]
     if any(getattr(part[name].dtype, "kind", "O") not in "iuf" for name in names):
         return None
-    return part.dropna().to_numpy("float64")
+    found = part.dropna().to_numpy("float64")
+    return found if bool((np.abs(found) < HUGE).all()) else None
 
 
 def _unexplained(x: np.ndarray, y: np.ndarray) -> float:
@@ -201,18 +206,16 @@ def _summed(x: np.ndarray, y: np.ndarray) -> bool:
     It is one if such a sum and a constant leave over no more than rounding: that of
     the computation, or that of ``y`` to as many decimals as it has.
     """
-    design = np.column_stack([x - x.mean(0), np.ones(len(x))])
-    weights, _, rank, _ = np.linalg.lstsq(design / _size(design), y)
-    gap, spread = y - design / _size(design) @ weights, y - y.mean()
+    centered = x - x.mean(0)
+    size = np.linalg.norm(centered, axis=0)
+    design = np.column_stack(
+        [centered / np.where(size > 0, size, 1.0), np.ones(len(x))]
+    )
+    weights, _, rank, _ = np.linalg.lstsq(design, y)
+    gap, spread = y - design @ weights, y - y.mean()
     left, whole = float(gap @ gap), float(spread @ spread)
     if rank < design.shape[1] or whole == 0:
         return False
     exact = [k for k in range(DECIMALS + 1) if np.array_equal(np.round(y, k), y)]
     rounded = bool(exact) and np.abs(gap).max() <= 0.51 * 10.0 ** -exact[0]
     return left < EXACT * whole or (rounded and left < COPY * whole)
-
-
-def _size(design: np.ndarray) -> np.ndarray:
-    """Return each column's norm, 1 where it is 0."""
-    size = np.linalg.norm(design, axis=0)
-    return np.where(size > 0, size, 1.0)
