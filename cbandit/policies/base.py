@@ -59,6 +59,7 @@ from cbandit.errors import (
     HorizonError,
 )
 from cbandit.explain import Explanation
+from cbandit.policies.budget import Budget
 from cbandit.policies.checks import (
     array_type,
     costs_not_for,
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
 MANY = 100  # outstanding choices, beyond those of an n=, at which a policy warns
 TRIES = 8  # points of the sequence for each of a design, should some fail
 SAFE_START = "it plays only what it believes safe, from its first round on"
+SAFE_LIMITS = "what it holds for safe is for the limits that it was built with"
 LONG = 60  # letters; a longer repr of the set is shortened in the policy's
 
 Given = ParamSpec("Given")
@@ -284,6 +286,7 @@ class Policy(metaclass=ABCMeta):
     no_contexts = "Or build it on the choices alone, a cb.Space without the cb.Context"
     no_design = ""  # why its first rounds are not a design's, where they are not
     no_noise = ""  # why tell takes no noise, where it does not
+    no_limit = ""  # why limits stay as they were built, where they do
     #: which functions, 0 the reward, are "binary" or "count"
     _outcomes: Mapping[int, str] = {}
     piecemeal = False  # whether costs may come one by one; else they wait for all
@@ -309,7 +312,7 @@ class Policy(metaclass=ABCMeta):
     _retired: frozenset[tuple[str, float]] = frozenset()
     #: what is left of the choices, a mask or a smaller box, once some are retired
     _offer: tuple[Any, Tensor | None] | None = None
-    _latest: tuple[Asked, Position] | None = None  # the round, and draws before it
+    _latest: Asked | None = None  # the latest round, while its beliefs are the current
 
     def __init_subclass__(cls, **arguments: object) -> None:
         """Add the arguments that all policies share to the help of a new class."""
@@ -365,10 +368,9 @@ class Policy(metaclass=ABCMeta):
         if horizon is not None:
             horizon = checks.whole("horizon", horizon, 1, "None or a positive int")
         for j, budget in self.senses.budgets.items():
-            name = f"the total of {self.senses.label(j)!r}"
-            self._per_trial(name, budget.total)
-            horizon = min(budget.rounds, horizon or budget.rounds)
-        self.horizon = horizon
+            self._per_trial(f"the total of {self.senses.label(j)!r}", budget.total)
+        self._own_horizon = horizon
+        self.horizon = self._horizon(self.senses)
         self.design = checks.whole(
             "design", design, 0, "a whole number, 0 for none", 1_000_000
         )
@@ -382,7 +384,9 @@ class Policy(metaclass=ABCMeta):
             )
         if not callable(thresholds):
             thresholds = self._per_cost("thresholds", thresholds)
-        self.thresholds: Callable[[int], object] | Tensor = thresholds
+        self._given: Callable[[int], object] | Tensor = thresholds
+        # limits said later, by cost, where they do not fit into a tensor given first
+        self._later: dict[int, Callable[[int], object] | Tensor] = {}
         # whether a threshold differs from 0
         self._limited = callable(thresholds) or bool(thresholds.any())
         self._streams = Streams(self.seed, self.trials, "policy")
@@ -391,8 +395,7 @@ class Policy(metaclass=ABCMeta):
         self._lock = Lock()
         costs = self.m > 0 and self.learns_costs
         self._ledger = Ledger(self.size, self.m, costs)
-        budgets = len(self.senses.budgets)
-        self._history = History(self.size, self.m, self.actions.dim, budgets)
+        self._history = History(self.size, self.m, self.actions.dim)
         self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
         self._now = Now(0, None, self._streams.position(), 0)
 
@@ -418,11 +421,15 @@ class Policy(metaclass=ABCMeta):
             news: ``news.choice`` is the choice of ``ask``, so that its ``index`` is
                 ``(*trials,)``; ``news.rewards`` and ``news.costs`` list what has come
                 since the last call: ``values`` are ``(T, 1)`` and ``(T, m)``, and only
-                the trials of ``mask()`` count.
+                the trials of ``mask()`` count. ``news.limits`` are the thresholds of
+                its round, ``(T, m)``.
         """
 
-    def _stood(self, state: Any, choice: Choice) -> Any:
-        """Return the state after a choice was made, before any feedback."""
+    def _stood(self, state: Any, choice: Choice, limits: Tensor) -> Any:
+        """Return the state after a choice was made, before any feedback.
+
+        ``limits (T, m)`` are those of its round.
+        """
         return state
 
     def _leans_on(self) -> Sequence[tuple[int | None, Tensor]] | None:
@@ -442,7 +449,7 @@ class Policy(metaclass=ABCMeta):
         """Return told values of functions; raise an error if one is not allowed."""
         return values
 
-    def _asked_again(self, asked: Asked, position: Position) -> dict[str, Any]:
+    def _believed(self, asked: Asked) -> dict[str, Any]:
         """Return the parts of the latest choice's explanation that were not stored."""
         return {}
 
@@ -473,12 +480,111 @@ class Policy(metaclass=ABCMeta):
         """Return a tensor ``(T, ...)`` as users see it: ``(*trials, ...)``."""
         return value if self.batch_shape else value[0]
 
+    # -- limits ----------------------------------------------------------------------
+
+    @property
+    def thresholds(self) -> Callable[[int], object] | Tensor:
+        """The limits, ``(T, m)``, negated for lower ones; or a callable of the round.
+
+        :meth:`limit` changes one of them.
+        """
+        return self.limits if self._later else self._given
+
     def limits(self, t: int) -> Tensor:
-        """Return the thresholds of a round, ``(T, m)``."""
-        if callable(self.thresholds):
-            limits = self.senses.limited(self.thresholds(t))
-            return self._per_cost("thresholds", limits)
-        return self.thresholds
+        """Return the thresholds ``(T, m)`` of a round to come.
+
+        Those of a round that was asked are kept with its choice, see ``news.limits``.
+        """
+        given = self._given
+        if not callable(given) and not self._later:
+            return given
+        if callable(given):
+            given = self._per_cost("thresholds", self.senses.limited(given(t)))
+        limits = given.clone()
+        for j, limit in self._later.items():
+            limits[:, j] = self._limit_of(j, limit, t)
+        return limits
+
+    def _limit_of(self, j: int, limit: Any, t: int) -> Tensor:
+        """Return what a limit of cost ``j`` is in round ``t``, ``(T,)``."""
+        if callable(limit):
+            limit = self.senses.read(j, limit(t))
+        return self._per_trial(f"the limit of {self.senses.label(j)}", limit)
+
+    def _horizon(self, senses: Senses) -> int | None:
+        """Return the last round that may be asked for; ``None``: there is none."""
+        last = [budget.last for budget in senses.budgets.values()]
+        if self._own_horizon is not None:
+            last.append(self._own_horizon)
+        return min(last, default=None)
+
+    @locked
+    def limit(self, name: str, limit: Any) -> None:
+        """Change the limit of a cost, from the next ``ask`` on.
+
+        Outstanding choices keep the limits of their rounds, and what was told stays
+        judged by them. Beliefs and multipliers go on. The limit is saved, and
+        :meth:`history` has a column ``limit_NAME`` once a limit has changed. Policies
+        whose theorem or safe action rests on the limits refuse.
+
+        Args:
+            name: the cost's name; ``"cost1"`` is the first of costs without names.
+            limit: ``"<= 60"``, ``"<= 1%"`` (.01), a number, ``(*trials,)``, or a callable of the round
+                that returns one of these; the side stays. Or a
+                :class:`~cbandit.Budget`, whose first round is the next one.
+
+        Example:
+            >>> import cbandit as cb
+            >>> space = cb.Space(threads=cb.Int(1, 8))
+            >>> gp = cb.GP.default(space)
+            >>> policy = cb.RPOL(
+            ...     space, reward=gp, costs={"ms": gp}, thresholds={"ms": "<= 90"}
+            ... )
+            >>> policy.limit("ms", "<= 60")
+            >>> policy.thresholds
+            tensor([[60.]], dtype=torch.float64)
+        """
+        if self.no_limit:
+            raise CBanditError(
+                f"{self.name} takes no other limit: {self.no_limit}. Build a policy "
+                "with the new thresholds=, and give it history() by observe()"
+            )
+        self._settled()
+        j = self.senses.number(name)
+        # one update, so that an interrupt changes nothing
+        vars(self).update(self._with_limit(j, limit), _latest=None)
+
+    def _check_limit(self, j: int, limit: Tensor, senses: Senses) -> None:
+        """Raise unless cost ``j`` may have the limit ``(T,)``; signs are turned."""
+
+    def _with_limit(self, j: int, limit: Any) -> dict[str, Any]:
+        """Return the attributes after the limit of cost ``j`` has changed."""
+        t, given, label = self._now.t + 1, self._given, self.senses.label(j)
+        said, budget = limit, None
+        if isinstance(limit, Budget):
+            if not self.spends or self.senses.above(j):
+                side = "a lower limit" if self.spends else "the policy spends none"
+                raise CBanditError(f"{label} cannot have a cb.Budget: {side}")
+            self._per_trial(f"the total of {label!r}", limit.total)
+            budget, limit = limit.from_round(t), limit.pace
+        if not callable(limit):
+            limit = self.senses.read(j, limit)
+        now = self._limit_of(j, limit, t)
+        later = {i: other for i, other in self._later.items() if i != j}
+        if callable(limit) or callable(given):
+            later[j] = limit if callable(limit) else now
+        else:
+            given = given.clone()
+            given[:, j] = now
+        senses = self.senses.with_limit(j, said if budget is None else budget)
+        self._check_limit(j, now, senses)
+        return {
+            "_given": given,
+            "_later": later,
+            "_limited": callable(given) or bool(later) or bool(given.any()),
+            "senses": senses,
+            "horizon": self._horizon(senses),
+        }
 
     def _place(self, choice: Choice) -> Place:
         """Return the names and the points of the actions that were chosen."""
@@ -743,20 +849,21 @@ class Policy(metaclass=ABCMeta):
             )
         choice = self._chosen(asked, decision)
         private = private_copy(choice)
-        state = self._stood(state, private)
+        limits = self.limits(t)
+        state = self._stood(state, private, limits)
         phi = getattr(state, "multiplier", None)
         made = Made(
             self._clock or time(),
+            limits,
             phi,
             decision.estimate,
             decision.score,
-            decision.pace,
             decision.promised,
         )
         ledger.open(private, choice, made)
         # this one assignment makes the round count
         self._now = Now(t, state, streams.position(), now.heard)
-        self._latest = asked, now.position
+        self._latest = asked
         if LOG.isEnabledFor(DEBUG):
             LOG.debug("%s asks %s", self.name, choice)
         if len(ledger) >= MANY + self._together and not (
@@ -1059,6 +1166,8 @@ class Policy(metaclass=ABCMeta):
         batch, dtype = self.batch_shape, self.dtype
         values = told_values(name, value, len(functions), mask, batch, dtype)
         values = devices.put(values, self.device)
+        if self.senses.shares:
+            self.senses.check_shares(values, functions, self.limits(self._now.t + 1))
         if not self.senses.plain:
             values = self.senses.turned(values, functions)
         return self._accepted(name, values, functions, mask)
@@ -1256,6 +1365,8 @@ class Policy(metaclass=ABCMeta):
                 told = told.reshape(1, -1)
             told = checks.measured(name, told, self.dtype)
             told = checks.rows(name, told, batch, (count,), places.shape[1])
+            if self.senses.shares:
+                self.senses.check_shares(told, functions, self.limits(self._now.t + 1))
             parts.append((functions, self.senses.turned(told, functions)))
         return Data(numbers, places, parts, of)
 
@@ -1330,11 +1441,10 @@ class Policy(metaclass=ABCMeta):
     def explain(self, choice: Choice | str) -> Explanation:
         """Explain why a choice was made; takes a choice or its id, prints as text.
 
-        The explanation is complete for the latest choice of a GP policy, until the next
-        ``ask`` or look at the beliefs absorbs feedback. For other choices it has what
-        was stored: estimates, multiplier and score. With standardised beliefs these
-        three are in spreads of the data seen, and the text says so; all else is in the
-        user's units.
+        Every choice has what was stored when it was made: estimates, multiplier and
+        score. With standardised beliefs these are in spreads of the data seen, and the
+        text says so. The latest choice of a GP policy also has the beliefs it was made
+        by, in the user's units, until the next ``ask`` or look absorbs feedback.
         """
         if not isinstance(choice, str | Choice):
             raise ChoiceError(
@@ -1346,8 +1456,8 @@ class Policy(metaclass=ABCMeta):
             raise ChoiceError(f"no choice of this policy is called {name!r}")
         outside, index, t = self._outside, row["index"], int(row["round"])
         latest, more = self._latest, {}
-        if latest is not None and t == latest[0].t:
-            more = self._asked_again(*latest)
+        if latest is not None and t == latest.t:
+            more = self._believed(latest)
         known: dict[str, Any] = {
             name: None if bool(row[name].isnan().all()) else outside(row[name])
             for name in ("estimate", "score", *["multiplier"] * (self.m > 0))

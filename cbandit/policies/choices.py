@@ -81,27 +81,6 @@ class Asked(NamedTuple):
         x = best.x.unsqueeze(1)
         return x if self.shown is None else self.shown.whole(x)
 
-    def without(self, choice: Choice) -> Asked:
-        """Return the same round with one of its choices left out."""
-        on, index = self.actions, choice.index
-        if on.continuous:
-            x = choice.x if self.shown is None else self.shown.space.split(choice.x)[0]
-            x = x.reshape(-1, on.dim).double().cpu()
-            points: tuple[Tensor, ...] = x.split(1)
-            if self.barred is not None:
-                pairs = zip(points, self.barred.points, strict=True)
-                points = tuple(torch.cat(pair) for pair in pairs)
-            return self._replace(barred=Barred(on, points))
-        if index is None:
-            return self
-        numbers = index if self.shown is None else on.index(choice.x)
-        numbers = numbers.reshape(-1, 1)
-        shape, device = (len(numbers), on.size), numbers.device
-        mask = torch.ones(shape, dtype=torch.bool, device=device)
-        if self.mask is not None:
-            mask &= self.mask
-        return self._replace(mask=mask.scatter_(1, numbers, False))
-
 
 @dataclass
 class Decision:
@@ -117,8 +96,8 @@ class Decision:
         estimate: of reward and costs in that score, ``(T, 1 + m)``, for the history.
         sure: whether the action is known to fit the set; otherwise ``ask`` checks it.
         idle: trials ``(T,)`` that play nothing; ``None``: none.
-        pace: this round's limits of the ``b`` budgets, ``(T, b)``, for the history.
-        promised: the bounds of what the choice may cost, ``(T, b)``, for the history.
+        promised: the bounds of what the choice may cost, ``(T, m)``, NaN for costs
+            without a budget, for the history.
     """
 
     index: Tensor | None
@@ -130,7 +109,6 @@ class Decision:
     estimate: Tensor | None = None
     sure: bool = False
     idle: Tensor | None = None
-    pace: Tensor | None = None
     promised: Tensor | None = None
 
     def doubted(self, where: Tensor) -> Decision:
@@ -215,6 +193,7 @@ class News(NamedTuple):
             are charged for.
         came: which functions have been told by now, ``(T, 1 + m)`` bool on the host;
             none in trials in which the action has failed.
+        limits: the thresholds of the choice's round, ``(T, m)``.
         failed: the trials in which the action has failed since, ``(T,)`` bool on the
             host; ``None``: in none.
     """
@@ -225,6 +204,7 @@ class News(NamedTuple):
     cancelled: bool
     charged: Sequence[Told]
     came: Tensor
+    limits: Tensor
     failed: Tensor | None = None
 
     def by_functions(self) -> list[tuple[Told, list[int]]]:
@@ -292,22 +272,24 @@ class Data:
 
 
 class Made(NamedTuple):
-    """The facts known when a decision is made, for the history.
+    """The facts known when a decision is made.
 
     Args:
         time: when the round was asked, in seconds since 1970.
+        limits: the thresholds of the round, ``(T, m)``: by these its costs are judged,
+            whenever they come.
         multiplier: the one used, ``(T, m)``, if there is one.
         estimate: of reward and costs at the choice, ``(T, 1 + m)``, where it is known.
         score: the choice's score, ``(T,)``, where it is known.
-        pace: the limits by budgets, ``(T, b)``, where there are any.
-        promised: the bounds of what the choice may cost, ``(T, b)``, likewise.
+        promised: the bounds of what the choice may cost, ``(T, m)``, where there are
+            budgets.
     """
 
     time: float
+    limits: Tensor
     multiplier: Tensor | None = None
     estimate: Tensor | None = None
     score: Tensor | None = None
-    pace: Tensor | None = None
     promised: Tensor | None = None
 
 
@@ -633,7 +615,7 @@ class Ledger:
                 failed = failed_in([f for f in entry.failures if f.serial > heard])
             if rewards or costs or cancelled or charged or failed is not None:
                 told = rewards, costs, cancelled, charged
-                out.append(News(entry.choice, *told, came, failed))
+                out.append(News(entry.choice, *told, came, entry.made.limits, failed))
         return out
 
     def reminder(self, name: str) -> str:

@@ -22,7 +22,7 @@ from cbandit._core import checks, devices, distributed
 from cbandit._core.arguments import stated
 from cbandit._core.distributed import Ranks
 from cbandit._core.log import warn
-from cbandit._core.randomness import Position, Streams
+from cbandit._core.randomness import Streams
 from cbandit.actions import (
     Actions,
     Box,
@@ -38,12 +38,11 @@ from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
-from cbandit.explain import Rival
 from cbandit.explore import TS, UCB, Explore, Rand, clip
 from cbandit.policies.acquire import Acquired, Estimates
 from cbandit.policies.adaptive import ADAPTIVE, Errors
 from cbandit.policies.base import Policy, Posterior, locked
-from cbandit.policies.budget import Account, Budgets, Promise, Standing
+from cbandit.policies.budget import Account, Budget, Budgets, Promise, Standing
 from cbandit.policies.censored import Awaited
 from cbandit.policies.chances import log_chance, trusted
 from cbandit.policies.checks import (
@@ -74,6 +73,7 @@ from cbandit.policies.outliers import Readings, bounded_data
 from cbandit.policies.retired import Retired, category_of, offered
 from cbandit.policies.share import Rounds, waiting_round
 from cbandit.policies.sliding import Windowed, allowance
+from cbandit.policies.words import Senses
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.links import BINARY
 from cbandit.posterior.look import Best, Block, Score, scan, scorer
@@ -401,13 +401,11 @@ class GPPolicy(Policy):
                     f"{self.m}"
                 )
             self._margin = self._number("margin", explore.margin)
-        self._steady, self._always = False, None
-        moving = callable(self.thresholds) or self.senses.budgets
-        if not (moving or callable(self._drift)):
-            self._always, self._steady = self._offset(1, None), True
+        # limits that hold for all rounds, and the estimates' offset under them
+        self._always: tuple[Any, Tensor | None] | None = None
         self._timing = self._timing_of(feedback)
         self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
-        self._budgets = self._budgeted(len(beliefs))
+        self._budgets = self._budgeted(len(beliefs), self.senses)
         apart = self.splits and self._budgets is None
         self._ranks = distributed.current() if apart else distributed.ALONE
         #: on a Box: how many climbs the searches made, how many of them failed, and how
@@ -460,22 +458,24 @@ class GPPolicy(Policy):
         self.no_noise = COUNTED_NOISE
         limits = Policy.limits(self, 1)
         for f, kind in kinds.items():
-            limit = limits[:, f - 1] * self.senses.signs[f] if f else None
-            if limit is None:
-                continue
-            inside = (limit > 0) & (limit < 1) if kind == BINARY else limit > 0
-            if not bool(inside.all()):
-                what = (
-                    "a probability between 0 and 1"
-                    if kind == BINARY
-                    else "a rate above 0"
-                )
-                pace = "'s Budget over its rounds" * (f - 1 in self.senses.budgets)
-                raise CBanditError(
-                    f"the threshold of {self._labels[f]}{pace} must be {what}, as its "
-                    f"belief has outcome={kind!r}; got {limit.tolist()}"
-                )
+            if f:
+                self._check_outcome(f, kind, limits[:, f - 1], self.senses.budgets)
         return kinds
+
+    def _check_outcome(
+        self, f: int, kind: str, limit: Tensor, budgets: Mapping[int, Budget]
+    ) -> None:
+        """Raise unless the limit ``(T,)`` of a binary or counted cost can be kept."""
+        limit = limit * self.senses.signs[f]
+        binary = kind == BINARY
+        inside = (limit > 0) & (limit < 1) if binary else limit > 0
+        if not bool(inside.all()):
+            what = "a probability between 0 and 1" if binary else "a rate above 0"
+            pace = "'s Budget over its rounds" * (f - 1 in budgets)
+            raise CBanditError(
+                f"the threshold of {self._labels[f]}{pace} must be {what}, as its "
+                f"belief has outcome={kind!r}; got {limit.tolist()}"
+            )
 
     def _exploring(
         self,
@@ -563,9 +563,9 @@ class GPPolicy(Policy):
         goal = self._per_trial("share", share)
         return Rounds.none(probability("share", goal, share))
 
-    def _budgeted(self, functions: int) -> Budgets | None:
+    def _budgeted(self, functions: int, senses: Senses) -> Budgets | None:
         """Return the budgets among the thresholds; ``None``: there are none."""
-        budgets = self.senses.budgets
+        budgets = senses.budgets
         if not budgets:
             return None
         if self.sees_costs or functions <= self.m:
@@ -583,11 +583,38 @@ class GPPolicy(Policy):
         return Budgets.of(budgets, labels, self.batch_shape, self.device)
 
     def limits(self, t: int) -> Tensor:
-        """Return the thresholds of a round, ``(T, m)``; a budget's is its pace."""
+        """Return the thresholds ``(T, m)`` of a round to come; a budget's is its pace.
+
+        Those of a round that was asked are kept with its choice, see ``news.limits``.
+        """
         limits = super().limits(t)
         if self._budgets is None:
             return limits
-        return self._budgets.limits(limits, self._now.state.account, t)
+        coming = max(t, self._now.t + 1)
+        return self._budgets.limits(limits, self._now.state.account, coming)
+
+    def _check_limit(self, j: int, limit: Tensor, senses: Senses) -> None:
+        kind = self._outcomes.get(1 + j)
+        if kind is not None:
+            self._check_outcome(1 + j, kind, limit, senses.budgets)
+
+    def _with_limit(self, j: int, limit: Any) -> dict[str, Any]:
+        new, now, before = super()._with_limit(j, limit), self._now, self._budgets
+        budgets = self._budgeted(self._functions, new["senses"])
+        if budgets is not None and self._ranks is not distributed.ALONE:
+            raise CBanditError(
+                "a cb.Budget cannot begin while several processes share the set: give "
+                "it in thresholds= when the policy is built"
+            )
+        if before is None and budgets is None:
+            return new
+        account = None
+        if budgets is not None:
+            columns = () if before is None else before.columns
+            account = now.state.account or Account(budgets.totals[:, :0], {})
+            account = account.over(columns, budgets.columns, j)
+        state = now.state._replace(account=account)
+        return {**new, "_budgets": budgets, "_now": now._replace(state=state)}
 
     def _timing_of(
         self, feedback: Delayed | Sliding | None
@@ -753,8 +780,7 @@ class GPPolicy(Policy):
         """Return the count of rounds, with the confidence to ask for in this one."""
         waiting, first = [], -math.inf
         for entry in asked.waiting:
-            x, limits = self._place(entry.choice).x, self.limits(entry.choice.t)
-            waiting.append(waiting_round(entry, x, limits))
+            waiting.append(waiting_round(entry, self._place(entry.choice).x))
         if isinstance(self.feedback, Sliding):
             # the next round's beliefs will lack the window's oldest outcome
             first = asked.t + 1 - self.feedback.window
@@ -855,10 +881,9 @@ class GPPolicy(Policy):
                 raise budgets.spent_up(account, bound)
         plays = ~idle.unsqueeze(-1)
         bound = torch.where(plays, bound, 0.0)
-        account = account.promising(
-            asked.t, Promise(pace, bound, plays.expand_as(bound))
-        )
-        decision.pace, decision.promised = pace, bound
+        account = account.promising(asked.t, Promise(bound, plays.expand_as(bound)))
+        decision.promised = bound.new_full((len(bound), self.m), torch.nan)
+        decision.promised[:, list(budgets.columns)] = bound
         if bool(idle.any()):
             decision.idle = idle
             if after.estimate is not None:  # an idle trial moves no multiplier
@@ -1146,8 +1171,17 @@ class GPPolicy(Policy):
 
         The offset is minus the thresholds, plus the allowance for a drift.
         """
-        if units is None and self._steady:
-            return self._always
+        if units is not None:
+            return self._offset_in(t, units)
+        given = self._given
+        if callable(given) or self._later or self._budgets or callable(self._drift):
+            return self._offset_in(t, None)
+        if self._always is None or self._always[0] is not given:
+            self._always = given, self._offset_in(t, None)
+        return self._always[1]
+
+    def _offset_in(self, t: int, units: Units | None) -> Tensor | None:
+        """Return the offset of round ``t``, computed anew."""
         out, functions = None, self._functions
         if self._drift is not None:
             batch, device = self.batch_shape, self.device
@@ -1226,8 +1260,7 @@ class GPPolicy(Policy):
             state = state._replace(account=account)
         place = self._place(news.choice)
         if state.rounds is not None:
-            rounds = state.rounds.after(news, place, self.limits(place.t))
-            state = state._replace(rounds=rounds)
+            state = state._replace(rounds=state.rounds.after(news, place))
         failure = news.failed is not None and self._failure_belief is not None
         if failure or state.failing is not None:
             after = noted(state.failing, news, place, self._ledger.awaits)
@@ -1248,8 +1281,7 @@ class GPPolicy(Policy):
         if self.hears_costs and self._start.shape[-1]:
             for costs in news.costs if place.t > self.design else ():
                 values, came = costs.wide(self.m)
-                over = values - self.limits(place.t) if self._limited else values
-                arrived = (*arrived, over * came)
+                arrived = (*arrived, (values - news.limits) * came)
         if state.errors is not None:
             beliefs, chances = state.beliefs, self._chances(state)
             errors = state.errors.after(news, place, beliefs, self._widths, chances)
@@ -1263,10 +1295,10 @@ class GPPolicy(Policy):
     def _undecided(self, state: GPState) -> GPState:
         return state._replace(estimate=None, arrived=(), moved=None)
 
-    def _stood(self, state: GPState, choice: Choice) -> GPState:
+    def _stood(self, state: GPState, choice: Choice, limits: Tensor) -> GPState:
         if not isinstance(self._timing, Awaited):
             return state
-        knowledge, limits = (state.beliefs, state.held), self.limits(choice.t)
+        knowledge = state.beliefs, state.held
         beliefs, held = self._timing.stood(knowledge, self._place(choice), limits)
         return state._replace(beliefs=beliefs, held=held)
 
@@ -1580,76 +1612,28 @@ class GPPolicy(Policy):
         best = replace(best, x=x, names=actions.names)
         return self.senses.recommended(best.of(self._outside))
 
-    def _asked_again(self, asked: Asked, position: Position) -> dict[str, Any]:
-        """Return the beliefs at the latest choice, and its alternatives.
-
-        The round is asked again with the same draws; nothing was absorbed in between.
-        """
+    def _believed(self, asked: Asked) -> dict[str, Any]:
+        """Return the beliefs at the latest choice, and what follows from them."""
         another = type(self).decide is not GPPolicy.decide
         if another or isinstance(self._timing, Awaited):
             return {}
         state, outside = self._now.state, self._outside
-        beliefs, streams = state.beliefs, asked.streams
-        entry = self._ledger.latest(asked.t)
+        beliefs, entry = state.beliefs, self._ledger.latest(asked.t)
         x = entry.choice.x.reshape(self.size, -1).unsqueeze(1)
-        streams.keep()
-        rival = partial(self._rival, state, position)
-        try:
-            runner_up = rival(asked.without(entry.choice), True)
-            limited = self.m > 0 and not self.acquires
-            unconstrained = rival(asked, False) if limited else None
-        finally:
-            streams.go(self._now.position)
         moments = told(beliefs.units(), *beliefs.anywhere(x, self._ahead(asked)))
         mean, std = (each.expand_as(moments[0]) for each in moments)
         return {
             "mean": outside(self.senses.functions(mean)[..., 0]),
             "std": outside(std[..., 0]),
             "known": outside(beliefs.has_data()),
-            "taken": self._taken(entry.made.estimate, asked.t),
+            "taken": self._taken(entry.made),
             "drawn_from": entry.choice.distribution,
             "price": self._priced(state.multiplier),
-            "runner_up": runner_up,
-            "unconstrained": unconstrained,
         }
 
-    def _rival(
-        self, state: GPState, position: Position, asked: Asked, costs: bool
-    ) -> Rival | None:
-        """Return the best action of a round, with the draws of the first time.
-
-        Args:
-            state: the policy's state.
-            position: where the streams were before the round.
-            asked: the round.
-            costs: whether the costs count, or the reward alone.
-        """
-        asked.streams.go(position)
-        if costs:
-            if state.rounds is not None and not self._by_design(asked):
-                asked = self._sure(state.rounds, asked)
-            asked, _ = self._trusted(state.beliefs, asked)
-        else:
-            asked = asked._replace(confidence=None)
-        look, outside = self._look(state, asked), self._outside
-        if not costs:
-            look = replace(look, score=scores.Reward.kind, weight=None)
-        beside = self._beside(asked) if costs and self.sees_costs else None
-        try:
-            best, _ = self._search(state.beliefs, look, asked, beside)
-        except CBanditError:
-            return None  # there is no other action
-        index = None if best.index is None else outside(best.index)
-        x = outside(best.x) if best.x is not None else asked.actions.at(index)
-        if asked.shown is not None:
-            if index is not None:
-                index = asked.shown.choices(index)
-            elif best.x is not None:
-                x = outside(asked.shown.whole(best.x.unsqueeze(1)).squeeze(1))
-        return Rival(index, x, outside(best.value), self.actions.names)
-
-    def _taken(self, estimate: Tensor | None, t: int) -> Tensor | None:
-        """Return an estimate ``(T, 1 + m)`` in the user's units and signs."""
+    def _taken(self, made: Made) -> Tensor | None:
+        """Return a choice's estimates in the user's units and signs."""
+        estimate = made.estimate
         if estimate is None or estimate.shape[-1] != 1 + self.m:
             return None
         units, inside = self._now.state.beliefs.units(), estimate.cpu().clone()
@@ -1658,7 +1642,7 @@ class GPPolicy(Policy):
             inside[:, :1] = inside[:, :1] * size[:, :1] + center[:, :1]
             if size.shape[1] == 1 + self.m:
                 inside[:, 1:] = inside[:, 1:] * size[:, 1:]
-        inside[:, 1:] += self.limits(t).to(inside)
+        inside[:, 1:] += made.limits.to(inside)
         return self._outside(self.senses.turned(inside, range(1 + self.m)))
 
     @locked
@@ -1753,7 +1737,7 @@ class GPPolicy(Policy):
         """
         for number, x in enumerate(waiting):
             choice = self._choice_before(number, x)
-            self._ledger.open(private_copy(choice), choice, Made(0.0))
+            self._ledger.open(private_copy(choice), choice, Made(0.0, self.limits(1)))
         belief = self._failure_belief
         if belief is None:
             for x in lasting(self.actions, failed, measured):

@@ -35,11 +35,10 @@ class History:
         size: how many trials there are.
         m: how many costs there are.
         dim: how many coordinates an action has.
-        budgets: how many costs have a budget.
     """
 
-    def __init__(self, size: int, m: int, dim: int, budgets: int = 0) -> None:
-        self._size, self._m, self._dim, self._budgets = size, m, dim, budgets
+    def __init__(self, size: int, m: int, dim: int) -> None:
+        self._size, self._m, self._dim = size, m, dim
         self._waiting: list[Entry] = []
         self._columns: list[dict[str, Tensor]] = []
         self._prefixes: list[str] = []
@@ -135,19 +134,26 @@ class History:
             labels, senses.costs(table["costs"]).unbind(-1), strict=True
         ):
             columns[name] = column.flatten().numpy()
+        limits, promised = senses.costs(table["limits"]), table["promised"]
         for j, column in enumerate(table["multiplier"].unbind(-1)):
             name = f"{j + 1}" if senses.names is None else f"_{senses.names[j]}"
             columns[f"multiplier{name}"] = column.flatten().numpy()
-            if j in senses.budgets:
-                k = [*senses.budgets].index(j)
-                for word in ("pace", "promised"):
-                    columns[f"{word}{name}"] = table[word][..., k].flatten().numpy()
+            limit, bound = limits[..., j], promised[..., j]
+            paced = ~bound.isnan()
+            # said only where it is not one number for all rounds
+            moved = ((limit != limit[:1]) & ~paced) | (paced != paced[:1])
+            if bool(moved.any()):
+                columns[f"limit{name}"] = limit.flatten().numpy()
+            if bool(paced.any()) or j in senses.budgets:
+                pace = limit.where(paced, torch.nan)
+                columns[f"pace{name}"] = pace.flatten().numpy()
+                columns[f"promised{name}"] = bound.flatten().numpy()
         columns["score"] = table["score"].flatten().numpy()
         return pd.DataFrame(columns)
 
     def _rows(self, entries: Sequence[Entry]) -> dict[str, Tensor]:
         """Return entries as columns, a row for each entry; NaN is a missing value."""
-        n, size, m, b = len(entries), self._size, self._m, self._budgets
+        n, size, m = len(entries), self._size, self._m
         choices, made = [e.choice for e in entries], [e.made for e in entries]
         nan, prefixes = torch.nan, [self._prefix(c.id) for c in choices]
         state = torch.ones(n, size, dtype=torch.uint8)
@@ -170,8 +176,8 @@ class History:
             "costs": _told([(*e.costs, *e.charged) for e in entries], size, m),
             "multiplier": _joined([e.multiplier for e in made], (size, m), nan),
             "score": _joined([e.score for e in made], (size,), nan),
-            "pace": _joined([e.pace for e in made], (size, b), nan),
-            "promised": _joined([e.promised for e in made], (size, b), nan),
+            "limits": _joined([e.limits for e in made], (size, m), nan),
+            "promised": _joined([e.promised for e in made], (size, m), nan),
             "estimate": _joined([e.estimate for e in made], (size, 1 + m), nan),
         }
 
