@@ -447,7 +447,10 @@ PLAINLY = [
         ("> 90%", "the sign '>' is written '>=': '>= 90%'"),
         ("90%", "say on which side: '<= 90%' or '>= 90%'"),
         ("<= 1,5 %", "numbers have a point and no comma: '<= 1.5%'"),
-        ("<= 5% of all", "leave 'of all' out: '<= 5%', in the unit in which it is told"),
+        (
+            "<= 5% of all",
+            "leave 'of all' out: '<= 5%', in the unit in which it is told",
+        ),
         ("<= 25,0", "numbers have a point and no comma: '<= 25.0'"),
         ("<= 1,000", "no comma: '<= 1.000' or '<= 1000'"),
         ("<=", "the number is missing behind '<='"),

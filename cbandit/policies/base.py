@@ -57,6 +57,7 @@ from cbandit.errors import (
     CheckpointError,
     ChoiceError,
     HorizonError,
+    ReadOnlyError,
 )
 from cbandit.explain import Explanation
 from cbandit.policies.budget import Budget
@@ -99,6 +100,26 @@ MANY = 100  # outstanding choices, beyond those of an n=, at which a policy warn
 TRIES = 8  # points of the sequence for each of a design, should some fail
 SAFE_START = "it plays only what it believes safe, from its first round on"
 SAFE_LIMITS = "what it holds for safe is for the limits that it was built with"
+#: attributes that stay as they are, beside those named like an argument
+FIXED = frozenset(
+    [
+        "actions",
+        "batch_shape",
+        "device",
+        "dtype",
+        "horizon",
+        "m",
+        "multiplier",
+        "price",
+        "seed",
+        "senses",
+        "size",
+        "standardized",
+        "t",
+        "thresholds",
+        "trials",
+    ]
+)
 LONG = 60  # letters; a longer repr of the set is shortened in the policy's
 
 Given = ParamSpec("Given")
@@ -449,7 +470,7 @@ class Policy(metaclass=ABCMeta):
         """Return told values of functions; raise an error if one is not allowed."""
         return values
 
-    def _believed(self, asked: Asked) -> dict[str, Any]:
+    def _beliefs_at(self, asked: Asked) -> dict[str, Any]:
         """Return the parts of the latest choice's explanation that were not stored."""
         return {}
 
@@ -529,8 +550,8 @@ class Policy(metaclass=ABCMeta):
 
         Args:
             name: the cost's name; ``"cost1"`` is the first of costs without names.
-            limit: ``"<= 60"``, ``"<= 1%"`` (.01), a number, ``(*trials,)``, or a callable of the round
-                that returns one of these; the side stays. Or a
+            limit: ``"<= 60"``, ``"<= 1%"`` (which is .01), a number, ``(*trials,)``, or
+                a callable of the round that returns one of these; the side stays. Or a
                 :class:`~cbandit.Budget`, whose first round is the next one.
 
         Example:
@@ -554,8 +575,9 @@ class Policy(metaclass=ABCMeta):
         # one update, so that an interrupt changes nothing
         vars(self).update(self._with_limit(j, limit), _latest=None)
 
-    def _check_limit(self, j: int, limit: Tensor, senses: Senses) -> None:
-        """Raise unless cost ``j`` may have the limit ``(T,)``; signs are turned."""
+    def _allowed_limit(self, j: int, limit: Tensor, senses: Senses) -> Tensor:
+        """Return a new limit ``(T,)`` of cost ``j``; raise if it cannot have it."""
+        return limit
 
     def _with_limit(self, j: int, limit: Any) -> dict[str, Any]:
         """Return the attributes after the limit of cost ``j`` has changed."""
@@ -577,7 +599,7 @@ class Policy(metaclass=ABCMeta):
             given = given.clone()
             given[:, j] = now
         senses = self.senses.with_limit(j, said if budget is None else budget)
-        self._check_limit(j, now, senses)
+        self._allowed_limit(j, now, senses)
         return {
             "_given": given,
             "_later": later,
@@ -1457,7 +1479,7 @@ class Policy(metaclass=ABCMeta):
         outside, index, t = self._outside, row["index"], int(row["round"])
         latest, more = self._latest, {}
         if latest is not None and t == latest.t:
-            more = self._believed(latest)
+            more = self._beliefs_at(latest)
         known: dict[str, Any] = {
             name: None if bool(row[name].isnan().all()) else outside(row[name])
             for name in ("estimate", "score", *["multiplier"] * (self.m > 0))
@@ -1651,6 +1673,24 @@ class Policy(metaclass=ABCMeta):
         return self._labelled[1]
 
     __copy__ = copy.deepcopy  # a shallow one would share the ledger
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name[0] != "_" and self._keeps(name):
+            way = f"build a policy with another {name}="
+            if name in ("thresholds", "senses"):
+                way = "limit(name, '<= 60') changes a limit, from the next ask on"
+            raise ReadOnlyError(
+                f"{type(self).__name__}.{name} cannot be assigned, as its state rests "
+                f"on it: {way}"
+            )
+        object.__setattr__(self, name, value)
+
+    def _keeps(self, name: str) -> bool:
+        """Return whether an attribute stays as the constructor has set it."""
+        held = vars(self)
+        if name in FIXED or name in held.get("settings", ()):
+            return name in held or isinstance(getattr(type(self), name, 0), property)
+        return False
 
     @locked
     def __getstate__(self) -> dict[str, Any]:

@@ -593,10 +593,11 @@ class GPPolicy(Policy):
         coming = max(t, self._now.t + 1)
         return self._budgets.limits(limits, self._now.state.account, coming)
 
-    def _check_limit(self, j: int, limit: Tensor, senses: Senses) -> None:
+    def _allowed_limit(self, j: int, limit: Tensor, senses: Senses) -> Tensor:
         kind = self._outcomes.get(1 + j)
         if kind is not None:
             self._check_outcome(1 + j, kind, limit, senses.budgets)
+        return limit
 
     def _with_limit(self, j: int, limit: Any) -> dict[str, Any]:
         new, now, before = super()._with_limit(j, limit), self._now, self._budgets
@@ -1408,7 +1409,7 @@ class GPPolicy(Policy):
         if self._failure_belief is not None:
             self._failure_belief = belief_of(domain)
         self._change(state._replace(beliefs=beliefs, failing=failing))
-        self.actions, self._offer, self._failed = actions, offer, failed
+        vars(self).update(actions=actions, _offer=offer, _failed=failed)
 
     @locked
     def retire(self, name: str, value: Any) -> None:
@@ -1612,7 +1613,7 @@ class GPPolicy(Policy):
         best = replace(best, x=x, names=actions.names)
         return self.senses.recommended(best.of(self._outside))
 
-    def _believed(self, asked: Asked) -> dict[str, Any]:
+    def _beliefs_at(self, asked: Asked) -> dict[str, Any]:
         """Return the beliefs at the latest choice, and what follows from them."""
         another = type(self).decide is not GPPolicy.decide
         if another or isinstance(self._timing, Awaited):
