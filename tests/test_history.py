@@ -6,6 +6,7 @@ import logging
 import time
 
 import gpytorch
+import pandas as pd
 import pytest
 import torch
 
@@ -177,6 +178,150 @@ def test_every_policy_has_a_history_and_explains(name):
     frame = policy.history()
     assert frame["state"].tolist() == ["told"] * 3
     assert ("action" in frame) == (name != "box")
+
+
+# ------------------------------------------------------- and back, by observe()
+
+
+def mixed(trials=None, on=SPACE):
+    """One cost of each kind, one with a lower limit, a reward to minimise."""
+    gp, many = rbf(), {"binary": "fails", "count": "restarts"}
+    kinds = {
+        name: cb.GP(rbf().kernel, outcome=kind, mean=mean)
+        for (kind, name), mean in zip(many.items(), (0.1, 2.0), strict=True)
+    }
+    return cb.RPOL(
+        on,
+        reward=gp,
+        costs={**kinds, "up": gp},
+        thresholds={"fails": "<= 10%", "restarts": 3.0, "up": ">= 0.5"},
+        minimise=True,
+        explore=cb.UCB(1.0),
+        trials=trials,
+    )
+
+
+def filled(policy):
+    """Tries, exposures, parts, a failure, a cancelled choice and an open one."""
+    shape = policy.batch_shape
+    for i in range(5):
+        cost = {
+            "fails": (torch.full(shape, 1), torch.full(shape, 400)),
+            "restarts": (torch.full(shape, i), torch.full(shape, 0.5)),
+            "up": torch.full(shape, 0.4 + i / 10),
+        }
+        policy.tell(policy.ask(), reward=torch.full(shape, 0.1 * i), cost=cost)
+    policy.tell(policy.ask(), failed=True)
+    part = policy.ask()
+    if shape:
+        policy.tell(part, reward=[0.3, 0.4], where=[True, False])
+        policy.tell(part, failed=True, where=[False, True])
+    policy.tell(policy.ask(), cost={"up": torch.full(shape, 0.9)})
+    policy.cancel(policy.ask())
+    return policy
+
+
+def same_beliefs(one, other, atol=1e-9):
+    p, q = one.posterior(), other.posterior()
+    for part in ("mean", "std"):
+        for which in ("reward", "costs"):
+            told = (getattr(getattr(each, which), part) for each in (p, q))
+            torch.testing.assert_close(*told, atol=atol, rtol=0)
+
+
+@pytest.mark.parametrize("csv", [False, True])
+@pytest.mark.parametrize("trials", [None, 2])
+def test_observe_takes_a_history_back(trials, csv, tmp_path):
+    old, new = filled(mixed(trials)), mixed(trials)
+    frame = old.history()
+    assert frame["fails"].iloc[0] == 1 / 400
+    assert frame["tries_fails"].iloc[0] == 400
+    assert frame["exposure_restarts"].iloc[0] == 0.5
+    assert not {"noise_up", "tries_up", "limit_up"} & set(frame.columns)
+    if csv:
+        frame.to_csv(tmp_path / "a.csv")
+        frame = pd.read_csv(tmp_path / "a.csv")
+    new.observe(frame)
+    same_beliefs(old, new, 1e-6)  # stand-ins of outcomes are swept to 1e-8
+    failing = [each._now.state.failing.beliefs.posterior()[0] for each in (old, new)]
+    assert torch.equal(*(mean.argmax(-1) for mean in failing))
+    # the first choice of the new policy is by what the old one knew
+    assert len(new.history()) == 0
+    new.ask()
+
+
+@pytest.mark.parametrize("kind", ["box", "context", "set"])
+def test_a_history_with_noise_on_every_set(kind):
+    shown, gp = {}, rbf()
+    on = {"box": cb.Box([0.0], [1.0]), "set": SET}.get(kind)
+    if on is None:
+        on = cb.Space(a=cb.Category("s", "m", "l"), z=cb.Context(2))
+        shown = {"context": {"z": [0.4, -0.2]}}
+
+    def make():
+        return cb.RPOL(on, reward=gp, costs=gp, thresholds=0.5, failures=False)
+
+    old, new = make(), make()
+    for i in range(4):
+        choice = old.ask(**shown)
+        old.tell(choice, reward=0.1 * i, noise=0.5 if i % 2 else None)
+        old.tell(choice, cost=0.2 * i, noise=0.01 * (1 + i))
+    old.tell(old.ask(**shown), failed=True)
+    frame = old.history()
+    assert frame["noise_reward"].isna().tolist() == [True, False, True, False, True]
+    assert frame["noise_cost1"].tolist()[:4] == [0.01, 0.02, 0.03, 0.04]
+    new.observe(frame)
+    places = torch.stack([each.x for each in [old.ask(**shown)]])
+    here, there = old.posterior(x=places), new.posterior(x=places)
+    torch.testing.assert_close(here.reward.mean, there.reward.mean, atol=1e-9, rtol=0)
+    torch.testing.assert_close(here.costs.std, there.costs.std, atol=1e-9, rtol=0)
+    assert new._failed is not None
+    # the same by keywords, with the noise by name
+    again = make()
+    told = frame.iloc[:4]
+    x = torch.stack(
+        [old._history.table(old._ledger.all(9))["x"][i, 0] for i in range(4)]
+    )
+    noise = {"reward": told["noise_reward"].fillna(0.01), "cost1": told["noise_cost1"]}
+    again.observe(x=x, reward=told["reward"], cost=told["cost1"], noise=noise)
+    other = again.posterior(x=places)
+    torch.testing.assert_close(other.reward.mean, there.reward.mean, atol=1e-9, rtol=0)
+    torch.testing.assert_close(other.costs.std, there.costs.std, atol=1e-9, rtol=0)
+
+
+def test_a_history_is_saved_with_tries_and_limits(tmp_path):
+    old = filled(mixed())
+    old.limit("up", ">= 0.6")
+    for _ in range(300):  # several blocks, where most have neither tries nor noise
+        choice = old.ask()
+        old.tell(choice, reward=0.0, cost={"fails": False, "restarts": 1, "up": 0.7})
+    old.save(tmp_path / "a.ckpt")
+    frame, loaded = old.history(), cb.load(tmp_path / "a.ckpt").history()
+    assert frame.drop(columns="id").equals(loaded.drop(columns="id"))
+    assert frame["tries_fails"].iloc[0] == 400
+    assert frame["tries_fails"].iloc[-1] == 1
+    assert frame["limit_up"].iloc[[0, -1]].tolist() == [0.5, 0.6]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda f: f.drop(columns="up"), "no column 'up'"),
+        (lambda f: f.drop(columns="codec"), "no column 'codec'"),
+        (lambda f: f.drop(columns="state"), "column 'state'"),
+        (lambda f: f.to_dict("records"), "pandas frame"),
+        (lambda f: f.assign(trial=range(len(f))), "this policy has none"),
+        (lambda f: f.assign(fails=0.5001), "fails must be"),
+    ],
+)
+def test_a_history_that_does_not_fit(wrong, words):
+    policy, frame = mixed(), filled(mixed()).history()
+    frame = frame.assign(tries_fails=1.0) if "fails" in words else frame
+    with pytest.raises(cb.CBanditError, match=words):
+        policy.observe(wrong(frame))
+    with pytest.raises(cb.CBanditError, match="not both"):
+        policy.observe(frame, index=[1])
+    assert not policy._beliefs.has_data().any()
 
 
 # ----------------------------------------------------------------------- explain

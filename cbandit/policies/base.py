@@ -86,10 +86,10 @@ from cbandit.policies.choices import (
     private_copy,
 )
 from cbandit.policies.failures import Barred, Failed
-from cbandit.policies.history import History, best_tried
+from cbandit.policies.history import History, best_tried, read_rows
 from cbandit.policies.journal import Call, Journal, calls_in
 from cbandit.policies.keywords import POLICY, Observed, Values
-from cbandit.policies.tallies import check_single, tallied
+from cbandit.policies.tallies import check_events, check_single, tallied
 from cbandit.policies.words import UNSAID, Senses
 from cbandit.recommend import Recommendation
 
@@ -120,6 +120,7 @@ FIXED = frozenset(
         "trials",
     ]
 )
+NEAR = 1e-6  # rounding of shares and rates, as a part of the number of events
 LONG = 60  # letters; a longer repr of the set is shortened in the policy's
 
 Given = ParamSpec("Given")
@@ -1314,6 +1315,7 @@ class Policy(metaclass=ABCMeta):
         cost: Any,
         params: Any,
         exposure: Any,
+        noise: Any,
     ) -> Data:
         """Return data from before the first round, checked, with signs turned."""
         x = named_points(self.actions, x, params)
@@ -1342,17 +1344,14 @@ class Policy(metaclass=ABCMeta):
             numbers = numbers.to(self.device)
             actions.points(numbers)
             numbers = numbers.long()  # an empty list has no dtype of its own
+        if numbers is not None:
+            places = actions.at(numbers.expand(self.size, -1))
         else:
             points = checks.tensor("x", x, self.dtype, self.device)
             points = points.unsqueeze(0) if single else points
             points = checks.measured("x", points, self.dtype)
             points = checks.rows("x", points, batch, (actions.dim,))
-            if actions.continuous:
-                places = actions.inside(points)
-            else:
-                numbers = actions.index(points)
-        if numbers is not None:
-            places = actions.at(numbers.expand(self.size, -1))
+            numbers, places = self._located(points)
         if exposure is not None:
             known = {0: reward, **dict.fromkeys(self._costs, cost)}
             kinds = self._outcomes
@@ -1390,7 +1389,87 @@ class Policy(metaclass=ABCMeta):
             if self.senses.shares:
                 self.senses.check_shares(told, functions, self.limits(self._now.t + 1))
             parts.append((functions, self.senses.turned(told, functions)))
-        return Data(numbers, places, parts, of)
+        own: list[Tensor | None] = [None] * len(parts)
+        if noise is not None:
+            of = [
+                None if tries is None else tries[..., k : k + 1]
+                for (functions, _), tries in zip(parts, of, strict=True)
+                for k in range(len(functions))
+            ]
+            parts = [
+                ([f], values[..., k : k + 1])
+                for functions, values in parts
+                for k, f in enumerate(functions)
+            ]
+            own = [self._noise_of(noise, f, places.shape[1]) for (f,), _ in parts]
+        return Data(numbers, places, parts, of, own, [None] * len(parts))
+
+    def _located(self, points: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Return the numbers ``(1 or T, n)``, if any, and points ``(T, n, d)``."""
+        actions = self.actions.domain
+        if actions.continuous:
+            places = actions.inside(points)
+            return None, places.expand(self.size, -1, -1)
+        numbers = actions.index(points)
+        return numbers, actions.at(numbers.expand(self.size, -1))
+
+    def _noise_of(self, noise: Any, f: int, rows: int) -> Tensor | None:
+        """Return the variances of rows told of function ``f``, ``(1 or T, n)``."""
+        if self.no_noise:
+            raise CBanditError(self.no_noise)
+        if isinstance(noise, Mapping):
+            odd = [name for name in noise if name not in self._labels]
+            if odd:
+                known = list(self._labels)
+                raise CBanditError(f"noise by name must be of {known}; got {odd[0]!r}")
+            noise = noise.get(self._labels[f])
+        if noise is None:
+            return None
+        value = checks.nonnegative("noise", checks.tensor("noise", noise))
+        return checks.rows("noise", value, self.batch_shape, (), rows)
+
+    def _past(self, history: Any) -> Data:
+        """Return what :meth:`history` holds as data, with signs turned."""
+        actions, kinds = self.actions, self._outcomes
+        rows = read_rows(
+            history, self.senses, actions.names, self.trials, actions.dim, kinds
+        )
+        points = checks.measured("x", rows.x.to(self.device, self.dtype), self.dtype)
+        numbers, places = self._located(points)
+        failed = rows.failed.expand(self.size, -1)
+        parts: list[tuple[list[int], Tensor]] = []
+        of: list[Tensor | None] = []
+        noise: list[Tensor | None] = []
+        where: list[Tensor | None] = []
+        together = [[0], [*self._costs]]
+        if self.piecemeal:
+            together = [[f] for f in (0, *self._costs)]
+        for functions in together if len(history) else []:
+            values, tries = rows.values[..., functions], rows.tries[..., functions]
+            came, own = ~values.isnan().any(-1), rows.noise[..., functions[0]]
+            if not self.piecemeal:  # a row counts once all of it has come
+                came = ~rows.values.isnan().any(-1)
+            if not (functions and bool(came.any())):
+                continue
+            values = torch.where(came.unsqueeze(-1), values, 0.0)
+            for k, f in enumerate(functions):
+                label = self._labels[f]
+                checks.measured(label, values[..., k], self.dtype)
+                if f in kinds:
+                    events = values[..., k] * tries[..., k]
+                    whole = events.round()
+                    close = (events - whole).abs() <= NEAR * whole.clamp_min(1)
+                    events = torch.where(close, whole, events)
+                    check_events(label, events, tries[..., k], kinds[f])
+                    values[..., k] = events / tries[..., k]
+            stated = came & ~own.isnan()
+            if bool(stated.any()) and self.no_noise:
+                raise CBanditError(self.no_noise)
+            parts.append((functions, self.senses.turned(values, functions)))
+            of.append(tries if any(f in kinds for f in functions) else None)
+            noise.append(own.where(stated, torch.nan) if bool(stated.any()) else None)
+            where.append(came.expand(self.size, -1))
+        return Data(numbers, places, parts, of, noise, where, failed)
 
     def _tallied_rows(
         self,
@@ -1452,12 +1531,17 @@ class Policy(metaclass=ABCMeta):
         Columns: ``id``, ``round``, the action by name (else ``action`` and ``x1``..),
         ``state`` (open, told, failed or cancelled), the times ``asked`` and (last)
         ``told``, ``reward``, costs, multipliers, and ``score`` if the policy maximises
-        one.
+        one. Where they were told, also the tries (``tries_fails``; for counts
+        ``exposure_restarts``) that a share or rate is of, and observations' own
+        variances (``noise_reward``); where they change, limits (``limit_latency``).
+        A GP policy takes it back: ``observe(history)``.
 
         Data given to ``observe`` is not in it, as no round was asked for it.
         """
         entries, names = self._ledger.all(self._now.t), self.actions.names
-        return self._history.frame(entries, self.senses, names, self.trials)
+        return self._history.frame(
+            entries, self.senses, names, self.trials, self._outcomes
+        )
 
     @locked
     def explain(self, choice: Choice | str) -> Explanation:

@@ -240,32 +240,65 @@ class Data:
         parts: pairs of function numbers, 0 the reward, and values ``(1 or T, n, f)``.
         tries: for each part the tries or exposure of its values, in their shape;
             ``None``: 1 each.
+        noise: for each part its observations' own variances, ``(1 or T, n)``, NaN for
+            the belief's; ``None``: the belief's.
+        came: for each part where there is a value, ``(T, n)`` bool on the host;
+            ``None``: everywhere.
+        failed: where the action could not be measured, ``(T, n)`` bool on the host;
+            ``None``: nowhere.
     """
 
     numbers: Tensor | None
     places: Tensor
     parts: list[tuple[list[int], Tensor]]
     tries: list[Tensor | None]
+    noise: list[Tensor | None]
+    came: list[Tensor | None]
+    failed: Tensor | None = None
+
+    def keys(self, i: int) -> list[Hashable]:
+        """Return the keys of row ``i``, one a trial."""
+        if self.numbers is None:
+            return [tuple(point) for point in self.places[:, i].tolist()]
+        keys: list[Hashable] = self.numbers[:, i].tolist()
+        return keys * len(self.places) if len(keys) < len(self.places) else keys
 
     def rows(self) -> list[tuple[Sequence[Hashable], Tensor, list[Part]]]:
         """Return a row for each observation, in the form that beliefs absorb."""
         out: list[tuple[Sequence[Hashable], Tensor, list[Part]]] = []
-        every = [True] * len(self.places)
+        every, device = [True] * len(self.places), self.places.device
         for i in range(self.places.shape[1]):
             told: list[Part] = []
-            for (functions, value), tries in zip(self.parts, self.tries, strict=True):
+            for (functions, value), tries, noise, came in zip(
+                self.parts, self.tries, self.noise, self.came, strict=True
+            ):
+                wanted = every if came is None else came[:, i].tolist()
+                if not any(wanted):
+                    continue
                 of = None
                 if tries is not None:
-                    of = tries[:, i].to(self.places.device).expand(len(every), -1)
-                row = value[:, i].to(self.places.device)
-                told.append(Part(functions, row, every, None, of))
-            keys: list[Hashable] = (
-                [tuple(point) for point in self.places[:, i].tolist()]
-                if self.numbers is None
-                else self.numbers[:, i].tolist()
-            )
-            out.append((keys, self.places[:, i], told))
+                    of = tries[:, i].to(device).expand(len(every), -1)
+                row = value[:, i].to(device)
+                for where, own in _by_noise(wanted, noise, i):
+                    own = None if own is None else own.to(device)
+                    told.append(Part(functions, row, where, own, of))
+            if told:
+                out.append((self.keys(i), self.places[:, i], told))
         return out
+
+
+def _by_noise(
+    wanted: list[bool], noise: Tensor | None, i: int
+) -> list[tuple[list[bool], Tensor | None]]:
+    """Return the trials of row ``i`` without a variance of its own, and those with."""
+    if noise is None:
+        return [(wanted, None)]
+    row = noise[:, i].expand(len(wanted))
+    stated = (~row.isnan()).tolist()
+    plain = [w and not s for w, s in zip(wanted, stated, strict=True)]
+    own = [w and s for w, s in zip(wanted, stated, strict=True)]
+    parts = [(plain, None), (own, row.nan_to_num(1.0))]
+    return [(where, value) for where, value in parts if any(where)]
 
 
 # -- choices that wait for feedback ----------------------------------------------------

@@ -442,9 +442,9 @@ class EpochPenalty(GPPolicy):
 
     def _observed(self, state: GPState, data: Data) -> GPState:
         limits = self.limits(max(self.t, 1))
-        where = torch.ones(self.size, dtype=torch.bool)
-        for keys, x, ((_, reward, *_), (_, cost, *_)) in data.rows():
-            row = Row(Place(list(keys), x, 0), reward, cost - limits, where)
+        for keys, x, (reward, cost) in data.rows():
+            where, over = torch.tensor(list(reward.wanted)), cost.values - limits
+            row = Row(Place(list(keys), x, 0), reward.values, over, where)
             state = self._learnt(state, -1, row)
         return state
 

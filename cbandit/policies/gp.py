@@ -93,6 +93,7 @@ from cbandit.search.finite import best_feasible
 from cbandit_kernels import Look
 
 if TYPE_CHECKING:
+    import pandas as pd
     from botorch.models.model_list_gp_regression import ModelListGP
 
 LIGHT = 256 * 1024**2  # bytes; checkpoints leave out larger arrays
@@ -1316,6 +1317,7 @@ class GPPolicy(Policy):
     @locked
     def observe(
         self,
+        history: pd.DataFrame | None = None,
         *,
         index: ArrayLike | None = None,
         x: ArrayLike | None = None,
@@ -1323,10 +1325,14 @@ class GPPolicy(Policy):
         cost: Any = None,
         params: Any = None,
         exposure: Any = None,
+        noise: Any = None,
     ) -> None:
         """Learn from ``n`` rows of earlier data; multipliers and history do not change.
 
         Args:
+            history: what :meth:`history` of a policy gave, or some of its rows, instead
+                of all else. Choices that failed count as failed, rows without values
+                are passed over.
             index: the actions' numbers, ``(n,)`` or ``(*trials, n)``.
             x: or the actions themselves, ``(n, d)`` or ``(*trials, n, d)``.
             params: or the actions by name, ``n`` dicts, or with trials lists of dicts.
@@ -1336,9 +1342,51 @@ class GPPolicy(Policy):
                 :meth:`tell`) is of two such arrays.
             exposure: what counts were taken over, a number, ``(n,)`` or
                 ``(*trials, n)``.
+            noise: the observations' own variances, ``(n,)`` or ``(*trials, n)``, for
+                all functions, or by name, ``{"reward": (n,)}``; some policies take
+                none.
+
+        Example:
+            >>> import cbandit as cb
+            >>> space = cb.Space(threads=cb.Int(1, 8))
+            >>> old = cb.GPUCB(space, reward=cb.GP.default(space))
+            >>> old.tell(old.ask(), reward=2.0)
+            >>> new = cb.GPTS(space, reward=cb.GP.default(space))
+            >>> new.observe(old.history())
         """
-        data = self._data(index, x, reward, cost, params, exposure)
-        self._change(self._observed(self._settled().state, data))
+        given = index, x, reward, cost, params, exposure, noise
+        if history is None:
+            data = self._data(*given)
+        elif any(each is not None for each in given):
+            raise CBanditError("observe takes a history, or data by keywords; not both")
+        else:
+            data = self._past(history)
+        self._change(
+            self._with_failures(self._observed(self._settled().state, data), data)
+        )
+
+    def _with_failures(self, state: GPState, data: Data) -> GPState:
+        """Return the state with the failures of earlier data."""
+        if data.failed is None or not bool(data.failed.any()):
+            return state
+        places = [
+            (Place(data.keys(i), x, 0), data.failed[:, i])
+            for i, x in enumerate(data.places.unbind(1))
+            if bool(data.failed[:, i].any())
+        ]
+        belief, before = self._failure_belief, state.failing
+        if belief is None:
+            for place, failed in places:
+                x, nowhere = self._outside(place.x), self._nowhere.clone()
+                self._add_failure(Choice(0, None, x, nowhere, None, ""), failed)
+            return state
+        results = [Result(place, failed, ~failed & False) for place, failed in places]
+        if before is not None and before.beliefs is not None:
+            return state._replace(
+                failing=before._replace(fresh=tuple(results)).absorbed()
+            )
+        results = [*self._results(state.beliefs), *results]
+        return state._replace(failing=begun(belief, state.beliefs, results))
 
     def _observed(self, state: GPState, data: Data) -> GPState:
         """Return the state with earlier data in its beliefs."""

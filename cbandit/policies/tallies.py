@@ -48,7 +48,7 @@ def tallied(
         events = read(name, _numbers(name, value[0]), 1)
         label = f"{name}'s {'tries' if outcomes[0] == 'binary' else 'exposure'}"
         tries = _wide(read, label, value[1], events)
-        _check(name, events, tries, outcomes[0])
+        check_events(name, events, tries, outcomes[0])
         return events, tries
     several = isinstance(value, list | tuple) and len(value) == count > 1
     if several and any(isinstance(entry, tuple) for entry in value):
@@ -67,7 +67,7 @@ def tallied(
         if kind is not None:
             column = slice(j, j + 1)
             label = name if count == 1 else f"{name}, column {j},"
-            _check(label, events[..., column], tries[..., column], kind)
+            check_events(label, events[..., column], tries[..., column], kind)
     return events, tries
 
 
@@ -93,7 +93,7 @@ def _wide(read: Read, name: str, value: Any, like: Tensor) -> Tensor:
     return read(name, _numbers(name, value), 1)
 
 
-def _check(name: str, events: Tensor, tries: Tensor, kind: str) -> None:
+def check_events(name: str, events: Tensor, tries: Tensor, kind: str) -> None:
     """Raise unless events are whole numbers, with no more successes than tries."""
     whole = (events >= 0) & (events == events.round())
     fits = whole & (tries > 0)
