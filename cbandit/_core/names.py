@@ -46,7 +46,8 @@ CLASSES = {
         Account Arms Arrivals AtOnce Average Awaited Barred Bounds Budget Budgets
         CheckedPsi CKB Classes CountOPB Dual Entry Epoch EpochPenalty Errors Failed
         Failing Failure GPOPB GPState GPTS GPUCB History LCLUCB Ledger Lock Made News
-        Now OPLB OPNLB Paired Penalty Place Plane Played Promise Readings Resolved
+        Now OPLB OPNLB Outliers Paired Penalty Place Plane Played Promise Readings
+        Resolved
         Result Round Rounds Row RPOL Safe SafeAction SafeEstimate Scales SCGPUCB
         Schedule Senses Spending Stage Told Trust _Turned Waiting Windowed
     """,

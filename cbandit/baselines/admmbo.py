@@ -327,7 +327,7 @@ class ADMMBO(GPPolicy):
         before = level(units, self.limits(asked.t - 1))
         progress = self._advanced(progress, beliefs, asked.t, before)
         best, best_x = progress.best(beliefs, before)
-        limit = progress.limit(level(units, self.limits(asked.t)))
+        limit = progress.limit(level(units, asked.limits))
         if self.actions.continuous:
             chosen = self._on_box(asked, beliefs, progress, limit, best)
         else:

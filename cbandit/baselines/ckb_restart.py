@@ -102,7 +102,7 @@ class CKBRestart(GPPolicy):
 
     def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
-        return self._dual.judged(beliefs, look, best, asked, self.limits, self._ahead)
+        return self._dual.judged(beliefs, look, best, asked, self._ahead)
 
     def move(
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]

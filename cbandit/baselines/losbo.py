@@ -102,7 +102,7 @@ class LoSBO(GPPolicy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the widest action among expanders and maximisers."""
         looks, beliefs = self._looks(state, asked), state.beliefs
-        beta, limits = self._coefficient(state, asked).abs(), self.limits(asked.t)
+        beta, limits = self._coefficient(state, asked).abs(), asked.limits
         whole = self._sets.whole(asked, beliefs, looks, beta, limits, trusted=False)
         seen: SafeSet = state.own
         sets = seen._replace(safe=seen.safe | (seen.slack(limits) >= 0).all(1))
@@ -119,13 +119,13 @@ class LoSBO(GPPolicy):
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with the news in its beliefs and its readings."""
         at = numbered(news.choice.index).reshape(self.size)
-        for told in news.costs:
+        for told in news.raw.costs:
             state = self._read(state, at, *told.wide(self.m))
         return super().absorb(state, news)
 
     def _observed(self, state: GPState, data: Data) -> GPState:
         numbers = numbered(data.numbers).to(self.device)
-        for functions, values in data.parts:
+        for functions, values in data.raw.parts:
             if functions != [0]:
                 for at, row in zip(numbers.mT, values.unbind(1), strict=True):
                     row = row.to(self.device).expand(self.size, -1)

@@ -79,7 +79,7 @@ class ROFUL(Stagewise):
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return the best optimistic direction, as far as it is safe."""
-        tau = self.limits(asked.t)
+        tau = asked.limits
         ways, state = Directions.of(self._plane, state, asked, tau)
         nu = (tau / self._plane.norm[:, 1:]).amin(-1, keepdim=True)
         floor = nu * (1 - MARGIN) / ways.tips.norm(dim=-2)

@@ -79,7 +79,7 @@ class SafeLTS(Stagewise):
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return the best action for a draw among those with ``V_c <= tau``."""
-        tau = self.limits(asked.t)
+        tau = asked.limits
         at, state = self._plane.meet(state, asked.actions)
         length = state.longest if self._plane.stated is None else self._plane.stated
         ratio = (2 * length * self._norm).unsqueeze(-1) / tau

@@ -99,7 +99,7 @@ class SafeOpt(GPPolicy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the widest action among expanders and maximisers."""
         looks, beliefs = self._looks(state, asked), state.beliefs
-        beta, limits = self._coefficient(state, asked).abs(), self.limits(asked.t)
+        beta, limits = self._coefficient(state, asked).abs(), asked.limits
         whole = self._sets.whole(asked, beliefs, looks, beta, limits)
         sets = self._sets.next(state.own, whole)  # l_t, u_t and S_t
         wanted = self._sets.expanders(sets, whole, beliefs) | sets.maximisers()

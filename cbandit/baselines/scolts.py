@@ -77,7 +77,7 @@ class SCOLTS(Stagewise):
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return the best action for the draw, as far as it is safe."""
-        ways, state = Directions.of(self._plane, state, asked, self.limits(asked.t))
+        ways, state = Directions.of(self._plane, state, asked, asked.limits)
         zeta = devices.put(asked.streams.normal(self.actions.dim), self.device)
         # <Sigma^{-1/2} zeta, tip> for every function
         rays = state.seen.rays(ways.tips)

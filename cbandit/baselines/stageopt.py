@@ -117,7 +117,7 @@ class StageOpt(GPPolicy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the widest expander, and later the best action of the safe set."""
         looks, beliefs = self._looks(state, asked), state.beliefs
-        beta, limits = self._coefficient(state, asked).abs(), self.limits(asked.t)
+        beta, limits = self._coefficient(state, asked).abs(), asked.limits
         whole = self._sets.whole(asked, beliefs, looks, beta, limits)
         sets = self._sets.next(state.own.sets, whole)  # l_t, u_t and S_t
         value, (close, of_costs) = whole.mean[:, 0] + whole.spread[:, 0], whole.close

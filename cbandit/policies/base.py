@@ -89,6 +89,7 @@ from cbandit.policies.failures import Barred, Failed
 from cbandit.policies.history import History, best_tried, read_rows
 from cbandit.policies.journal import Call, Journal, calls_in
 from cbandit.policies.keywords import POLICY, Observed, Values
+from cbandit.policies.round import Concern, Hooks
 from cbandit.policies.tallies import check_events, check_single, tallied
 from cbandit.policies.words import UNSAID, Senses
 from cbandit.recommend import Recommendation
@@ -207,7 +208,7 @@ UNNOTED = ("save", "history", "outstanding", "__getstate__")
 
 
 #: attributes that copies and files do not hold
-PASSING = ("_latest", "_labelled", "_journal", "_clock", "_file", "_known")
+PASSING = ("_latest", "_labelled", "_journal", "_clock", "_file", "_known", "_hooks")
 
 
 class Now(NamedTuple):
@@ -219,6 +220,7 @@ class Now(NamedTuple):
         position: where the streams of draws are.
         heard: the serial number of the last item of feedback in ``state``.
         settled: whether the work due by this round is done.
+        concerns: the state of each of the policy's concerns, in their order.
     """
 
     t: int
@@ -226,6 +228,7 @@ class Now(NamedTuple):
     position: Position
     heard: int
     settled: bool = False
+    concerns: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -251,7 +254,7 @@ class Policy(metaclass=ABCMeta):
     feedback changes). They return a new state and never change the old one. The
     constructor sets the first state with ``self.begin(state)``. Tensors have the
     trials as their first axis, ``T = self.size`` of them, 1 where there is no trials
-    axis. ``self.limits(t)`` are the thresholds ``(T, m)``, and
+    axis. ``asked.limits`` are the round's thresholds ``(T, m)``, and
     ``asked.streams.uniform(n)`` draws ``n`` numbers for each trial: ``(n,)`` without a
     trials axis, else ``(T, n)``.
 
@@ -274,7 +277,7 @@ class Policy(metaclass=ABCMeta):
         ...     def decide(self, state, asked):
         ...         sums, tries = state
         ...         means = sums / tries.clamp(min=1)
-        ...         above = means[..., 1:] - self.limits(asked.t).unsqueeze(-2)
+        ...         above = means[..., 1:] - asked.limits.unsqueeze(-2)
         ...         score = means[..., 0] - 10 * above.clamp(min=0).sum(-1)
         ...         score[tries[..., 0] == 0] = torch.inf
         ...         if asked.mask is not None:
@@ -420,12 +423,24 @@ class Policy(metaclass=ABCMeta):
         self._history = History(self.size, self.m, self.actions.dim)
         self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
         self._now = Now(0, None, self._streams.position(), 0)
+        self._attend()
 
     # -- what a policy fills in ------------------------------------------------------
 
     def begin(self, state: object) -> None:
         """Set the first state; a constructor calls this."""
         self._now = self._now._replace(state=state)
+
+    def _attend(self, *concerns: Concern[Any] | None) -> None:
+        """Set the policy's concerns, in their order; ``None``: one that it lacks."""
+        self._concerns = tuple(each for each in concerns if each is not None)
+        self._hooks = Hooks.of(self._concerns)
+        states = tuple(concern.start() for concern in self._concerns)
+        self._now = self._now._replace(concerns=states)
+
+    def _beliefs_in(self, state: Any) -> Any:
+        """Return the beliefs in a state; ``None``: it has none for concerns."""
+        return None
 
     @abstractmethod
     def decide(self, state: Any, asked: Asked) -> tuple[Decision, Any]:
@@ -849,6 +864,7 @@ class Policy(metaclass=ABCMeta):
             barred,
             shown,
             None if confidence is None else self._least_chance(confidence),
+            limits=self.limits(t),
         )
         if t > self.design and not self.senses.budgets:
             answer: object = self.decide(now.state, asked)
@@ -872,12 +888,11 @@ class Policy(metaclass=ABCMeta):
             )
         choice = self._chosen(asked, decision)
         private = private_copy(choice)
-        limits = self.limits(t)
-        state = self._stood(state, private, limits)
+        state = self._stood(state, private, asked.limits)
         phi = getattr(state, "multiplier", None)
         made = Made(
             self._clock or time(),
-            limits,
+            asked.limits,
             phi,
             decision.estimate,
             decision.score,
@@ -885,7 +900,9 @@ class Policy(metaclass=ABCMeta):
         )
         ledger.open(private, choice, made)
         # this one assignment makes the round count
-        self._now = Now(t, state, streams.position(), now.heard)
+        self._now = now._replace(
+            t=t, state=state, position=streams.position(), settled=False
+        )
         self._latest = asked
         if LOG.isEnabledFor(DEBUG):
             LOG.debug("%s asks %s", self.name, choice)
@@ -1295,17 +1312,34 @@ class Policy(metaclass=ABCMeta):
         heard, state = ledger.last, now.state
         if now.settled and heard == now.heard:
             return now
-        self._latest = None
+        self._latest, concerns = None, now.concerns
         if heard != now.heard:
-            for news in ledger.news(now.heard):
+            for news in ledger.news(now.heard, self._place, self.sees_costs):
+                concerns, news = self._heard(concerns, news, state)
                 state = self.absorb(state, news)
-        self._now = now = Now(now.t, self._due(state), now.position, heard, True)
+        self._now = now = now._replace(
+            state=self._due(state), heard=heard, settled=True, concerns=concerns
+        )
         ledger.tidy(heard, self._history.put)
         return now
 
-    def _change(self, state: object) -> None:
-        """Replace the state between rounds."""
-        self._now, self._latest = self._now._replace(state=state, settled=False), None
+    def _heard(
+        self, concerns: tuple[Any, ...], news: News, state: Any
+    ) -> tuple[tuple[Any, ...], News]:
+        """Return the concerns after feedback, and the feedback that beliefs hear."""
+        if not self._hooks.hear:
+            return concerns, news
+        states, beliefs = list(concerns), self._beliefs_in(state)
+        for slot, hear in self._hooks.hear:
+            states[slot], news = hear(states[slot], news, beliefs)
+        return tuple(states), news
+
+    def _change(self, state: object, concerns: tuple[Any, ...] | None = None) -> None:
+        """Replace the state between rounds, and that of the concerns if it is given."""
+        now = self._now._replace(state=state, settled=False)
+        if concerns is not None:
+            now = now._replace(concerns=concerns)
+        self._now, self._latest = now, None
 
     def _data(
         self,
@@ -1787,6 +1821,7 @@ class Policy(metaclass=ABCMeta):
         vars(self).update(state, **dict.fromkeys(PASSING))
         now = Now(*state["_now"])
         self._now = now._replace(position=self._streams.position())
+        self._hooks = Hooks.of(self._concerns)
 
     def __repr__(self) -> str:
         actions = repr(self.actions)

@@ -55,6 +55,7 @@ class Asked(NamedTuple):
             was given one.
         over: on a box, a function that returns by how much points ``(T, n, d)`` exceed
             what is left of budgets, ``(T, b, n)``; ``None``: there is no such limit.
+        limits: the thresholds of the round, ``(T, m)``.
     """
 
     t: int
@@ -67,6 +68,7 @@ class Asked(NamedTuple):
     shown: Shown | None = None
     confidence: Tensor | None = None
     over: Callable[[Tensor], Tensor] | None = None
+    limits: Any = None
 
     @property
     def waiting(self) -> list[Entry]:
@@ -194,8 +196,11 @@ class News(NamedTuple):
         came: which functions have been told by now, ``(T, 1 + m)`` bool on the host;
             none in trials in which the action has failed.
         limits: the thresholds of the choice's round, ``(T, m)``.
+        place: where the choice is, and its round.
         failed: the trials in which the action has failed since, ``(T,)`` bool on the
             host; ``None``: in none.
+        as_told: the news before any of it was changed on its way to the beliefs;
+            ``None``: these are as they were told.
     """
 
     choice: Choice
@@ -205,7 +210,14 @@ class News(NamedTuple):
     charged: Sequence[Told]
     came: Tensor
     limits: Tensor
+    place: Place
     failed: Tensor | None = None
+    as_told: News | None = None
+
+    @property
+    def raw(self) -> News:
+        """The news as they were told."""
+        return self if self.as_told is None else self.as_told
 
     def by_functions(self) -> list[tuple[Told, list[int]]]:
         """Return each item told with its functions: 0 is the reward, costs follow."""
@@ -246,6 +258,7 @@ class Data:
             ``None``: everywhere.
         failed: where the action could not be measured, ``(T, n)`` bool on the host;
             ``None``: nowhere.
+        as_told: the data before any of them was changed; ``None``: these are as told.
     """
 
     numbers: Tensor | None
@@ -255,6 +268,7 @@ class Data:
     noise: list[Tensor | None]
     came: list[Tensor | None]
     failed: Tensor | None = None
+    as_told: Data | None = None
 
     def keys(self, i: int) -> list[Hashable]:
         """Return the keys of row ``i``, one a trial."""
@@ -262,6 +276,11 @@ class Data:
             return [tuple(point) for point in self.places[:, i].tolist()]
         keys: list[Hashable] = self.numbers[:, i].tolist()
         return keys * len(self.places) if len(keys) < len(self.places) else keys
+
+    @property
+    def raw(self) -> Data:
+        """The data as they were told."""
+        return self if self.as_told is None else self.as_told
 
     def rows(self) -> list[tuple[Sequence[Hashable], Tensor, list[Part]]]:
         """Return a row for each observation, in the form that beliefs absorb."""
@@ -627,8 +646,17 @@ class Ledger:
         self._touched[entry.choice.t] = None
         self._entries[entry.choice.t] = entry
 
-    def news(self, heard: int) -> list[News]:
-        """Return the feedback after item number ``heard``, in the order of rounds."""
+    def news(
+        self, heard: int, place_of: Callable[[Choice], Place], sees_costs: bool
+    ) -> list[News]:
+        """Return the feedback after item number ``heard``, in the order of rounds.
+
+        Args:
+            heard: the number of the last item that was heard before.
+            place_of: returns where a choice is.
+            sees_costs: whether costs were seen before the choice, so that those told
+                are no news.
+        """
         out = []
         for t in sorted(self._touched):
             entry = self._entries.get(t)
@@ -639,6 +667,8 @@ class Ledger:
                 rewards = tuple(told for told in rewards if told.serial > heard)
             if costs and costs[0].serial <= heard:
                 costs = tuple(told for told in costs if told.serial > heard)
+            if sees_costs:
+                costs = ()
             charged = entry.charged
             if charged:
                 charged = tuple(told for told in charged if told.serial > heard)
@@ -648,7 +678,8 @@ class Ledger:
                 failed = failed_in([f for f in entry.failures if f.serial > heard])
             if rewards or costs or cancelled or charged or failed is not None:
                 told = rewards, costs, cancelled, charged
-                out.append(News(entry.choice, *told, came, entry.made.limits, failed))
+                place, limits = place_of(entry.choice), entry.made.limits
+                out.append(News(entry.choice, *told, came, limits, place, failed))
         return out
 
     def reminder(self, name: str) -> str:

@@ -212,7 +212,7 @@ class CKB(GPPolicy):
 
     def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
-        return self._dual.judged(beliefs, look, best, asked, self.limits, self._ahead)
+        return self._dual.judged(beliefs, look, best, asked, self._ahead)
 
     # -- a price that is solved for ----------------------------------------------------
 
@@ -240,7 +240,7 @@ class CKB(GPPolicy):
             )
         f, g = self._allowed(values[:, 0], asked, numbers), values[:, 1:]
         row = values[:, :, -1]
-        limits = self.limits(asked.t)
+        limits = asked.limits
         target, unit = resolved.target(
             spending, limits, beliefs.units(), asked.t, self.senses.budgets
         )
@@ -339,7 +339,7 @@ class CKB(GPPolicy):
         before, state = state.own, super().absorb(state, news)
         if isinstance(self._dual, Dual) or not news.costs:
             return state
-        return state._replace(own=before.after(news))
+        return state._replace(own=before.after(news.raw))
 
     # -- between rounds ----------------------------------------------------------------
 

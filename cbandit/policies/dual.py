@@ -187,7 +187,6 @@ class Dual:
         look: Look,
         best: Best,
         asked: Asked,
-        limits: Callable[[int], Tensor],
         ahead: Callable[[Asked], list[Ahead]],
     ) -> Tensor:
         """Return the estimates at ``best`` that move the multiplier, ``(T, 1 + m)``.
@@ -197,7 +196,6 @@ class Dual:
             look: the look that found the best action.
             best: the best action of the round.
             asked: the round.
-            limits: the thresholds ``(T, m)`` of a round.
             ahead: the outstanding choices that count in a round.
         """
         estimate = best.estimate
@@ -208,7 +206,7 @@ class Dual:
         units, g = beliefs.units(), mean - self.beta * std
         if units is not None and units.binds:
             g = linked(units, g.unsqueeze(-1), 1).squeeze(-1)
-        g = g - level(units, limits(asked.t))
+        g = g - level(units, asked.limits)
         if look.bound is not None:
             g = clip(g, look.bound[:, 1:].to(g))
         return torch.cat([estimate[:, :1].to(g), g], -1)

@@ -258,6 +258,7 @@ class EpochPenalty(GPPolicy):
     """
 
     takes_outcomes = False
+    bounds_outliers = False  # beliefs are about targets, which no one tells
     name = "EpochPenalty"
     grows = False
     piecemeal = False  # a target needs the reward and all costs
@@ -397,7 +398,7 @@ class EpochPenalty(GPPolicy):
         epoch = epoch.next(number, kept, self.reuse)
         state = state._replace(own=epoch)
         # first what may fail, as a rebuilt engine agrees only up to rounding
-        self.limits(asked.t), self._coefficient(state, asked)
+        asked.limits, self._coefficient(state, asked)
         beliefs, rows = state.beliefs, epoch.all_rows()
         if number < len(self._by_epoch):
             beliefs = self._fresh_beliefs([self._by_epoch[number]])

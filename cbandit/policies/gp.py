@@ -64,12 +64,12 @@ from cbandit.policies.choices import (
     Place,
     private_copy,
 )
+from cbandit.policies.concerns.outliers import Outliers
 from cbandit.policies.failing import Failing, Result, begun, belief_of, noted
 from cbandit.policies.failures import Barred, lasting, remaining
 from cbandit.policies.history import STATES
 from cbandit.policies.keywords import GP_POLICY, CostBeliefs, PolicyKeywords
 from cbandit.policies.late import Arrivals, Knowledge, absorbed_apart, absorbed_loose
-from cbandit.policies.outliers import Readings, bounded_data
 from cbandit.policies.retired import Retired, category_of, offered
 from cbandit.policies.share import Rounds, waiting_round
 from cbandit.policies.sliding import Windowed, allowance
@@ -156,7 +156,6 @@ class GPState(NamedTuple):
             margin.
         own: further state of a derived policy.
         waiting: costs told earlier that have no unit yet.
-        readings: the range to expect of the next reading; ``None``: no bounds.
         account: what is spent of budgets, and what is promised; ``None``: no budgets.
         rounds: how many rounds were within all limits; ``None``: ``share`` was not
             given.
@@ -174,7 +173,6 @@ class GPState(NamedTuple):
     deviation: Tensor | None = None
     own: Any = None
     waiting: Waiting | None = None
-    readings: Readings | None = None
     account: Account | None = None
     rounds: Rounds | None = None
     failing: Failing | None = None
@@ -333,6 +331,7 @@ class GPPolicy(Policy):
     _budgets: Budgets | None = None
     hears_costs = True  # whether move uses the costs told
     takes_outcomes = True  # whether outcomes may be binary or counted
+    bounds_outliers = True  # whether standardised beliefs are about what is told
     common = GP_POLICY
 
     def __init__(
@@ -420,9 +419,16 @@ class GPPolicy(Policy):
         fresh = self._fresh_beliefs(beliefs)
         believed = self.m > 0 and fresh.functions == 1 + self.m
         self.takes_confidence = believed and type(self).decide is GPPolicy.decide
-        readings = None
-        if self.standardized:
-            readings = Readings.none((self.size, fresh.functions), self.device)
+        outliers = None
+        if self.standardized and self.bounds_outliers:
+            outliers = Outliers(
+                (self.size, fresh.functions),
+                self.device,
+                self._rescaled,
+                self.senses,
+                isinstance(feedback, Delayed),
+            )
+        self._attend(outliers)
         account = None if self._budgets is None else self._budgets.opened()
         rounds = None if share is None else self._rounds(share)
         if failures is not None and failures is not False:
@@ -432,7 +438,7 @@ class GPPolicy(Policy):
         self._failure_belief: GP | None = None
         if failures is None and type(self).decide is GPPolicy.decide:
             self._failure_belief = belief_of(self.actions.domain)
-        state = GPState(fresh, self._start, Arrivals(late), readings=readings)
+        state = GPState(fresh, self._start, Arrivals(late))
         if restart == ADAPTIVE:
             state = state._replace(errors=Errors.none(fresh.noises().double()))
         self.begin(state._replace(account=account, rounds=rounds))
@@ -796,7 +802,7 @@ class GPPolicy(Policy):
         """
         if asked.confidence is None or asked.actions.continuous:
             return asked, None
-        limits = self.limits(asked.t)
+        limits = asked.limits
         return trusted(beliefs, asked, asked.confidence, limits, self._ranks)
 
     def _picked(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
@@ -935,7 +941,6 @@ class GPPolicy(Policy):
             self._ahead(asked),
             beside,
             self._fresh(beliefs, asked) if beliefs.by_default else None,
-            self.limits,
             failing,
         ).best()
 
@@ -1085,7 +1090,7 @@ class GPPolicy(Policy):
 
         They are ``(T, m, N)``, or on a box a function of points ``(T, n, d)``.
         """
-        name, limits = "observed_costs", self.limits(asked.t)
+        name, limits = "observed_costs", asked.limits
         observed, batch, m = asked.observed_costs, self.batch_shape, self.m
         if asked.actions.continuous:
             if not callable(observed):
@@ -1132,7 +1137,7 @@ class GPPolicy(Policy):
             hint = START if self.m and not phi.shape[-1] else ""
             score = score_of(name, score, weights, hint)
         coefficient, units = self._coefficient(state, asked), state.beliefs.units()
-        offset = self._offset(t, units)
+        offset = self._offset(asked, units)
         if state.margin is not None:
             raised = torch.nn.functional.pad(state.margin, (1, 0))
             offset = raised if offset is None else offset + raised
@@ -1156,7 +1161,7 @@ class GPPolicy(Policy):
             places = torch.stack([choice.x.double() for choice in ahead], 1)
             x, real = torch.cat([x, places], 1), torch.cat([real, waits.mT], 1)
         mean, _ = told(units, *beliefs.anywhere(x))
-        limits = self.limits(t)[:, : mean.shape[1] - 1].unsqueeze(-1)
+        limits = asked.limits[:, : mean.shape[1] - 1].unsqueeze(-1)
         good = real & (mean[:, 1:] <= limits).all(1)
         values = mean[:, 0].masked_fill(~good, -torch.inf)
         nothing = values.new_full((len(values), 1), -torch.inf)
@@ -1168,29 +1173,27 @@ class GPPolicy(Policy):
             torch.cat([values, nothing], 1).amax(1),
         )
 
-    def _offset(self, t: int, units: Units | None) -> Tensor | None:
-        """Return the offset of the estimates in round ``t``, ``(T, F)``, in units.
+    def _offset(self, asked: Asked, units: Units | None) -> Tensor | None:
+        """Return the offset of the round's estimates, ``(T, F)``, in units.
 
         The offset is minus the thresholds, plus the allowance for a drift.
         """
-        if units is not None:
-            return self._offset_in(t, units)
-        given = self._given
-        if callable(given) or self._later or self._budgets or callable(self._drift):
-            return self._offset_in(t, None)
-        if self._always is None or self._always[0] is not given:
-            self._always = given, self._offset_in(t, None)
+        if units is not None or callable(self._drift):
+            return self._offset_in(asked, units)
+        if self._always is None or self._always[0] is not asked.limits:
+            self._always = asked.limits, self._offset_in(asked, None)
         return self._always[1]
 
-    def _offset_in(self, t: int, units: Units | None) -> Tensor | None:
-        """Return the offset of round ``t``, computed anew."""
+    def _offset_in(self, asked: Asked, units: Units | None) -> Tensor | None:
+        """Return the offset of a round, computed anew."""
         out, functions = None, self._functions
         if self._drift is not None:
             batch, device = self.batch_shape, self.device
-            size = allowance(self._drift, t, functions, batch, device).to(self.dtype)
+            size = allowance(self._drift, asked.t, functions, batch, device)
+            size = size.to(self.dtype)
             out = torch.cat([size[:, :1], -size[:, 1:]], -1)
         if functions > 1 and (self._limited or units is not None):
-            limits = level(units, self.limits(t))
+            limits = level(units, asked.limits)
             tau = torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
             out = -tau if out is None else out - tau
         return out
@@ -1260,26 +1263,16 @@ class GPPolicy(Policy):
         if self._budgets is not None and state.account is not None:
             account = state.account.after(news, self._budgets.columns, self.m)
             state = state._replace(account=account)
-        place = self._place(news.choice)
+        place = news.place
         if state.rounds is not None:
             state = state._replace(rounds=state.rounds.after(news, place))
         failure = news.failed is not None and self._failure_belief is not None
         if failure or state.failing is not None:
             after = noted(state.failing, news, place, self._ledger.awaits)
             state = state._replace(failing=after)
-        if self.sees_costs:
-            news = news._replace(costs=())  # observed before the choice
         if not (news.rewards or news.costs):
             return state
-        arrived, readings = state.arrived, None
-        if state.readings is not None:
-            x, rough = place.x.unsqueeze(1), isinstance(self.feedback, Delayed)
-
-            def bounds(noise: Tensor | None) -> tuple[Tensor, Tensor]:
-                low, high = state.beliefs.bounds(x, noise, rough)
-                return low[..., 0], high[..., 0]
-
-            news, readings = state.readings.taken(news, bounds, self.senses)
+        arrived = state.arrived
         if self.hears_costs and self._start.shape[-1]:
             for costs in news.costs if place.t > self.design else ():
                 values, came = costs.wide(self.m)
@@ -1290,9 +1283,7 @@ class GPPolicy(Policy):
             state = state._replace(errors=errors)
         knowledge = state.beliefs, state.held
         beliefs, held = self._timing.absorb(knowledge, news, place, self._now.t)
-        return state._replace(
-            beliefs=beliefs, held=held, arrived=arrived, moved=None, readings=readings
-        )
+        return state._replace(beliefs=beliefs, held=held, arrived=arrived, moved=None)
 
     def _undecided(self, state: GPState) -> GPState:
         return state._replace(estimate=None, arrived=(), moved=None)
@@ -1361,9 +1352,12 @@ class GPPolicy(Policy):
             raise CBanditError("observe takes a history, or data by keywords; not both")
         else:
             data = self._past(history)
-        self._change(
-            self._with_failures(self._observed(self._settled().state, data), data)
-        )
+        now = self._settled()
+        concerns, beliefs = list(now.concerns), now.state.beliefs
+        for slot, observe in self._hooks.observe:
+            concerns[slot], data = observe(concerns[slot], data, beliefs)
+        state = self._with_failures(self._observed(now.state, data), data)
+        self._change(state, tuple(concerns))
 
     def _with_failures(self, state: GPState, data: Data) -> GPState:
         """Return the state with the failures of earlier data."""
@@ -1390,10 +1384,6 @@ class GPPolicy(Policy):
 
     def _observed(self, state: GPState, data: Data) -> GPState:
         """Return the state with earlier data in its beliefs."""
-        if state.readings is not None:
-            rough = isinstance(self.feedback, Delayed)
-            low, high = state.beliefs.bounds(data.places, None, rough)
-            data = bounded_data(data, low, high, self._rescaled, self.senses)
         rows, failing = data.rows(), state.failing
         if failing is not None:
             measured = torch.ones(self.size, dtype=torch.bool)
@@ -1550,6 +1540,9 @@ class GPPolicy(Policy):
             return {}
         now, outside = self._settled(), self._outside
         return self._budgets.standing(now.state.account, now.t, outside)
+
+    def _beliefs_in(self, state: GPState) -> Any:
+        return state.beliefs
 
     @property
     def _beliefs(self) -> Any:
@@ -1840,7 +1833,6 @@ class Search:
         beside: costs that are known, ``(T, m, N)``, or on a box as a function of
             ``x (T, n, d)``; ``None``: no cost is known.
         fresh: the trials ``(T,)`` that begin in the middle; ``None``: none does.
-        limits: returns a round's thresholds ``(T, m)`` in the user's units.
         failing: on a box, a function above 0 where points likely fail, ``(T, 1, n)``;
             ``None``: nothing has failed.
     """
@@ -1855,7 +1847,6 @@ class Search:
     ahead: list[Ahead]
     beside: Any
     fresh: Tensor | None
-    limits: Callable[[int], Tensor]
     failing: Estimate | None
 
     def best(self) -> tuple[Best, Tensor | None]:
@@ -1998,7 +1989,7 @@ class Search:
         """Return the log probability ``(T, n)`` that points keep all limits."""
         shown = self.asked.shown
         moments = self.beliefs.anywhere(x if shown is None else shown.whole(x))
-        limits = self.limits(self.asked.t)
+        limits = self.asked.limits
         return log_chance(self.beliefs.units(), *moments, limits)
 
     def _doubtful(self, best: Best, confidence: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ class LCLUCB(Stagewise):
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return the action of greatest ``V_r`` among those with ``V_c <= tau``."""
-        tau = self.limits(asked.t)
+        tau = asked.limits
         at, state = self._plane.meet(state, asked.actions)
         ratio = self._ratio(state, tau)
         scale = self._plane.scale(asked.t, state, self._scales, ratio)

@@ -128,7 +128,7 @@ class CountOPB(Stagewise):
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return a draw from the distribution that solves the programme."""
-        tau, tally, safe = self.limits(asked.t), state.seen, state.safe
+        tau, tally, safe = asked.limits, state.seen, state.safe
         infeasible = self._unsafe(state, asked, tau)
         at = numbered(self._safe.index)
         inflated = self._scales.inflated(self._width, self._ratio(state, tau))
@@ -213,7 +213,7 @@ class GPOPB(GPPolicy):
 
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return a draw from the distribution that solves the programme."""
-        limits, on = self.limits(asked.t), asked.actions
+        limits, on = asked.limits, asked.actions
         estimate, units = state.own, state.beliefs.units()
         infeasible = estimate.unsafe(limits, units)
         tau, safe = level(units, limits), estimate.within(units)
@@ -244,7 +244,7 @@ class GPOPB(GPPolicy):
         """Return the state with the news in its beliefs and in the safe estimate."""
         safe, state = state.own, super().absorb(state, news)
         if not safe.ready:
-            safe = safe.after(news, state.beliefs.units())
+            safe = safe.after(news.raw, state.beliefs.units())
         return state._replace(own=safe)
 
     @locked

@@ -108,7 +108,7 @@ class OPLB(Stagewise):
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return a draw from the distribution of greatest ``V_r`` found."""
-        on, tau = asked.actions, self.limits(asked.t)
+        on, tau = asked.actions, asked.limits
         if isinstance(on, Star):
             raise CBanditError("actions of this round must be a Finite set; got a Star")
         infeasible = state.safe.unsafe(tau)

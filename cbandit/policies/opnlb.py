@@ -101,7 +101,7 @@ class OPNLB(Stagewise):
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return a draw from the best distribution that a programme finds."""
-        tau = self.limits(asked.t)
+        tau = asked.limits
         infeasible = self._unsafe(state, asked, tau)
         alpha = self._ratio(state, tau) / 2  # (r_max - r0) / (tau_j - c0_j)
         if self._scales.reward is not None:

@@ -20,7 +20,9 @@ from torch import Tensor
 
 from cbandit._core.log import warn
 from cbandit.policies.choices import Data, News
+from cbandit.policies.round import Concern
 from cbandit.policies.words import Senses
+from cbandit.posterior.beliefs import Beliefs
 
 RECENT = 3  # how many of the last readings are kept
 MOVED = 2  # the level has moved if this many are beyond the same bound
@@ -103,7 +105,55 @@ class Readings(NamedTuple):
             for (told, _), at in zip(items, columns, strict=True)
         ]
         split = len(news.rewards)
-        return news._replace(rewards=limited[:split], costs=limited[split:]), after
+        bounded = news._replace(rewards=limited[:split], costs=limited[split:])
+        return bounded._replace(as_told=news.raw), after
+
+
+class Outliers(Concern[Readings]):
+    """Keep readings within what the beliefs expect, where outcomes are standardised.
+
+    Args:
+        shape: the numbers of trials and of functions, ``(T, F)``.
+        device: where beliefs live.
+        rescaled: ``(F,)`` bool, which functions are standardised.
+        senses: the user's names and signs.
+        rough: whether bounds are by the prior's deviations, as feedback is late.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        device: torch.device,
+        rescaled: Tensor,
+        senses: Senses,
+        rough: bool,
+    ) -> None:
+        self._shape, self._device, self._rescaled = shape, device, rescaled
+        self._senses, self._rough = senses, rough
+
+    def start(self) -> Readings:
+        """Return the summary before any reading."""
+        return Readings.none(self._shape, self._device)
+
+    def hear(
+        self, state: Readings, news: News, beliefs: Beliefs
+    ) -> tuple[Readings, News]:
+        """Return the readings so far, and the news kept within bounds."""
+
+        def bounds(noise: Tensor | None) -> tuple[Tensor, Tensor]:
+            x = news.place.x.unsqueeze(1)
+            low, high = beliefs.bounds(x, noise, self._rough)
+            return low[..., 0], high[..., 0]
+
+        news, state = state.taken(news, bounds, self._senses)
+        return state, news
+
+    def observe(
+        self, state: Readings, data: Data, beliefs: Beliefs
+    ) -> tuple[Readings, Data]:
+        """Return rows of earlier data kept within bounds."""
+        low, high = beliefs.bounds(data.places, None, self._rough)
+        return state, bounded_data(data, low, high, self._rescaled, self._senses)
 
 
 def bounded_data(
@@ -152,7 +202,7 @@ def bounded_data(
             squares = squares + gap * (row - average)
             rows.append(row[:, functions])
         parts.append((functions, torch.stack(rows, 1) if rows else told))
-    return replace(data, parts=parts)
+    return replace(data, parts=parts, as_told=data.raw)
 
 
 def _bounded(

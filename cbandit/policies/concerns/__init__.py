@@ -1,0 +1,1 @@
+"""The concerns of a round, a file each; see :mod:`cbandit.policies.round`."""

@@ -1,0 +1,62 @@
+"""The concerns of a round: what surrounds a policy's rule, one file each.
+
+A concern is one subject beside the rule, such as outlying readings or budgets. It has a
+file in :mod:`cbandit.policies.concerns`, a slot of state, and hooks. These are pure:
+they return a new state and change nothing. A policy lists its concerns once, in the
+order in which they hear and shape a round. A hook that no concern of a policy defines
+costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from cbandit.policies.choices import Data, News
+
+S = TypeVar("S")
+Hook = Callable[..., Any]
+
+
+class Concern(Generic[S]):
+    """One concern of a round; it defines :meth:`start` and some of the hooks."""
+
+    def start(self) -> S:
+        """Return the state before the first round."""
+        raise NotImplementedError
+
+    def hear(self, state: S, news: News, beliefs: Any) -> tuple[S, News]:
+        """Return the state after feedback, and the feedback that beliefs shall hear.
+
+        Args:
+            state: the concern's own.
+            news: the feedback of one choice, as earlier concerns left it.
+            beliefs: the policy's, without this feedback; ``None``: it has none.
+        """
+        return state, news
+
+    def observe(self, state: S, data: Data, beliefs: Any) -> tuple[S, Data]:
+        """Return the state after data from before, and what beliefs shall observe."""
+        return state, data
+
+
+class Hooks(NamedTuple):
+    """The slots and methods of the concerns that define a hook, hook by hook."""
+
+    hear: tuple[tuple[int, Hook], ...] = ()
+    observe: tuple[tuple[int, Hook], ...] = ()
+
+    @classmethod
+    def of(cls, concerns: Iterable[Concern[Any]]) -> Hooks:
+        """Return the hooks that these concerns define, in their order."""
+        every = list(enumerate(concerns))
+        return cls(
+            *(
+                tuple(
+                    (slot, getattr(concern, name))
+                    for slot, concern in every
+                    if getattr(type(concern), name) is not getattr(Concern, name)
+                )
+                for name in cls._fields
+            )
+        )
