@@ -51,7 +51,8 @@ from cbandit.explore import TS, estimates
 from cbandit.policies import gp as gp_policy
 from cbandit.policies import keywords, opb
 from cbandit.policies.choices import Asked
-from cbandit.policies.failures import Failed
+from cbandit.policies.concerns.failure_belief import FailureBelief
+from cbandit.policies.concerns.failure_list import Failed, FailureList
 from cbandit.policies.journal import Call
 from cbandit.policies.safe import classes
 from cbandit.policies.safe.mixtures import best_mixture
@@ -244,7 +245,19 @@ def missing(policy, choice):
 
 def set_failures(policy, points):
     """Let all of these points of a box have failed, and nothing else."""
-    policy._failed = Failed(policy.actions, policy.device, ((),), (points,))
+    slot, failed = policy._slot(FailureList), list(policy._now.concerns)
+    failed[slot] = Failed(policy.actions, policy.device, ((),), (points,))
+    policy._now = policy._now._replace(concerns=tuple(failed))
+
+
+def failures_of(policy):
+    """What a policy without a belief about failures will not ask for again."""
+    return concern_of(policy, FailureList)
+
+
+def concern_of(policy, kind):
+    """The state of a concern once a policy has absorbed what it was told."""
+    return policy._settled().concerns[policy._slot(kind)]
 
 
 def set_multiplier(policy, multiplier):

@@ -7,7 +7,7 @@ import math
 import gpytorch
 import pytest
 import torch
-from inside import settled
+from inside import FailureBelief, concern_of
 from scipy.integrate import quad
 from scipy.stats import norm
 
@@ -43,7 +43,7 @@ def fails(x):
 
 def probability(policy, x):
     """Of failing, as the policy believes it."""
-    beliefs = settled(policy).failing.beliefs
+    beliefs = concern_of(policy, FailureBelief).beliefs
     mean, std = beliefs.anywhere(torch.as_tensor(x).double().reshape(1, -1, 2))
     return torch.special.ndtr(mean / (1 + std.square()).sqrt())[:, 0]
 
@@ -71,7 +71,7 @@ def test_an_action_that_always_fails_is_left_after_three_times(name):
         choice = policy.ask()
         seen.append(choice.x.clone())
         if len(seen) == 1:
-            assert settled(policy).failing is None
+            assert concern_of(policy, FailureBelief) is None
         policy.tell(choice, failed=True)
         if len(seen) < 4 and torch.equal(seen[-1], seen[0]):
             chance = float(probability(policy, seen[0]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gpytorch
 import pytest
 import torch
-from inside import set_failures
+from inside import failures_of, set_failures
 
 import cbandit as cb
 
@@ -147,7 +147,7 @@ def must_differ(policy):
 
 def safe_point(policy, x):
     """Whether this is the action that a policy cannot do without."""
-    leaning = policy._leans_on()
+    leaning = policy._must_work() if policy._must_work else None
     return leaning is not None and bool((leaning[0][1] == x).all())
 
 
@@ -268,7 +268,7 @@ def test_a_failed_safe_action_is_an_error(name):
     choice = policy.ask(**where)
     if safe_point(policy, choice.x):
         policy.tell(choice, failed=True)
-        with pytest.raises(cb.CBanditError, match=r"safe action of .* has failed"):
+        with pytest.raises(cb.CBanditError, match="safe action has failed"):
             policy.ask()
     else:
         assert "star" in name
@@ -304,7 +304,7 @@ def test_rows_of_choices_fail_one_by_one():
     policy.tell(choice, failed=True)
     near = policy.ask()
     assert apart(policy, near.x, choice.x) >= 1e-3
-    barred = policy._failed.restricted(policy.actions, None)[1]
+    barred = failures_of(policy).restricted(policy.actions, None)[1]
     x = choice.x.clone()
     assert bool(barred.holds(x.unsqueeze(0)))
     x[1] = 1 - x[1]  # the other category, at the same place

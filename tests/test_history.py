@@ -9,6 +9,7 @@ import gpytorch
 import pandas as pd
 import pytest
 import torch
+from inside import FailureBelief, concern_of, failures_of
 
 import cbandit as cb
 
@@ -243,7 +244,9 @@ def test_observe_takes_a_history_back(trials, csv, tmp_path):
         frame = pd.read_csv(tmp_path / "a.csv")
     new.observe(frame)
     same_beliefs(old, new, 1e-6)  # stand-ins of outcomes are swept to 1e-8
-    failing = [each._now.state.failing.beliefs.posterior()[0] for each in (old, new)]
+    failing = [
+        concern_of(each, FailureBelief).beliefs.posterior()[0] for each in (old, new)
+    ]
     assert torch.equal(*(mean.argmax(-1) for mean in failing))
     # the first choice of the new policy is by what the old one knew
     assert len(new.history()) == 0
@@ -275,7 +278,7 @@ def test_a_history_with_noise_on_every_set(kind):
     here, there = old.posterior(x=places), new.posterior(x=places)
     torch.testing.assert_close(here.reward.mean, there.reward.mean, atol=1e-9, rtol=0)
     torch.testing.assert_close(here.costs.std, there.costs.std, atol=1e-9, rtol=0)
-    assert new._failed is not None
+    assert not failures_of(new).empty
     # the same by keywords, with the noise by name
     again = make()
     told = frame.iloc[:4]

@@ -6,6 +6,7 @@ import pickle
 import gpytorch
 import pytest
 import torch
+from inside import failures_of
 
 import cbandit as cb
 
@@ -336,9 +337,9 @@ class TestOthersTrials:
         policy = study.sampler.policy(study)
         policy.ask()
         if continuous:
-            ((*barred,),) = (x[:, 1].tolist() for x in policy._failed.points)
+            ((*barred,),) = (x[:, 1].tolist() for x in failures_of(policy).points)
         else:
-            barred = [int(i) + 1 for i in policy._failed.numbers[0]]
+            barred = [int(i) + 1 for i in failures_of(policy).numbers[0]]
         assert barred == [3, 3, 5]
 
     def test_pruned_and_infinite_ones(self):

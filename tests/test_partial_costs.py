@@ -152,5 +152,5 @@ def played(policy):
 def test_with_nothing_left_an_error_says_so():
     policy = policy_of("Counts", safe=cb.Safe(index=0, reward=0.0, cost=[0.0, 0.0]))
     policy.tell(policy.ask(among=[0]), failed=True)
-    with pytest.raises(cb.CBanditError, match="safe action of OPB has failed"):
+    with pytest.raises(cb.CBanditError, match="safe action has failed"):
         policy.recommend()

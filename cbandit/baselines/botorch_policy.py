@@ -27,7 +27,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.choices import Asked, Decision
-from cbandit.policies.failures import RADIUS, Barred
+from cbandit.policies.concerns.failure_list import RADIUS, Barred
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.posterior.beliefs import Beliefs

@@ -17,7 +17,7 @@ import threading
 import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from logging import DEBUG
 from time import time
 from typing import (
@@ -85,7 +85,7 @@ from cbandit.policies.choices import (
     Told,
     private_copy,
 )
-from cbandit.policies.failures import Barred, Failed
+from cbandit.policies.concerns.failure_list import FailureList
 from cbandit.policies.history import History, best_tried, read_rows
 from cbandit.policies.journal import Call, Journal, calls_in
 from cbandit.policies.keywords import POLICY, Observed, Values
@@ -323,7 +323,6 @@ class Policy(metaclass=ABCMeta):
     common: Mapping[str, str] = POLICY  # what constructors hand on, with help
     _reminded = False
     _together = 0  # the largest n= of an ask
-    _failed: Failed | None = None
     #: the calls since a checkpoint that is appended to, and the time of one of them
     _journal: Journal | None = None
     _clock: float | None = None
@@ -423,7 +422,7 @@ class Policy(metaclass=ABCMeta):
         self._history = History(self.size, self.m, self.actions.dim)
         self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
         self._now = Now(0, None, self._streams.position(), 0)
-        self._attend()
+        self._attend(self._failure_list())
 
     # -- what a policy fills in ------------------------------------------------------
 
@@ -437,6 +436,19 @@ class Policy(metaclass=ABCMeta):
         self._hooks = Hooks.of(self._concerns)
         states = tuple(concern.start() for concern in self._concerns)
         self._now = self._now._replace(concerns=states)
+
+    def _failure_list(self) -> FailureList:
+        """Return the concern that leaves out what has failed, and nothing else."""
+        domain = self.actions.domain
+        apart = domain is not self.actions  # its numbers are not those of choices
+        return FailureList(domain, apart, self.device, self.size)
+
+    def _slot(self, kind: type[Concern[Any]]) -> int | None:
+        """Return the slot of a concern of this kind; ``None``: there is none."""
+        for slot, concern in enumerate(self._concerns):
+            if isinstance(concern, kind):
+                return slot
+        return None
 
     def _beliefs_in(self, state: Any) -> Any:
         """Return the beliefs in a state; ``None``: it has none for concerns."""
@@ -469,12 +481,8 @@ class Policy(metaclass=ABCMeta):
         """
         return state
 
-    def _leans_on(self) -> Sequence[tuple[int | None, Tensor]] | None:
-        """Return the number and point of an action that must not fail, trial by trial.
-
-        ``None``: there is no such action.
-        """
-        return None
+    #: returns the number and point of an action that must not fail, trial by trial
+    _must_work: Callable[[], Sequence[tuple[int | None, Tensor]]] | None = None
 
     def _due(self, state: Any) -> Any:
         """Return the state after work due by now, once all feedback is absorbed."""
@@ -636,8 +644,8 @@ class Policy(metaclass=ABCMeta):
         return Place(self.actions.keys(x), x, choice.t)
 
     def _left_over(self) -> Tensor | None:
-        """Return the actions that have not failed, ``(T, N)``; ``None``: all."""
-        return self._restricted(*self._offered(None))[0]
+        """Return the actions that may be recommended, ``(T, N)``; ``None``: all."""
+        return self._to_recommend(*self._offered(None)).mask
 
     def _offered(self, mask: Tensor | None) -> tuple[Any, Tensor | None]:
         """Return the set to choose from and its mask, without retired values.
@@ -686,19 +694,25 @@ class Policy(metaclass=ABCMeta):
         values = devices.put(values, self.device, self.dtype)
         return Shown(self.actions, values)
 
-    def _restricted(
-        self, on: Actions, mask: Tensor | None, shown: Shown | None = None
-    ) -> tuple[Tensor | None, Barred | None]:
-        """Return what failures leave of a set, see :meth:`Failed.restricted`."""
-        if self._failed is None:
-            return mask, None
-        needed = self._leans_on()
-        if needed is not None and self._failed.holds(needed):
-            raise CBanditError(
-                f"the safe action of {self.name} has failed, and it needs one: build a "
-                "policy with another safe="
-            )
-        return self._failed.restricted(on, mask, shown)
+    def _open_turn(self, turn: Asked) -> tuple[tuple[Any, ...], Asked]:
+        """Return the concerns and the round, once they have shaped it."""
+        now = self._now
+        if not self._hooks.open_turn:
+            return now.concerns, turn
+        turn = turn._replace(beliefs=self._beliefs_in(now.state))
+        states = list(now.concerns)
+        for slot, open_turn in self._hooks.open_turn:
+            states[slot], turn = open_turn(states[slot], turn)
+        return tuple(states), turn
+
+    def _to_recommend(
+        self, on: Actions, mask: Tensor | None = None, shown: Shown | None = None
+    ) -> Asked:
+        """Return a round of which an action is recommended, and none played."""
+        now = self._now
+        turn = Asked(now.t + 1, on, mask, None, self._streams, self._ledger)
+        turn = turn._replace(shown=shown, plays=False, must_work=self._must_work)
+        return self._open_turn(turn)[1]
 
     # -- rounds ----------------------------------------------------------------------
 
@@ -851,9 +865,6 @@ class Policy(metaclass=ABCMeta):
             on = self.actions
         if shown is not None:
             on, mask = shown.round(on, mask, bool(self.batch_shape))
-        barred = None
-        if self._failed is not None or getattr(now.state, "failing", None) is not None:
-            mask, barred = self._restricted(on, mask, shown)
         asked = Asked(
             t,
             on,
@@ -861,11 +872,12 @@ class Policy(metaclass=ABCMeta):
             observed_costs,
             streams,
             ledger,
-            barred,
-            shown,
-            None if confidence is None else self._least_chance(confidence),
+            shown=shown,
+            confidence=(None if confidence is None else self._least_chance(confidence)),
             limits=self.limits(t),
+            must_work=self._must_work,
         )
+        concerns, asked = self._open_turn(asked)
         if t > self.design and not self.senses.budgets:
             answer: object = self.decide(now.state, asked)
         else:
@@ -901,7 +913,11 @@ class Policy(metaclass=ABCMeta):
         ledger.open(private, choice, made)
         # this one assignment makes the round count
         self._now = now._replace(
-            t=t, state=state, position=streams.position(), settled=False
+            t=t,
+            state=state,
+            concerns=concerns,
+            position=streams.position(),
+            settled=False,
         )
         self._latest = asked
         if LOG.isEnabledFor(DEBUG):
@@ -959,17 +975,11 @@ class Policy(metaclass=ABCMeta):
         # this point or, where it has failed, a later one of the sequence
         points = z[:, asked.t - 1 :: self.design]
         x = designed_point(on, points).to(self.dtype)
-        allowed = self._unfailed(asked, x)
+        allowed = asked.allows(x)
         if allowed is None:
             return Decision(None, x=x[:, 0], sure=True)
         first = allowed.to(torch.uint8).argmax(1).view(-1, 1, 1)
         return Decision(None, x=x.gather(1, first.expand(-1, 1, x.shape[-1]))[:, 0])
-
-    def _unfailed(self, asked: Asked, x: Tensor) -> Tensor | None:
-        """Return which points ``x (T, n, d)`` of a box are left; ``None``: all."""
-        if asked.barred is None:
-            return None
-        return ~torch.stack([asked.barred.holds(each) for each in x.unbind(1)], 1)
 
     def _undecided(self, state: Any) -> Any:
         """Return the state after a round that the design decided."""
@@ -1078,18 +1088,8 @@ class Policy(metaclass=ABCMeta):
                 + "; beside a Budget, cost= too" * bool(self.senses.budgets)
             )
         new = self._charged(entry, cost, mask)
-        new = new.having_failed(mask, self._ledger.number())
-        self._add_failure(entry.choice, mask)
-        self._ledger.put(new)
+        self._ledger.put(new.having_failed(mask, self._ledger.number()))
         LOG.info("%s: choice %s has failed", self.name, entry.choice.id)
-
-    def _add_failure(self, choice: Choice, where: Tensor | None) -> None:
-        """Record that the actions of a choice cannot be measured in some trials."""
-        domain = self.actions.domain
-        before = self._failed or Failed.none(domain, self.device, self.size)
-        if domain is not self.actions:  # numbers are of choices, not of the domain
-            choice = replace(choice, index=None)
-        self._failed = before.added(choice, where)
 
     def _told(
         self,
@@ -1317,6 +1317,7 @@ class Policy(metaclass=ABCMeta):
             for news in ledger.news(now.heard, self._place, self.sees_costs):
                 concerns, news = self._heard(concerns, news, state)
                 state = self.absorb(state, news)
+        concerns = self._settle(concerns, state)
         self._now = now = now._replace(
             state=self._due(state), heard=heard, settled=True, concerns=concerns
         )
@@ -1333,6 +1334,19 @@ class Policy(metaclass=ABCMeta):
         for slot, hear in self._hooks.hear:
             states[slot], news = hear(states[slot], news, beliefs)
         return tuple(states), news
+
+    def _settle(self, concerns: tuple[Any, ...], state: Any) -> tuple[Any, ...]:
+        """Return the concerns after work that is due, once all feedback is heard."""
+        if not self._hooks.settle:
+            return concerns
+        states, beliefs = list(concerns), self._beliefs_in(state)
+        for slot, settle in self._hooks.settle:
+            states[slot] = settle(states[slot], beliefs, self._table)
+        return tuple(states)
+
+    def _table(self) -> Mapping[str, Tensor]:
+        """Return the table of all rounds."""
+        return self._history.table(self._ledger.all(self._now.t))
 
     def _change(self, state: object, concerns: tuple[Any, ...] | None = None) -> None:
         """Replace the state between rounds, and that of the concerns if it is given."""

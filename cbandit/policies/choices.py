@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,9 +24,11 @@ from cbandit._core.randomness import Streams
 from cbandit.actions import Shown
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import ChoiceError
-from cbandit.policies.failures import Barred
 from cbandit.posterior.look import Best
 from cbandit.posterior.observations import Part
+
+if TYPE_CHECKING:
+    from cbandit.policies.concerns.failure_list import Barred
 
 STAYS = (
     "; what was told cannot be changed: go on from an earlier save, or build the "
@@ -56,6 +58,12 @@ class Asked(NamedTuple):
         over: on a box, a function that returns by how much points ``(T, n, d)`` exceed
             what is left of budgets, ``(T, b, n)``; ``None``: there is no such limit.
         limits: the thresholds of the round, ``(T, m)``.
+        beliefs: the policy's; ``None``: it has none that concerns look at.
+        fences: on a box, functions of points ``(T, n, d)`` that are above 0 where a
+            concern rules them out, ``(T, b, n)``. On sets, the mask says so.
+        plays: whether a choice will be made; otherwise one is only recommended.
+        must_work: returns the number and point of the action of each trial that must
+            not fail; ``None``: there is no such action.
     """
 
     t: int
@@ -69,6 +77,20 @@ class Asked(NamedTuple):
     confidence: Tensor | None = None
     over: Callable[[Tensor], Tensor] | None = None
     limits: Any = None
+    beliefs: Any = None
+    fences: tuple[Callable[[Tensor], Tensor], ...] = ()
+    plays: bool = True
+    must_work: Callable[[], Sequence[tuple[int | None, Tensor]]] | None = None
+
+    def allows(self, x: Tensor) -> Tensor | None:
+        """Return which points ``x (T, n, d)`` of a box are left; ``None``: all."""
+        left: Tensor | None = None
+        if self.barred is not None:
+            left = ~torch.stack([self.barred.holds(each) for each in x.unbind(1)], 1)
+        for fence in self.fences:
+            inside = (fence(x) <= 0).all(1)
+            left = inside if left is None else left & inside
+        return left
 
     @property
     def waiting(self) -> list[Entry]:

@@ -25,9 +25,7 @@ from cbandit._core.log import warn
 from cbandit._core.randomness import Streams
 from cbandit.actions import (
     Actions,
-    Box,
     Category,
-    Shown,
     nearest_to_middle,
     plain,
     point_in_middle,
@@ -64,10 +62,9 @@ from cbandit.policies.choices import (
     Place,
     private_copy,
 )
+from cbandit.policies.concerns.failure_belief import Failing, FailureBelief, Result
+from cbandit.policies.concerns.failure_list import FailureList, lasting, remaining
 from cbandit.policies.concerns.outliers import Outliers
-from cbandit.policies.failing import Failing, Result, begun, belief_of, noted
-from cbandit.policies.failures import Barred, lasting, remaining
-from cbandit.policies.history import STATES
 from cbandit.policies.keywords import GP_POLICY, CostBeliefs, PolicyKeywords
 from cbandit.policies.late import Arrivals, Knowledge, absorbed_apart, absorbed_loose
 from cbandit.policies.retired import Retired, category_of, offered
@@ -159,7 +156,6 @@ class GPState(NamedTuple):
         account: what is spent of budgets, and what is promised; ``None``: no budgets.
         rounds: how many rounds were within all limits; ``None``: ``share`` was not
             given.
-        failing: what is known of failures; ``None``: nothing has failed.
         errors: of the latest predictions; ``None``: restarts do not depend on them.
     """
 
@@ -175,7 +171,6 @@ class GPState(NamedTuple):
     waiting: Waiting | None = None
     account: Account | None = None
     rounds: Rounds | None = None
-    failing: Failing | None = None
     errors: Errors | None = None
 
     def measured(self) -> tuple[tuple[Tensor, ...], Waiting | None]:
@@ -428,16 +423,20 @@ class GPPolicy(Policy):
                 self.senses,
                 isinstance(feedback, Delayed),
             )
-        self._attend(outliers)
+        # arms known by their covariance alone have no default kernel
+        learns = failures is None and self.actions.domain.covariance is None
+        learns = learns and type(self).decide is GPPolicy.decide
+        awaits = self._ledger.awaits
+        self._attend(
+            FailureBelief(awaits, self.device, self.dtype)
+            if learns
+            else self._failure_list(),
+            outliers,
+        )
         account = None if self._budgets is None else self._budgets.opened()
         rounds = None if share is None else self._rounds(share)
         if failures is not None and failures is not False:
             raise CBanditError(f"failures must be None or False; got {failures!r}")
-        #: the belief to use about failures once there are any; ``None``: none is
-        #: learned
-        self._failure_belief: GP | None = None
-        if failures is None and type(self).decide is GPPolicy.decide:
-            self._failure_belief = belief_of(self.actions.domain)
         state = GPState(fresh, self._start, Arrivals(late))
         if restart == ADAPTIVE:
             state = state._replace(errors=Errors.none(fresh.noises().double()))
@@ -927,9 +926,6 @@ class GPPolicy(Policy):
         beside: Tensor | Estimate | None,
     ) -> tuple[Best, Tensor | None]:
         """Return the best action under ``look``, see :meth:`Search.best`."""
-        failing = None
-        if asked.actions.continuous:
-            failing = self._failing(asked.actions, asked.shown)
         return Search(
             beliefs.actions,
             self.explore.samples,
@@ -941,66 +937,7 @@ class GPPolicy(Policy):
             self._ahead(asked),
             beside,
             self._fresh(beliefs, asked) if beliefs.by_default else None,
-            failing,
         ).best()
-
-    def _failing(self, on: Any, shown: Shown | None) -> Estimate | None:
-        """Return a function that is above 0 where points of a box likely fail.
-
-        ``None``: nothing has failed, or the set's actions are numbered.
-        """
-        failing = self._now.state.failing
-        if failing is None or not on.continuous:
-            return None
-        failing_at: Estimate = failing.above(None if shown is None else shown.whole)
-        return failing_at
-
-    def _unfailed(self, asked: Asked, x: Tensor) -> Tensor | None:
-        failing = self._failing(asked.actions, asked.shown)
-        if failing is None:
-            return super()._unfailed(asked, x)
-        return (failing(x) <= 0)[:, 0]
-
-    def _restricted(
-        self, on: Actions, mask: Tensor | None, shown: Shown | None = None
-    ) -> tuple[Tensor | None, Barred | None]:
-        mask, barred = super()._restricted(on, mask, shown)
-        failing = self._now.state.failing
-        if failing is None or on.continuous:
-            return mask, barred
-        left = failing.left(on, mask)
-        return left if mask is None else left & mask, barred
-
-    def _add_failure(self, choice: Choice, where: Tensor | None) -> None:
-        if self._failure_belief is None:  # otherwise failures come with the news
-            super()._add_failure(choice, where)
-
-    def _learned(self, state: GPState) -> GPState:
-        """Return the state with all results absorbed into the belief about failures."""
-        failing, belief = state.failing, self._failure_belief
-        if failing is None or belief is None or not failing.fresh:
-            return state
-        if failing.beliefs is None:
-            failing = begun(belief, state.beliefs, self._results(state.beliefs))
-        else:
-            failing = failing.absorbed()
-        return state._replace(failing=failing)
-
-    def _results(self, beliefs: Beliefs) -> list[Result]:
-        """Return the outcomes of all rounds, and of earlier data."""
-        results, domain = [], self.actions.domain
-        for keys, x, wanted in beliefs.before():
-            measured = torch.tensor(list(wanted))
-            results.append(Result(Place([*keys], x, 0), ~measured & False, measured))
-        table = self._history.table(self._ledger.all(self._now.t))
-        every = devices.put(table["x"], self.device, self.dtype)
-        rounds = table["round"].tolist()
-        for t, x, state in zip(rounds, every, table["state"], strict=True):
-            measured, failed = (state == STATES.index(w) for w in ("told", "failed"))
-            if bool((measured | failed).any()):
-                place = Place(domain.keys(x), x, t)
-                results.append(Result(place, failed, measured))
-        return results
 
     def _fresh(self, beliefs: Beliefs, asked: Asked) -> Tensor | None:
         """Return the trials ``(T,)`` that begin in the middle; ``None``: none does.
@@ -1266,10 +1203,6 @@ class GPPolicy(Policy):
         place = news.place
         if state.rounds is not None:
             state = state._replace(rounds=state.rounds.after(news, place))
-        failure = news.failed is not None and self._failure_belief is not None
-        if failure or state.failing is not None:
-            after = noted(state.failing, news, place, self._ledger.awaits)
-            state = state._replace(failing=after)
         if not (news.rewards or news.costs):
             return state
         arrived = state.arrived
@@ -1296,8 +1229,6 @@ class GPPolicy(Policy):
         return state._replace(beliefs=beliefs, held=held)
 
     def _due(self, state: GPState) -> GPState:
-        if state.failing is not None:
-            state = self._learned(state)
         beliefs, held = self._timing.due((state.beliefs, state.held), self._now.t)
         if self._refits:
             beliefs = beliefs.refit(due_only=True)
@@ -1356,44 +1287,13 @@ class GPPolicy(Policy):
         concerns, beliefs = list(now.concerns), now.state.beliefs
         for slot, observe in self._hooks.observe:
             concerns[slot], data = observe(concerns[slot], data, beliefs)
-        state = self._with_failures(self._observed(now.state, data), data)
-        self._change(state, tuple(concerns))
-
-    def _with_failures(self, state: GPState, data: Data) -> GPState:
-        """Return the state with the failures of earlier data."""
-        if data.failed is None or not bool(data.failed.any()):
-            return state
-        places = [
-            (Place(data.keys(i), x, 0), data.failed[:, i])
-            for i, x in enumerate(data.places.unbind(1))
-            if bool(data.failed[:, i].any())
-        ]
-        belief, before = self._failure_belief, state.failing
-        if belief is None:
-            for place, failed in places:
-                x, nowhere = self._outside(place.x), self._nowhere.clone()
-                self._add_failure(Choice(0, None, x, nowhere, None, ""), failed)
-            return state
-        results = [Result(place, failed, ~failed & False) for place, failed in places]
-        if before is not None and before.beliefs is not None:
-            return state._replace(
-                failing=before._replace(fresh=tuple(results)).absorbed()
-            )
-        results = [*self._results(state.beliefs), *results]
-        return state._replace(failing=begun(belief, state.beliefs, results))
+        self._change(self._observed(now.state, data), tuple(concerns))
 
     def _observed(self, state: GPState, data: Data) -> GPState:
         """Return the state with earlier data in its beliefs."""
-        rows, failing = data.rows(), state.failing
-        if failing is not None:
-            measured = torch.ones(self.size, dtype=torch.bool)
-            results = (
-                Result(Place([*keys], x, 0), ~measured, measured) for keys, x, _ in rows
-            )
-            failing = failing._replace(fresh=tuple(results)).absorbed()
         # units have changed, and the next multiplier may depend on them
-        beliefs = state.beliefs.observe(rows)
-        return state._replace(beliefs=beliefs, failing=failing, moved=None)
+        beliefs = state.beliefs.observe(data.rows())
+        return state._replace(beliefs=beliefs, moved=None)
 
     # -- choices that come and go ------------------------------------------------------
 
@@ -1429,10 +1329,12 @@ class GPPolicy(Policy):
             return
         grown = with_value(self.actions, name, plain(value))
         actions = grown.to(self.device, self.dtype)
-        state, domain = self._settled().state, actions.domain
+        now, domain = self._settled(), actions.domain
+        state, concerns = now.state, list(now.concerns)
+        for slot, grow in self._hooks.grow:
+            concerns[slot] = grow(concerns[slot], domain)
         beliefs = state.beliefs.over(domain)
         offer = offered(actions.menu, self._retired, self.batch_shape, self.device)
-        failed = None if self._failed is None else self._failed.over(domain)
 
         def renamed(choice: Choice) -> Choice:
             if choice.index is None or choice.actions is not None:
@@ -1441,13 +1343,8 @@ class GPPolicy(Policy):
             return replace(choice, index=index, keys=index.reshape(-1).tolist())
 
         self._ledger.rename(renamed)
-        failing = state.failing
-        if failing is not None:
-            failing = failing._replace(beliefs=failing.beliefs.over(domain))
-        if self._failure_belief is not None:
-            self._failure_belief = belief_of(domain)
-        self._change(state._replace(beliefs=beliefs, failing=failing))
-        vars(self).update(actions=actions, _offer=offer, _failed=failed)
+        self._change(state._replace(beliefs=beliefs), tuple(concerns))
+        vars(self).update(actions=actions, _offer=offer)
 
     @locked
     def retire(self, name: str, value: Any) -> None:
@@ -1617,12 +1514,8 @@ class GPPolicy(Policy):
         normals = normal_limits(units, limits)
         if actions.continuous:
             streams = Streams(self.seed, self.trials, "recommend")
-            menu = self._offered(None)[0]
-            barred = self._restricted(menu, None, shown)[1]
-            failing = self._failing(menu, shown)
-            x = _likely(
-                beliefs, menu, limits, confidence, streams, barred, shown, failing
-            )
+            turn = self._to_recommend(self._offered(None)[0], None, shown)
+            x = _likely(beliefs, turn, limits, confidence, streams)
             mean, std = beliefs.anywhere(x.unsqueeze(1))
             moments = _spread(units, mean, std, limits)
             best = recommend([(0, *moments)], normals, confidence)
@@ -1630,7 +1523,7 @@ class GPPolicy(Policy):
         elif shown is not None:
             points = shown.space.candidates(shown.values)
             on, mask = shown.round(*self._offered(None), bool(self.batch_shape))
-            left = self._restricted(on, mask, shown)[0]
+            left = self._to_recommend(on, mask, shown).mask
             if left is not None and on is actions.domain:
                 left = left.gather(1, on.index(points).expand(len(left), -1))
             mean, std = beliefs.anywhere(points)
@@ -1714,8 +1607,8 @@ class GPPolicy(Policy):
         """Drop large arrays before a checkpoint; they are recomputed on load."""
         state, largest = self._settled().state, LIGHT if actions else -1
         state.beliefs.lighten(largest)
-        if state.failing is not None:
-            state.failing.beliefs.lighten(largest)
+        for slot, lighten in self._hooks.lighten:
+            lighten(self._now.concerns[slot], largest)
 
     # -- a study that several processes share ------------------------------------------
     #
@@ -1780,18 +1673,22 @@ class GPPolicy(Policy):
         for number, x in enumerate(waiting):
             choice = self._choice_before(number, x)
             self._ledger.open(private_copy(choice), choice, Made(0.0, self.limits(1)))
-        belief = self._failure_belief
-        if belief is None:
+        now = self._settled()
+        concerns, slot = list(now.concerns), self._slot(FailureList)
+        if slot is not None:
             for x in lasting(self.actions, failed, measured):
-                self._add_failure(self._choice_before(0, x), None)
+                choice = self._choice_before(0, x)
+                place = self._place(choice)
+                concerns[slot] = concerns[slot].added(place.x, None, choice.keys)
         elif len(failed):
-            state = self._settled().state
+            slot = self._slot(FailureBelief)
             here = torch.ones(self.size, dtype=torch.bool)
-            places = [self._place(self._choice_before(0, x)) for x in failed]
-            results = self._results(state.beliefs)
-            results += [Result(place, here, ~here) for place in places]
-            failing = begun(belief, state.beliefs, results)
-            self._change(state._replace(failing=failing))
+            state = Failing(None)
+            for x in failed:
+                place = self._place(self._choice_before(0, x))
+                state = state.noting(Result(place._replace(t=0), here, ~here))
+            concerns[slot] = state
+        self._change(now.state, tuple(concerns))
 
     @locked
     def study_foresee(self, t: int) -> Played:
@@ -1833,8 +1730,6 @@ class Search:
         beside: costs that are known, ``(T, m, N)``, or on a box as a function of
             ``x (T, n, d)``; ``None``: no cost is known.
         fresh: the trials ``(T,)`` that begin in the middle; ``None``: none does.
-        failing: on a box, a function above 0 where points likely fail, ``(T, 1, n)``;
-            ``None``: nothing has failed.
     """
 
     actions: Actions
@@ -1847,7 +1742,6 @@ class Search:
     ahead: list[Ahead]
     beside: Any
     fresh: Tensor | None
-    failing: Estimate | None
 
     def best(self) -> tuple[Best, Tensor | None]:
         """Return the best action, and the trials where none is feasible.
@@ -1964,10 +1858,9 @@ class Search:
             return self._climbed(estimate)
         x = point_in_middle(box).expand(len(fresh), -1)
         fresh = fresh.to(x.device)
-        if asked.barred is not None:
-            fresh = fresh & ~asked.barred.holds(x)
-        if self.failing is not None:
-            fresh = fresh & (self.failing(x.unsqueeze(1)) <= 0)[:, 0, 0]
+        left = asked.allows(x.unsqueeze(1))
+        if left is not None:
+            fresh = fresh & left[:, 0]
         at_middle = estimate(x.unsqueeze(1))
         f, g = at_middle[:, 0], at_middle[:, 1:]
         sure = look.score == scores.Feasible.kind  # its score is the reward's estimate
@@ -2005,7 +1898,7 @@ class Search:
         for, whether they likely fail, and by how much they exceed what is left of
         budgets. ``None``: none of these applies.
         """
-        parts, confidence = [self.failing, self.asked.over], self.asked.confidence
+        parts, confidence = [*self.asked.fences, self.asked.over], self.asked.confidence
         if confidence is not None:
             least = confidence.log().unsqueeze(-1)
 
@@ -2169,15 +2062,13 @@ def _spread(
 
 def _likely(
     beliefs: Beliefs,
-    box: Box,
+    turn: Asked,
     limits: Tensor,
     confidence: float,
     streams: Streams,
-    barred: Barred | None,
-    shown: Shown | None,
-    failing: Estimate | None,
 ) -> Tensor:
     """Return the box's point of greatest mean reward that is likely feasible."""
+    box, shown, barred = turn.actions, turn.shown, turn.barred
     look, units = beliefs.solver(), beliefs.units()
     bounds = normal_limits(units, limits)
 
@@ -2191,8 +2082,7 @@ def _likely(
         short = math.log(confidence) - share.sum(-2, keepdim=True)
         # asinh, as logarithms of tiny chances are huge
         rows = [mean[:, :1], short.asinh()]
-        if failing is not None:
-            rows.append(failing(choices))
+        rows += [fence(choices) for fence in turn.fences]
         return torch.cat(rows, 1)
 
     incumbents = beliefs.incumbents(LIKELY)

@@ -201,7 +201,7 @@ class GPOPB(GPPolicy):
         estimate = SafeEstimate.start(self._safe)
         self.begin(self._now.state._replace(multiplier=zero, own=estimate))
 
-    def _leans_on(self) -> list[tuple[int | None, Tensor]]:
+    def _must_work(self) -> list[tuple[int | None, Tensor]]:
         """Return the safe action of each trial."""
         return self._safe.listed()
 

@@ -9,13 +9,17 @@ costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from cbandit.policies.choices import Data, News
+from torch import Tensor
+
+from cbandit.actions import Actions
+from cbandit.policies.choices import Asked, Data, News
 
 S = TypeVar("S")
 Hook = Callable[..., Any]
+Past = Callable[[], Mapping[str, Tensor]]
 
 
 class Concern(Generic[S]):
@@ -39,12 +43,37 @@ class Concern(Generic[S]):
         """Return the state after data from before, and what beliefs shall observe."""
         return state, data
 
+    def settle(self, state: S, beliefs: Any, past: Past) -> S:
+        """Return the state after work that is due once all feedback is heard.
+
+        Args:
+            state: the concern's own.
+            beliefs: the policy's, before their own work that is due.
+            past: returns the table of all rounds, see :meth:`History.table`.
+        """
+        return state
+
+    def open_turn(self, state: S, turn: Asked) -> tuple[S, Asked]:
+        """Return the state and the round as the rule shall see it."""
+        return state, turn
+
+    def grow(self, state: S, domain: Actions) -> S:
+        """Return the state over a set that has grown."""
+        return state
+
+    def lighten(self, state: S, largest: int) -> None:
+        """Drop arrays of more than ``largest`` bytes that can be computed again."""
+
 
 class Hooks(NamedTuple):
     """The slots and methods of the concerns that define a hook, hook by hook."""
 
     hear: tuple[tuple[int, Hook], ...] = ()
     observe: tuple[tuple[int, Hook], ...] = ()
+    settle: tuple[tuple[int, Hook], ...] = ()
+    open_turn: tuple[tuple[int, Hook], ...] = ()
+    grow: tuple[tuple[int, Hook], ...] = ()
+    lighten: tuple[tuple[int, Hook], ...] = ()
 
     @classmethod
     def of(cls, concerns: Iterable[Concern[Any]]) -> Hooks:

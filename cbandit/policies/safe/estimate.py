@@ -23,7 +23,7 @@ from cbandit.actions import Actions
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError, InfeasibleError
 from cbandit.policies.choices import Decision, News
-from cbandit.policies.failures import remaining
+from cbandit.policies.concerns.failure_list import remaining
 from cbandit.policies.safe.action import SafeAction, numbered
 from cbandit.posterior.units import Units
 from cbandit.recommend import Recommendation, nothing_told, recommend_policy

@@ -23,8 +23,8 @@ from cbandit.actions import Actions, Star
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.choices import Asked, Decision
+from cbandit.policies.concerns.failure_list import only, remaining
 from cbandit.policies.dual import Scheduled
-from cbandit.policies.failures import only, remaining
 from cbandit.policies.safe.action import SafeAction, numbered
 from cbandit.policies.safe.bounds import Scales
 from cbandit.policies.safe.estimate import Block, SafeEstimate, must_hold

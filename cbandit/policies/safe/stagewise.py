@@ -143,7 +143,7 @@ class Stagewise(Policy):
             self._accepted("safe.cost", self._safe.cost, range(1, self.m + 1))
             self._safe.below(self.limits(1))
 
-    def _leans_on(self) -> list[tuple[int | None, Tensor]]:
+    def _must_work(self) -> list[tuple[int | None, Tensor]]:
         """Return the safe action of each trial."""
         return self._safe.listed()
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit.actions import Actions, Box, Shown, Unit
-from cbandit.choice import Choice
 from cbandit.errors import CBanditError
+from cbandit.policies.choices import Asked, Data, News
+from cbandit.policies.round import Concern
 
 RADIUS = 1e-3  # of the ball around a failed point of a box, in the unit cube
 APART = 1.0001  # factor on the radius in searches, for rounding
@@ -49,12 +50,24 @@ class Failed:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_left": None}
 
-    def added(self, choice: Choice, where: Tensor | None) -> Failed:
-        """Return the failures with a choice added in trials ``where (T,)``."""
+    @property
+    def empty(self) -> bool:
+        """Whether nothing has failed in any trial."""
+        return not (any(self.numbers) or any(map(len, self.points)))
+
+    def added(
+        self,
+        x: Tensor,
+        where: Tensor | None = None,
+        index: Sequence[int] | None = None,
+    ) -> Failed:
+        """Return the failures with actions ``x (T, d)`` added in trials ``where (T,)``.
+
+        ``index`` are their numbers in the policy's set, where these are known.
+        """
         numbers, points = list(self.numbers), list(self.points)
-        x = choice.x.reshape(len(numbers), -1)
         host = x.double().cpu()
-        for i, number in enumerate(self._numbered(choice, x)):
+        for i, number in enumerate(self._numbered(x, index)):
             if where is not None and not bool(where[i]):
                 continue
             if number is not None:
@@ -73,20 +86,19 @@ class Failed:
             numbers.append(row)
         return Failed(actions, self.device, tuple(numbers), self.points)
 
-    def _numbered(self, choice: Choice, x: Tensor) -> list[int | None]:
+    def _numbered(self, x: Tensor, index: Sequence[int] | None) -> list[int | None]:
         """Return the actions' numbers in the policy's set; ``None``: no number."""
         if self.actions.continuous:
             return [None] * len(x)
-        if choice.actions is not None or choice.index is None:
+        if index is None:
             keys = self.actions.keys(x)
             return [key if isinstance(key, int) else None for key in keys]
-        numbers: list[int | None] = choice.numbers().reshape(-1).tolist()
         centre = getattr(self.actions, "center", None)
         if centre is None:
-            return numbers
+            return list(index)
         # all segments of a star share its centre
         away = (x.double() - centre.double()).abs().amax(-1) > 0
-        pairs = zip(numbers, away.tolist(), strict=True)
+        pairs = zip(index, away.tolist(), strict=True)
         return [number if moved else None for number, moved in pairs]
 
     def restricted(
@@ -161,6 +173,61 @@ class Failed:
             if number in numbers or bool(((points - x).abs().amax(-1) < 1e-9).any()):
                 return True
         return False
+
+
+class FailureList(Concern[Failed]):
+    """Leave out the actions that have failed.
+
+    Args:
+        actions: the set, choices and contexts together.
+        apart: whether a choice's number is not one of that set, as it has contexts.
+        device: where masks live.
+        size: how many trials there are.
+    """
+
+    def __init__(
+        self, actions: Actions, apart: bool, device: torch.device, size: int
+    ) -> None:
+        self._none, self._apart = Failed.none(actions, device, size), apart
+
+    def start(self) -> Failed:
+        """Return an empty list."""
+        return self._none
+
+    def hear(self, state: Failed, news: News, beliefs: object) -> tuple[Failed, News]:
+        """Add the choice in the trials in which it has failed."""
+        if news.failed is None:
+            return state, news
+        choice, numbers = news.choice, None
+        if not self._apart and choice.actions is None and choice.index is not None:
+            numbers = choice.numbers().reshape(-1).tolist()
+        return state.added(news.place.x, news.failed, numbers), news
+
+    def observe(
+        self, state: Failed, data: Data, beliefs: object
+    ) -> tuple[Failed, Data]:
+        """Add the rows of earlier data that failed."""
+        if data.failed is not None:
+            for x, failed in zip(data.places.unbind(1), data.failed.mT, strict=True):
+                if bool(failed.any()):
+                    state = state.added(x, failed)
+        return state, data
+
+    def open_turn(self, state: Failed, turn: Asked) -> tuple[Failed, Asked]:
+        """Leave out what has failed; raise an error if it is an action needed."""
+        if state.empty:
+            return state, turn
+        if turn.must_work is not None and state.holds(turn.must_work()):
+            raise CBanditError(
+                "the safe action has failed, and the policy needs one: build a policy "
+                "with another safe="
+            )
+        mask, barred = state.restricted(turn.actions, turn.mask, turn.shown)
+        return state, turn._replace(mask=mask, barred=barred)
+
+    def grow(self, state: Failed, domain: Actions) -> Failed:
+        """Return the failures in a set that has grown."""
+        return state.over(domain)
 
 
 class Barred:

@@ -1,0 +1,246 @@
+"""Learn from failures: a belief about the probability that an action fails.
+
+The belief is made at the first failure, from all that was measured and all that failed
+by then. It is binary: ``P(fails) = Phi(f)``, where ``f`` is a Gaussian process of
+variance 1 with the set's default kernel, and its mean says that 5 % of all actions
+fail. Lengthscales are learned (where contexts are wide, ``f`` is linear). One failure
+at an action that was never measured raises its probability to 0.24, two to 0.41, three
+to 0.52.
+
+An action that fails loses the round. Next to a region that fails the belief is slow to
+pass one half: a policy that asks up to there loses about every second round. So the bar
+lies half-way between one half and the least probability at any action tried so far,
+mostly a little above one quarter: one failure may be luck, two are not. Where half of
+all tries fail everywhere, the bar is one half. If nothing is below the bar, the actions
+below one half are left, and failing those, the ones least likely to fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit._core import devices
+from cbandit.actions import Actions
+from cbandit.beliefs.gp import GP
+from cbandit.errors import CBanditError
+from cbandit.policies.choices import Asked, Data, News, Place
+from cbandit.policies.history import STATES
+from cbandit.policies.round import Concern, Past
+from cbandit.posterior.beliefs import Beliefs
+from cbandit.posterior.observations import Part
+
+USUAL = 0.05  # the share of all actions that fails, before any data
+TRIED = 256  # how many of the latest tries the least probability is taken over
+
+
+class Result(NamedTuple):
+    """The outcome of a round: whether the action failed or was measured.
+
+    Args:
+        place: the round's actions.
+        failed: the trials in which the action failed, ``(T,)`` bool on the host.
+        measured: the trials in which it was measured, likewise.
+    """
+
+    place: Place
+    failed: Tensor
+    measured: Tensor
+
+
+class Failing(NamedTuple):
+    """A belief about failures, and the results that it has not absorbed yet.
+
+    Args:
+        beliefs: about the latent function; ``None``: not made yet.
+        fresh: the results that are not in the beliefs.
+    """
+
+    beliefs: Any
+    fresh: tuple[Result, ...] = ()
+
+    def noting(self, result: Result) -> Failing:
+        """Return this with one more result to absorb."""
+        return self._replace(fresh=(*self.fresh, result))
+
+    def absorbed(self) -> Failing:
+        """Return this with all results absorbed into the beliefs."""
+        beliefs = self.beliefs
+        for result in sorted(self.fresh, key=lambda each: each.place.t):
+            either, place = result.failed | result.measured, result.place
+            values = devices.put(result.failed, beliefs.device).unsqueeze(-1)
+            part = Part([0], values.double(), either.tolist())
+            beliefs = beliefs.absorb(place.keys, place.x, [part], place.t)
+        return Failing(beliefs.refit(due_only=True))
+
+    def left(self, on: Actions, mask: Tensor | None) -> Tensor:
+        """Return the actions of a set that likely do not fail, ``(T, N)`` bool.
+
+        ``mask (1 or T, N)`` says which may be chosen.
+        """
+        beliefs = self.beliefs
+        if on is beliefs.actions:
+            parts = [_height(block.mean, block.std) for block in beliefs.blocks()]
+        else:
+            parts = [_height(*beliefs.anywhere(on.block(0, on.size)))]
+        height = torch.cat(parts, -1)
+        if mask is not None:
+            height = height.masked_fill(~mask, torch.inf)
+        least = height.amin(-1, keepdim=True)
+        if mask is not None and bool(least.isinf().any()):
+            raise CBanditError("among must leave an action to choose")
+        bar = self._bar().to(height)
+        return height <= torch.where(least <= bar, bar, least.clamp_min(0.0))
+
+    def above(
+        self, whole: Callable[[Tensor], Tensor] | None
+    ) -> Callable[[Tensor], Tensor]:
+        """Return a function that is above 0 at points of a box that likely fail.
+
+        It takes points ``(T, n, c)`` and returns ``(T, 1, n)``; ``whole`` adds the
+        context to points, where there is one.
+        """
+        solve, bar = self.beliefs.solver(), self._bar().unsqueeze(1)
+
+        def excess(x: Tensor) -> Tensor:
+            mean, std = solve(x if whole is None else whole(x))
+            return _height(mean, std).unsqueeze(1) - bar
+
+        return excess
+
+    def _bar(self) -> Tensor:
+        """Return the latent value above which actions are left out, ``(T, 1)``."""
+        tried = _height(*self.beliefs.anywhere(self.beliefs.incumbents(TRIED)))
+        least = torch.special.ndtr(tried.amin(-1, keepdim=True))
+        bar: Tensor = torch.special.ndtri(0.5 * (least + 0.5)).clamp_max(0.0)
+        return bar
+
+
+def _height(mean: Tensor, std: Tensor) -> Tensor:
+    """Return ``Phi^-1`` of the probability to fail, ``(T, n)``."""
+    return mean[:, 0] / (1 + std[:, 0].square()).sqrt()
+
+
+class FailureBelief(Concern[Failing | None]):
+    """Learn where actions fail, and leave out those that likely do.
+
+    Its state is ``None`` until an action fails.
+
+    Args:
+        awaits: how many functions a choice is measured by, the reward first.
+        device: where the policy's arrays live.
+        dtype: of the policy's arrays.
+    """
+
+    def __init__(self, awaits: int, device: torch.device, dtype: torch.dtype) -> None:
+        self._awaits, self._device, self._dtype = awaits, device, dtype
+
+    def start(self) -> None:
+        """Return the state before any failure."""
+
+    def hear(
+        self, state: Failing | None, news: News, beliefs: Beliefs
+    ) -> tuple[Failing | None, News]:
+        """Note what was measured and what failed, once anything has failed."""
+        if state is None and news.failed is None:
+            return None, news
+        now = torch.zeros(len(news.came), dtype=torch.bool)
+        for told in (*news.rewards, *news.costs):
+            now |= True if told.where is None else told.where
+        measured = now & news.came[:, : self._awaits].all(-1)
+        failed = torch.zeros_like(now) if news.failed is None else news.failed
+        if not bool((measured | failed).any()):
+            return state, news
+        result = Result(news.place, failed, measured)
+        return (state or Failing(None)).noting(result), news
+
+    def observe(
+        self, state: Failing | None, data: Data, beliefs: Beliefs
+    ) -> tuple[Failing | None, Data]:
+        """Note which rows of earlier data were measured, and which failed."""
+        failed = data.failed
+        if state is None and (failed is None or not bool(failed.any())):
+            return None, data
+        state, nowhere = state or Failing(None), torch.zeros(len(data.places)) > 0
+        # what was measured before is in the policy's beliefs until this one begins
+        if state.beliefs is not None:
+            for keys, x, _ in data.rows():
+                state = state.noting(Result(Place([*keys], x, 0), nowhere, ~nowhere))
+        for i, x in enumerate(data.places.unbind(1) if failed is not None else ()):
+            if failed is not None and bool(failed[:, i].any()):
+                place = Place(data.keys(i), x, 0)
+                state = state.noting(Result(place, failed[:, i], nowhere))
+        return state, data
+
+    def settle(self, state: Failing | None, beliefs: Beliefs, past: Past) -> Any:
+        """Absorb what was noted; at the first failure, all that came before it."""
+        if state is None or not state.fresh:
+            return state
+        if state.beliefs is not None:
+            return state.absorbed()
+        given = [result for result in state.fresh if not result.place.t]
+        domain = beliefs.actions
+        results = _results(beliefs, past(), self._device, self._dtype)
+        return begun(belief_of(domain), beliefs, [*results, *given])
+
+    def open_turn(
+        self, state: Failing | None, turn: Asked
+    ) -> tuple[Failing | None, Asked]:
+        """Leave out the actions that likely fail."""
+        if state is None:
+            return state, turn
+        if turn.actions.continuous:
+            whole = None if turn.shown is None else turn.shown.whole
+            return state, turn._replace(fences=(*turn.fences, state.above(whole)))
+        left = state.left(turn.actions, turn.mask)
+        if turn.mask is not None:
+            left = left & turn.mask
+        return state, turn._replace(mask=left)
+
+    def grow(self, state: Failing | None, domain: Actions) -> Failing | None:
+        """Return the belief over a set that has grown."""
+        if state is None or state.beliefs is None:
+            return state
+        return state._replace(beliefs=state.beliefs.over(domain))
+
+    def lighten(self, state: Failing | None, largest: int) -> None:
+        """Drop the belief's large arrays."""
+        if state is not None and state.beliefs is not None:
+            state.beliefs.lighten(largest)
+
+
+def _results(
+    beliefs: Beliefs,
+    table: Mapping[str, Any],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> list[Result]:
+    """Return the outcomes of all rounds of a history, and of earlier data."""
+    results, domain = [], beliefs.actions
+    for keys, x, wanted in beliefs.before():
+        measured = torch.tensor(list(wanted))
+        results.append(Result(Place([*keys], x, 0), ~measured & False, measured))
+    every = devices.put(table["x"], device, dtype)
+    rounds = table["round"].tolist()
+    for t, x, state in zip(rounds, every, table["state"], strict=True):
+        measured, failed = (state == STATES.index(w) for w in ("told", "failed"))
+        if bool((measured | failed).any()):
+            place = Place(domain.keys(x), x, t)
+            results.append(Result(place, failed, measured))
+    return results
+
+
+def belief_of(actions: Actions) -> GP:
+    """Return the belief about failures over a set, one with coordinates."""
+    belief = GP.default(actions, outcome="binary")
+    belief.learn_mean, belief.mean = False, torch.tensor(USUAL).double()
+    return belief
+
+
+def begun(gp: GP, like: Beliefs, results: Sequence[Result]) -> Failing:
+    """Return a belief about failures on the set of ``like``, from all results."""
+    beliefs = Beliefs([gp], like.actions, like.batch_shape, like.dtype, like.device)
+    return Failing(beliefs, tuple(results)).absorbed()
