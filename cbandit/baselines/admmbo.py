@@ -250,7 +250,7 @@ class ADMMBO(GPPolicy):
         common: see below. Coordinates are needed.
     """
 
-    takes_outcomes = False
+    takes_outcomes = by_score = False
     name = "ADMMBO"
     no_limit = "its search converges under the limits that it began with"
     contextual = False

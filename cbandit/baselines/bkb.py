@@ -569,9 +569,9 @@ class BKB(GPPolicy):
                 )
         return Sketches(tuple(Sketched.start(gp.copy(), *where) for gp in beliefs))
 
-    def _opened(self, state: GPState, asked: Asked) -> GPState:
+    def _open(self, state: GPState, asked: Asked) -> GPState:
         """Keep each past round with probability ``min(1, q var(x_s) / lam)``."""
-        state = super()._opened(state, asked)
+        state = super()._open(state, asked)
         beliefs = state.beliefs.resampled(self._oversampling, asked.streams)
         return state._replace(beliefs=beliefs)
 

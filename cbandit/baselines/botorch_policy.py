@@ -81,7 +81,7 @@ class BoTorchPolicy(GPPolicy):
         >>> policy.tell(policy.ask(), reward=0.3)
     """
 
-    takes_outcomes = False
+    takes_outcomes = by_score = False
     takes_no = TAKES_NO
     contextual = False
     grows = False

@@ -61,7 +61,7 @@ class LoSBO(GPPolicy):
     infeasible and the action of least ``max_j`` upper bound is played.
     """
 
-    takes_outcomes = False
+    takes_outcomes = by_score = False
     name = "LoSBO"
     contextual = False
     takes_no, no_design, no_limit = SURE, SAFE_START, SAFE_LIMITS

@@ -63,7 +63,7 @@ class SafeOpt(GPPolicy):
     work is done in chunks.
     """
 
-    takes_outcomes = False
+    takes_outcomes = by_score = False
     name = "SafeOpt"
     contextual = False
     takes_no, no_design, no_limit = SURE, SAFE_START, SAFE_LIMITS

@@ -59,7 +59,7 @@ class SGPUCB(GPPolicy):
     infeasible and the action of least ``max_j`` upper bound is played.
     """
 
-    takes_outcomes = False
+    takes_outcomes = by_score = False
     name = "SGP-UCB"
     contextual = False
     grows = False

@@ -74,7 +74,7 @@ class StageOpt(GPPolicy):
     infeasible and the action of least ``max_j`` upper bound is played.
     """
 
-    takes_outcomes = False
+    takes_outcomes = by_score = False
     name = "StageOpt"
     contextual = False
     takes_no, no_design, no_limit = SURE, SAFE_START, SAFE_LIMITS

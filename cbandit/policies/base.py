@@ -60,7 +60,6 @@ from cbandit.errors import (
     ReadOnlyError,
 )
 from cbandit.explain import Explanation
-from cbandit.policies.budget import Budget
 from cbandit.policies.checks import (
     array_type,
     costs_not_for,
@@ -85,6 +84,7 @@ from cbandit.policies.choices import (
     Told,
     private_copy,
 )
+from cbandit.policies.concerns.budgets import Budget
 from cbandit.policies.concerns.failure_list import FailureList
 from cbandit.policies.history import History, best_tried, read_rows
 from cbandit.policies.journal import Call, Journal, calls_in
@@ -540,6 +540,14 @@ class Policy(metaclass=ABCMeta):
 
         Those of a round that was asked are kept with its choice, see ``news.limits``.
         """
+        limits = self._stated_limits(t)
+        for slot, limit in self._hooks.limit:
+            coming = max(t, self._now.t + 1)
+            limits = limit(self._now.concerns[slot], limits, coming)
+        return limits
+
+    def _stated_limits(self, t: int) -> Tensor:
+        """Return the thresholds ``(T, m)`` that the user gave for a round."""
         given = self._given
         if not callable(given) and not self._later:
             return given
@@ -694,16 +702,11 @@ class Policy(metaclass=ABCMeta):
         values = devices.put(values, self.device, self.dtype)
         return Shown(self.actions, values)
 
-    def _open_turn(self, turn: Asked) -> tuple[tuple[Any, ...], Asked]:
-        """Return the concerns and the round, once they have shaped it."""
-        now = self._now
-        if not self._hooks.open_turn:
-            return now.concerns, turn
-        turn = turn._replace(beliefs=self._beliefs_in(now.state))
-        states = list(now.concerns)
+    def _shaped(self, concerns: list[Any], turn: Asked) -> Asked:
+        """Return a round as the concerns shape it; ``concerns`` are replaced."""
         for slot, open_turn in self._hooks.open_turn:
-            states[slot], turn = open_turn(states[slot], turn)
-        return tuple(states), turn
+            concerns[slot], turn = open_turn(concerns[slot], turn)
+        return turn
 
     def _to_recommend(
         self, on: Actions, mask: Tensor | None = None, shown: Shown | None = None
@@ -711,8 +714,13 @@ class Policy(metaclass=ABCMeta):
         """Return a round of which an action is recommended, and none played."""
         now = self._now
         turn = Asked(now.t + 1, on, mask, None, self._streams, self._ledger)
-        turn = turn._replace(shown=shown, plays=False, must_work=self._must_work)
-        return self._open_turn(turn)[1]
+        turn = turn._replace(
+            shown=shown,
+            beliefs=self._beliefs_in(now.state),
+            by_rule=False,
+            must_work=self._must_work,
+        )
+        return self._shaped(list(now.concerns), turn)
 
     # -- rounds ----------------------------------------------------------------------
 
@@ -876,28 +884,9 @@ class Policy(metaclass=ABCMeta):
             confidence=(None if confidence is None else self._least_chance(confidence)),
             limits=self.limits(t),
             must_work=self._must_work,
+            by_rule=t > self.design or confidence is not None,
         )
-        concerns, asked = self._open_turn(asked)
-        if t > self.design and not self.senses.budgets:
-            answer: object = self.decide(now.state, asked)
-        else:
-            answer = self._answer(now.state, asked)
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            raise CBanditError(
-                f"{type(self).__name__}.decide must return a cb.Decision and the state "
-                f"after it, a pair; got {checks.kind(answer)}"
-            )
-        decision, state = answer
-        if type(decision) is not Decision or not decision.sure:
-            decision = decided(
-                f"{type(self).__name__}.decide",
-                decision,
-                asked,
-                self.size,
-                self.m,
-                self.device,
-                self.dtype,
-            )
+        asked, decision, state, concerns = self._decided(now, asked)
         choice = self._chosen(asked, decision)
         private = private_copy(choice)
         state = self._stood(state, private, asked.limits)
@@ -940,18 +929,50 @@ class Policy(metaclass=ABCMeta):
         least = self._per_trial("confidence", confidence)
         return probability("confidence", least, confidence)
 
-    def _answer(self, state: Any, asked: Asked) -> object:
-        """Return the decision of the design or of the rule, and the state after it.
+    def _decided(self, now: Now, given: Asked) -> tuple[Asked, Decision, Any, Any]:
+        """Return a round, its decision, and the states after it, the concerns' last."""
+        opened, start = None, given.streams.position()
+        while True:
+            state, concerns = now.state, list(now.concerns)
+            if given.by_rule:
+                if opened is None:
+                    opened = self._open(state, given), given.streams.position()
+                state, start = opened
+            turn = given._replace(beliefs=self._beliefs_in(state))
+            turn = self._shaped(concerns, turn)
+            if turn.by_rule:
+                decision, state = self._by_rule(state, turn)
+            else:
+                decision, state = self._designed(turn), self._undecided(state)
+            for slot, check_pick in self._hooks.check_pick:
+                concerns[slot], checked = check_pick(concerns[slot], turn, decision)
+                if checked is None:
+                    break
+                decision = checked
+            else:
+                return turn, decision, state, tuple(concerns)
+            given.streams.go(start)  # repeat the same draws
+            # on a box, points of the design are not looked through
+            by_rule = given.by_rule or given.actions.continuous
+            given = given._replace(tight=True, by_rule=by_rule)
 
-        With budgets, the decision may be that a trial plays nothing.
-        """
-        if self._by_design(asked):
-            return self._designed(asked), self._undecided(state)
-        return self.decide(state, asked)
+    def _by_rule(self, state: Any, turn: Asked) -> tuple[Decision, Any]:
+        """Return the rule's decision, checked, and the state after it."""
+        answer, name = self.decide(state, turn), f"{type(self).__name__}.decide"
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise CBanditError(
+                f"{name} must return a cb.Decision and the state after it, a pair; got "
+                f"{checks.kind(answer)}"
+            )
+        decision, state = answer
+        if type(decision) is Decision and decision.sure:
+            return decision, state
+        shape = self.size, self.m
+        return decided(name, decision, turn, *shape, self.device, self.dtype), state
 
-    def _by_design(self, asked: Asked) -> bool:
-        """Return whether the design decides a round, and not the rule."""
-        return asked.t <= self.design and asked.confidence is None
+    def _open(self, state: Any, turn: Asked) -> Any:
+        """Return the state at the start of a round, before concerns shape it."""
+        return state
 
     def _designed(self, asked: Asked) -> Decision:
         """Return the action of the design in an early round."""
@@ -1317,9 +1338,10 @@ class Policy(metaclass=ABCMeta):
             for news in ledger.news(now.heard, self._place, self.sees_costs):
                 concerns, news = self._heard(concerns, news, state)
                 state = self.absorb(state, news)
-        concerns = self._settle(concerns, state)
+        state = self._due(state)
+        concerns = self._settle(concerns, state, now.t)
         self._now = now = now._replace(
-            state=self._due(state), heard=heard, settled=True, concerns=concerns
+            state=state, heard=heard, settled=True, concerns=concerns
         )
         ledger.tidy(heard, self._history.put)
         return now
@@ -1335,13 +1357,15 @@ class Policy(metaclass=ABCMeta):
             states[slot], news = hear(states[slot], news, beliefs)
         return tuple(states), news
 
-    def _settle(self, concerns: tuple[Any, ...], state: Any) -> tuple[Any, ...]:
+    def _settle(
+        self, concerns: tuple[Any, ...], state: Any, t: int
+    ) -> tuple[Any, ...]:
         """Return the concerns after work that is due, once all feedback is heard."""
         if not self._hooks.settle:
             return concerns
         states, beliefs = list(concerns), self._beliefs_in(state)
         for slot, settle in self._hooks.settle:
-            states[slot] = settle(states[slot], beliefs, self._table)
+            states[slot] = settle(states[slot], beliefs, t, self._table)
         return tuple(states)
 
     def _table(self) -> Mapping[str, Tensor]:

@@ -55,13 +55,14 @@ class Asked(NamedTuple):
             them.
         confidence: the least probability ``(T,)`` that all limits are kept, if ``ask``
             was given one.
-        over: on a box, a function that returns by how much points ``(T, n, d)`` exceed
-            what is left of budgets, ``(T, b, n)``; ``None``: there is no such limit.
         limits: the thresholds of the round, ``(T, m)``.
         beliefs: the policy's; ``None``: it has none that concerns look at.
         fences: on a box, functions of points ``(T, n, d)`` that are above 0 where a
             concern rules them out, ``(T, b, n)``. On sets, the mask says so.
-        plays: whether a choice will be made; otherwise one is only recommended.
+        by_rule: whether the policy's rule chooses, and not its design; nothing is
+            chosen where an action is only recommended.
+        tight: whether the round chooses again, among what fits.
+        doubtful: the trials ``(T,)`` in which no action is as sure as it should be.
         must_work: returns the number and point of the action of each trial that must
             not fail; ``None``: there is no such action.
     """
@@ -75,12 +76,13 @@ class Asked(NamedTuple):
     barred: Barred | None = None
     shown: Shown | None = None
     confidence: Tensor | None = None
-    over: Callable[[Tensor], Tensor] | None = None
     limits: Any = None
     beliefs: Any = None
     fences: tuple[Callable[[Tensor], Tensor], ...] = ()
-    plays: bool = True
     must_work: Callable[[], Sequence[tuple[int | None, Tensor]]] | None = None
+    by_rule: bool = True
+    tight: bool = False
+    doubtful: Tensor | None = None
 
     def allows(self, x: Tensor) -> Tensor | None:
         """Return which points ``x (T, n, d)`` of a box are left; ``None``: all."""
@@ -91,6 +93,15 @@ class Asked(NamedTuple):
             inside = (fence(x) <= 0).all(1)
             left = inside if left is None else left & inside
         return left
+
+    def moments(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield ``(start, mean, std)``, ``(T, F, n)`` each, over numbered actions."""
+        on, beliefs = self.actions, self.beliefs
+        if on is not beliefs.actions:
+            yield 0, *beliefs.anywhere(on.block(0, on.size))
+            return
+        for block in beliefs.blocks():
+            yield block.start, block.mean, block.std.expand_as(block.mean)
 
     @property
     def waiting(self) -> list[Entry]:

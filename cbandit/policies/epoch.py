@@ -381,7 +381,7 @@ class EpochPenalty(GPPolicy):
         noises = checks.per_cost("subgaussian", r, self.batch_shape, count)
         return noises.expand(-1, self.m).to(self.device)
 
-    def _opened(self, state: GPState, asked: Asked) -> GPState:
+    def _open(self, state: GPState, asked: Asked) -> GPState:
         """At the start of an epoch, move the multipliers and recompute the targets."""
         epoch, number = state.own, self._epoch_of(asked.t)
         if number == epoch.number:
@@ -398,7 +398,7 @@ class EpochPenalty(GPPolicy):
         epoch = epoch.next(number, kept, self.reuse)
         state = state._replace(own=epoch)
         # first what may fail, as a rebuilt engine agrees only up to rounding
-        asked.limits, self._coefficient(state, asked)
+        self._coefficient(state, asked)
         beliefs, rows = state.beliefs, epoch.all_rows()
         if number < len(self._by_epoch):
             beliefs = self._fresh_beliefs([self._by_epoch[number]])

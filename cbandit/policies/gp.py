@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
@@ -40,9 +40,7 @@ from cbandit.explore import TS, UCB, Explore, Rand, clip
 from cbandit.policies.acquire import Acquired, Estimates
 from cbandit.policies.adaptive import ADAPTIVE, Errors
 from cbandit.policies.base import Policy, Posterior, locked
-from cbandit.policies.budget import Account, Budget, Budgets, Promise, Standing
 from cbandit.policies.censored import Awaited
-from cbandit.policies.chances import log_chance, trusted
 from cbandit.policies.checks import (
     VERSION,
     changed,
@@ -62,13 +60,17 @@ from cbandit.policies.choices import (
     Place,
     private_copy,
 )
+from cbandit.policies.concerns.budgets import Account, Budget, Budgets, Standing
+from cbandit.policies.concerns.confidence import Confidence
 from cbandit.policies.concerns.failure_belief import Failing, FailureBelief, Result
 from cbandit.policies.concerns.failure_list import FailureList, lasting, remaining
 from cbandit.policies.concerns.outliers import Outliers
+from cbandit.policies.concerns.restarts import epoch_start
+from cbandit.policies.concerns.share import Share
 from cbandit.policies.keywords import GP_POLICY, CostBeliefs, PolicyKeywords
 from cbandit.policies.late import Arrivals, Knowledge, absorbed_apart, absorbed_loose
 from cbandit.policies.retired import Retired, category_of, offered
-from cbandit.policies.share import Rounds, waiting_round
+from cbandit.policies.round import Hooks
 from cbandit.policies.sliding import Windowed, allowance
 from cbandit.policies.words import Senses
 from cbandit.posterior.beliefs import Beliefs
@@ -153,9 +155,6 @@ class GPState(NamedTuple):
             margin.
         own: further state of a derived policy.
         waiting: costs told earlier that have no unit yet.
-        account: what is spent of budgets, and what is promised; ``None``: no budgets.
-        rounds: how many rounds were within all limits; ``None``: ``share`` was not
-            given.
         errors: of the latest predictions; ``None``: restarts do not depend on them.
     """
 
@@ -169,8 +168,6 @@ class GPState(NamedTuple):
     deviation: Tensor | None = None
     own: Any = None
     waiting: Waiting | None = None
-    account: Account | None = None
-    rounds: Rounds | None = None
     errors: Errors | None = None
 
     def measured(self) -> tuple[tuple[Tensor, ...], Waiting | None]:
@@ -323,8 +320,8 @@ class GPPolicy(Policy):
     grows = True  # whether categories may come and go
     piecemeal = True  # costs of one choice may come one by one
     splits = True  # whether ranks may share the set; else each keeps all of it
-    _budgets: Budgets | None = None
     hears_costs = True  # whether move uses the costs told
+    by_score = True  # whether it plays the greatest score, and not a rule of its own
     takes_outcomes = True  # whether outcomes may be binary or counted
     bounds_outliers = True  # whether standardised beliefs are about what is told
     common = GP_POLICY
@@ -400,8 +397,8 @@ class GPPolicy(Policy):
         self._always: tuple[Any, Tensor | None] | None = None
         self._timing = self._timing_of(feedback)
         self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
-        self._budgets = self._budgeted(len(beliefs), self.senses)
-        apart = self.splits and self._budgets is None
+        budgets = self._budgeted(len(beliefs), self.senses)
+        apart = self.splits and budgets is None
         self._ranks = distributed.current() if apart else distributed.ALONE
         #: on a Box: how many climbs the searches made, how many of them failed, and how
         #: many of these scipy's L-BFGS-B took higher
@@ -413,7 +410,7 @@ class GPPolicy(Policy):
         late = torch.zeros(self.size, dtype=torch.long, device=self.device)
         fresh = self._fresh_beliefs(beliefs)
         believed = self.m > 0 and fresh.functions == 1 + self.m
-        self.takes_confidence = believed and type(self).decide is GPPolicy.decide
+        self.takes_confidence = believed and self.by_score
         outliers = None
         if self.standardized and self.bounds_outliers:
             outliers = Outliers(
@@ -425,22 +422,23 @@ class GPPolicy(Policy):
             )
         # arms known by their covariance alone have no default kernel
         learns = failures is None and self.actions.domain.covariance is None
-        learns = learns and type(self).decide is GPPolicy.decide
+        learns = learns and self.by_score
         awaits = self._ledger.awaits
         self._attend(
             FailureBelief(awaits, self.device, self.dtype)
             if learns
             else self._failure_list(),
+            budgets,
+            self._sharing(share),
+            Confidence(self._ranks) if self.takes_confidence else None,
             outliers,
         )
-        account = None if self._budgets is None else self._budgets.opened()
-        rounds = None if share is None else self._rounds(share)
         if failures is not None and failures is not False:
             raise CBanditError(f"failures must be None or False; got {failures!r}")
         state = GPState(fresh, self._start, Arrivals(late))
         if restart == ADAPTIVE:
             state = state._replace(errors=Errors.none(fresh.noises().double()))
-        self.begin(state._replace(account=account, rounds=rounds))
+        self.begin(state)
 
     def __init_subclass__(cls, **arguments: object) -> None:
         """Note whether a new class defines :meth:`acquire`."""
@@ -462,7 +460,7 @@ class GPPolicy(Policy):
         if isinstance(self.feedback, Delayed):
             raise CBanditError(NO_OUTCOME)
         self.no_noise = COUNTED_NOISE
-        limits = Policy.limits(self, 1)
+        limits = self._stated_limits(1)
         for f, kind in kinds.items():
             if f:
                 self._check_outcome(f, kind, limits[:, f - 1], self.senses.budgets)
@@ -558,16 +556,20 @@ class GPPolicy(Policy):
             )
         return pending
 
-    def _rounds(self, share: ArrayLike) -> Rounds:
-        """Return the count of rounds, before the first, for a share within limits."""
+    def _sharing(self, share: ArrayLike | None) -> Share | None:
+        """Return the concern that keeps a share of rounds within the limits."""
+        if share is None:
+            return None
         if not self.takes_confidence:
             raise CBanditError(
                 f"{type(self).__name__} takes no share= ({share!r}): cb.CKB, cb.RPOL, "
                 "cb.baselines.CONFIG and rules on cb.GPPolicy do, where they have "
                 "beliefs about their costs"
             )
-        goal = self._per_trial("share", share)
-        return Rounds.none(probability("share", goal, share))
+        goal = probability("share", self._per_trial("share", share), share)
+        window = getattr(self.feedback, "window", None)
+        window = window if isinstance(self.feedback, Sliding) else None
+        return Share(goal, window, self.restart, self.forget)
 
     def _budgeted(self, functions: int, senses: Senses) -> Budgets | None:
         """Return the budgets among the thresholds; ``None``: there are none."""
@@ -580,24 +582,13 @@ class GPPolicy(Policy):
                 f"that are told; {type(self).__name__} goes without: give a limit of "
                 "one round"
             )
-        if type(self).decide is not GPPolicy.decide:
+        if not self.by_score:
             raise CBanditError(
                 f"{type(self).__name__} chooses by a rule of its own, which does not "
                 "look at what is left of a cb.Budget: give a limit of one round"
             )
         labels = self._labels[1:]
         return Budgets.of(budgets, labels, self.batch_shape, self.device)
-
-    def limits(self, t: int) -> Tensor:
-        """Return the thresholds ``(T, m)`` of a round to come; a budget's is its pace.
-
-        Those of a round that was asked are kept with its choice, see ``news.limits``.
-        """
-        limits = super().limits(t)
-        if self._budgets is None:
-            return limits
-        coming = max(t, self._now.t + 1)
-        return self._budgets.limits(limits, self._now.state.account, coming)
 
     def _allowed_limit(self, j: int, limit: Tensor, senses: Senses) -> Tensor:
         kind = self._outcomes.get(1 + j)
@@ -606,22 +597,28 @@ class GPPolicy(Policy):
         return limit
 
     def _with_limit(self, j: int, limit: Any) -> dict[str, Any]:
-        new, now, before = super()._with_limit(j, limit), self._now, self._budgets
+        new, now, slot = super()._with_limit(j, limit), self._now, self._slot(Budgets)
         budgets = self._budgeted(self._functions, new["senses"])
         if budgets is not None and self._ranks is not distributed.ALONE:
             raise CBanditError(
                 "a cb.Budget cannot begin while several processes share the set: give "
                 "it in thresholds= when the policy is built"
             )
-        if before is None and budgets is None:
+        if slot is None and budgets is None:
             return new
-        account = None
+        before, columns = Account(now.state.multiplier[:, :0], {}), ()
+        concerns, states = list(self._concerns), list(now.concerns)
+        if slot is None:
+            slot = 1  # after failures
+        else:
+            old = concerns.pop(slot)
+            before, columns = states.pop(slot), old.columns
         if budgets is not None:
-            columns = () if before is None else before.columns
-            account = now.state.account or Account(budgets.totals[:, :0], {})
-            account = account.over(columns, budgets.columns, j)
-        state = now.state._replace(account=account)
-        return {**new, "_budgets": budgets, "_now": now._replace(state=state)}
+            concerns.insert(slot, budgets)
+            states.insert(slot, before.over(columns, budgets.columns, j))
+        now = now._replace(concerns=tuple(states))
+        hooks = Hooks.of(concerns)
+        return {**new, "_concerns": tuple(concerns), "_hooks": hooks, "_now": now}
 
     def _timing_of(
         self, feedback: Delayed | Sliding | None
@@ -684,7 +681,7 @@ class GPPolicy(Policy):
             ranks=self._ranks,
             # probabilities and rates take their unit from their limits; others have
             # none
-            limits=Policy.limits(self, 1)
+            limits=self._stated_limits(1)
             if any(gp.outcome for gp in beliefs)
             else None,
         )
@@ -768,41 +765,7 @@ class GPPolicy(Policy):
 
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the action of greatest score."""
-        state = self._opened(state, asked)
-        if state.rounds is not None:
-            asked = self._sure(state.rounds, asked)
-        if asked.confidence is None:
-            return self._picked(state, asked)
-        asked, doubtful = self._trusted(state.beliefs, asked)
-        decision, state = self._picked(state, asked)
-        return decision if doubtful is None else decision.doubted(doubtful), state
-
-    def _sure(self, rounds: Rounds, asked: Asked) -> Asked:
-        """Return a round that asks for the confidence that ``share`` requires."""
-        if asked.confidence is not None:
-            return asked
-        return asked._replace(confidence=rounds.least)
-
-    def _asking(self, rounds: Rounds, beliefs: Beliefs, asked: Asked) -> Rounds:
-        """Return the count of rounds, with the confidence to ask for in this one."""
-        waiting, first = [], -math.inf
-        for entry in asked.waiting:
-            waiting.append(waiting_round(entry, self._place(entry.choice).x))
-        if isinstance(self.feedback, Sliding):
-            # the next round's beliefs will lack the window's oldest outcome
-            first = asked.t + 1 - self.feedback.window
-        return rounds.asking(beliefs, waiting, first)
-
-    def _trusted(self, beliefs: Beliefs, asked: Asked) -> tuple[Asked, Tensor | None]:
-        """Mask out what does not keep its limits with the confidence asked for, if any.
-
-        The second result is the trials where no action does. On a box the search
-        handles the confidence itself.
-        """
-        if asked.confidence is None or asked.actions.continuous:
-            return asked, None
-        limits = asked.limits
-        return trusted(beliefs, asked, asked.confidence, limits, self._ranks)
+        return self._picked(state, asked)
 
     def _picked(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return a round's decision, and the state after it; multipliers have moved."""
@@ -829,94 +792,6 @@ class GPPolicy(Policy):
             spread = deviations(state.beliefs.units(), *moments)
             deviation = spread[:, 1:, 0].double()
         return decision, state._replace(estimate=estimate, deviation=deviation)
-
-    # -- what can be afforded ----------------------------------------------------------
-
-    def _answer(self, state: GPState, asked: Asked) -> object:
-        if self._budgets is None:
-            return super()._answer(state, asked)
-        return self._afforded(self._budgets, state, asked)
-
-    def _afforded(
-        self, budgets: Budgets, state: GPState, asked: Asked
-    ) -> tuple[Decision, GPState]:
-        """Return a choice that fits what is left of the budgets.
-
-        Trials in which nothing fits play nothing. The best of all actions mostly fits;
-        only where it does not, those that fit are found.
-        """
-        account, start = state.account or budgets.opened(), asked.streams.position()
-        left, pace = budgets.left(account), budgets.pace(account, asked.t)
-        if state.beliefs.fades:
-            state = state._replace(beliefs=state.beliefs.aged(asked.t))
-        beliefs, shown = state.beliefs, asked.shown
-
-        def bounds(mean: Tensor, std: Tensor) -> Tensor:
-            noise, units = beliefs.noises(), beliefs.units()
-            return budgets.bounds(mean, std, noise, units, pace)
-
-        def over(x: Tensor) -> Tensor:
-            """Return by how much points of a box exceed what is left."""
-            x = x if shown is None else shown.whole(x)
-            return bounds(*beliefs.anywhere(x)) - left.unsqueeze(-1)
-
-        def picked(asked: Asked) -> tuple[Decision, GPState, Tensor]:
-            if self._by_design(asked) and asked.over is None:
-                decision, after = self._designed(asked), self._undecided(state)
-            else:
-                decision, after = self.decide(state, asked)
-            x = decision.x
-            if x is None:
-                points = asked.actions.at(decision.index).unsqueeze(1)
-                bound = bounds(*beliefs.anywhere(points))
-            else:
-                bound = over(x.unsqueeze(1)) + left.unsqueeze(-1)
-            return decision, after, bound[..., 0]
-
-        decision, after, bound = picked(asked)
-        idle = (bound > left).any(-1)
-        if bool(idle.any()):
-            asked.streams.go(start)  # repeat the same draws
-            if asked.actions.continuous:
-                narrowed = asked._replace(over=over)
-            else:
-                mask = self._affordable(budgets, state, asked, bounds)
-                narrowed = asked._replace(mask=mask)
-            decision, after, bound = picked(narrowed)
-            idle = (bound > left).any(-1)
-            if bool(idle.all()):
-                raise budgets.spent_up(account, bound)
-        plays = ~idle.unsqueeze(-1)
-        bound = torch.where(plays, bound, 0.0)
-        account = account.promising(asked.t, Promise(bound, plays.expand_as(bound)))
-        decision.promised = bound.new_full((len(bound), self.m), torch.nan)
-        decision.promised[:, list(budgets.columns)] = bound
-        if bool(idle.any()):
-            decision.idle = idle
-            if after.estimate is not None:  # an idle trial moves no multiplier
-                after = after._replace(estimate=after.estimate * plays)
-        return decision, after._replace(account=account)
-
-    def _affordable(
-        self,
-        budgets: Budgets,
-        state: GPState,
-        asked: Asked,
-        bounds: Callable[[Tensor, Tensor], Tensor],
-    ) -> Tensor:
-        """Return the mask ``(T, N)`` of allowed actions that fit what is left.
-
-        In trials where no action fits, it has the one with the least bounds.
-        """
-        other = None if asked.actions is self.actions.domain else asked.actions
-        left = budgets.left(state.account or budgets.opened()).unsqueeze(-1)
-        blocks = stretches(state.beliefs, None, [], other)
-        over = torch.cat(
-            [(bounds(mean, std) - left).amax(1) for _, mean, std in blocks], -1
-        )
-        if asked.mask is not None:
-            over = over.masked_fill(~asked.mask, torch.inf)
-        return (over <= 0) | (over <= over.amin(-1, keepdim=True))
 
     def _search(
         self,
@@ -956,17 +831,17 @@ class GPPolicy(Policy):
         """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
         return best.estimate
 
-    def _opened(self, state: GPState, asked: Asked) -> GPState:
+    def _open(self, state: GPState, asked: Asked) -> GPState:
         """Return the state at the start of a round, with the multiplier moved."""
+        if not self.by_score:
+            return state
         beliefs, t = state.beliefs, asked.t
         arrived, waiting = state.measured()
         multiplier = self._next(state, t, arrived)
-        deviation, rounds = state.deviation, state.rounds
+        deviation = state.deviation
         if self.restart is not None and self._epoch(t) == t:
             waiting = None
             if self.forget:
-                if rounds is not None:
-                    rounds = rounds.settled(beliefs, t)
                 beliefs, deviation = beliefs.forget_all(), None
         errors = state.errors
         if errors is not None and bool(errors.changed.any()):
@@ -979,11 +854,8 @@ class GPPolicy(Policy):
             margin = self._margin * deviation
         if beliefs.fades:
             beliefs = beliefs.aged(t)
-        if rounds is not None:
-            rounds = self._asking(rounds, beliefs, asked)
         return state._replace(
             beliefs=beliefs,
-            rounds=rounds,
             multiplier=multiplier,
             margin=margin,
             deviation=None,
@@ -1016,11 +888,7 @@ class GPPolicy(Policy):
 
     def _epoch(self, t: int) -> int:
         """Return the first round of round ``t``'s epoch."""
-        if self.restart is None:
-            return 1
-        if isinstance(self.restart, str):  # epoch i is rounds 2^i .. 2^(i+1) - 1
-            return 1 << (t.bit_length() - 1)
-        return t - (t - 1) % self.restart
+        return epoch_start(self.restart, t)
 
     def _beside(self, asked: Asked) -> Tensor | Estimate:
         """Return this round's observed costs less the thresholds.
@@ -1197,12 +1065,7 @@ class GPPolicy(Policy):
 
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with the news in its beliefs."""
-        if self._budgets is not None and state.account is not None:
-            account = state.account.after(news, self._budgets.columns, self.m)
-            state = state._replace(account=account)
         place = news.place
-        if state.rounds is not None:
-            state = state._replace(rounds=state.rounds.after(news, place))
         if not (news.rewards or news.costs):
             return state
         arrived = state.arrived
@@ -1222,6 +1085,9 @@ class GPPolicy(Policy):
         return state._replace(estimate=None, arrived=(), moved=None)
 
     def _stood(self, state: GPState, choice: Choice, limits: Tensor) -> GPState:
+        if choice.idle is not None and state.estimate is not None:
+            plays = ~choice.idle.reshape(-1, 1)  # an idle trial moves no multiplier
+            state = state._replace(estimate=state.estimate * plays)
         if not isinstance(self._timing, Awaited):
             return state
         knowledge = state.beliefs, state.held
@@ -1433,10 +1299,14 @@ class GPPolicy(Policy):
         ``promised`` (to outstanding choices) and ``pace``, the limit of the next round;
         ``rounds`` is the number left. It is empty without budgets.
         """
-        if self._budgets is None:
+        slot = self._slot(Budgets)
+        if slot is None:
             return {}
-        now, outside = self._settled(), self._outside
-        return self._budgets.standing(now.state.account, now.t, outside)
+        now, budgets = self._settled(), self._concerns[slot]
+        standings: dict[str, Standing] = budgets.standing(
+            now.concerns[slot], now.t, self._outside
+        )
+        return standings
 
     def _beliefs_in(self, state: GPState) -> Any:
         return state.beliefs
@@ -1549,7 +1419,7 @@ class GPPolicy(Policy):
 
     def _beliefs_at(self, asked: Asked) -> dict[str, Any]:
         """Return the beliefs at the latest choice, and what follows from them."""
-        another = type(self).decide is not GPPolicy.decide
+        another = not self.by_score
         if another or isinstance(self._timing, Awaited):
             return {}
         state, outside = self._now.state, self._outside
@@ -1746,16 +1616,12 @@ class Search:
     def best(self) -> tuple[Best, Tensor | None]:
         """Return the best action, and the trials where none is feasible.
 
-        A trial that begins in the middle is reported as infeasible only if a confidence
-        was asked for.
+        A trial that begins in the middle is not reported as infeasible.
         """
-        confidence, fresh = self.asked.confidence, self.fresh
-        box = self.asked.actions.continuous
+        fresh, box = self.fresh, self.asked.actions.continuous
         best, infeasible = self._point() if box else self._action()
         if isinstance(self.look.score, Acquired):
             best = self.look.score.trimmed(best)
-        if box and confidence is not None:
-            return best, self._doubtful(best, confidence)
         if fresh is not None and infeasible is not None:
             infeasible = infeasible & ~fresh.to(infeasible.device)
         return best, infeasible
@@ -1878,40 +1744,6 @@ class Search:
         )
         return _finite(merged, look), infeasible
 
-    def _chance(self, x: Tensor) -> Tensor:
-        """Return the log probability ``(T, n)`` that points keep all limits."""
-        shown = self.asked.shown
-        moments = self.beliefs.anywhere(x if shown is None else shown.whole(x))
-        limits = self.asked.limits
-        return log_chance(self.beliefs.units(), *moments, limits)
-
-    def _doubtful(self, best: Best, confidence: Tensor) -> Tensor:
-        """Return the trials whose best point keeps the limits too improbably."""
-        if best.x is None:
-            raise CBanditError("the search of a box came to no point")
-        return self._chance(best.x.unsqueeze(1)).squeeze(-1) < confidence.log()
-
-    def _beyond(self) -> Estimate | None:
-        """Return a function of points that is above 0 where they are ruled out.
-
-        Its rows ``(T, b, n)`` are how far points fall short of the confidence asked
-        for, whether they likely fail, and by how much they exceed what is left of
-        budgets. ``None``: none of these applies.
-        """
-        parts, confidence = [*self.asked.fences, self.asked.over], self.asked.confidence
-        if confidence is not None:
-            least = confidence.log().unsqueeze(-1)
-
-            def short(x: Tensor) -> Tensor:
-                # asinh, as logarithms of tiny chances are huge
-                return (least - self._chance(x)).asinh().unsqueeze(1)
-
-            parts.insert(0, short)
-        rows = [part for part in parts if part is not None]
-        if len(rows) < 2:
-            return rows[0] if rows else None
-        return lambda x: torch.cat([part(x).double() for part in rows], 1)
-
     def _climbed(self, estimate: Estimate) -> tuple[Best, Tensor | None]:
         """Return the best point of a box, by climbs from many places."""
         look, asked, beliefs = self.look, self.asked, self.beliefs
@@ -1921,9 +1753,15 @@ class Search:
             around = asked.shown.space.split(around)[0]
         if box is not self.actions:  # some of the box's rows may be retired
             around = box.nearest(around)
-        over = self._beyond()
-        if over is not None:
-            return self._within(estimate, around, over)
+        fences = asked.fences
+        if fences:
+            return self._within(
+                estimate,
+                around,
+                fences[0]
+                if len(fences) == 1
+                else lambda x: torch.cat([fence(x).double() for fence in fences], 1),
+            )
         if look.score == scores.Feasible.kind:
             return best_feasible_point(
                 box,

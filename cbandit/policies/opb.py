@@ -161,7 +161,7 @@ class GPOPB(GPPolicy):
         common: see below.
     """
 
-    takes_outcomes = False
+    takes_outcomes = by_score = False
     name = "OPB"
     contextual = False
     grows = False

@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from torch import Tensor
 
 from cbandit.actions import Actions
-from cbandit.policies.choices import Asked, Data, News
+from cbandit.policies.choices import Asked, Data, Decision, News
 
 S = TypeVar("S")
 Hook = Callable[..., Any]
@@ -39,16 +39,21 @@ class Concern(Generic[S]):
         """
         return state, news
 
+    def limit(self, state: S, limits: Tensor, t: int) -> Tensor:
+        """Return the thresholds ``(T, m)`` of round ``t``, which has not been asked."""
+        return limits
+
     def observe(self, state: S, data: Data, beliefs: Any) -> tuple[S, Data]:
         """Return the state after data from before, and what beliefs shall observe."""
         return state, data
 
-    def settle(self, state: S, beliefs: Any, past: Past) -> S:
+    def settle(self, state: S, beliefs: Any, t: int, past: Past) -> S:
         """Return the state after work that is due once all feedback is heard.
 
         Args:
             state: the concern's own.
-            beliefs: the policy's, before their own work that is due.
+            beliefs: the policy's.
+            t: the latest round.
             past: returns the table of all rounds, see :meth:`History.table`.
         """
         return state
@@ -56,6 +61,15 @@ class Concern(Generic[S]):
     def open_turn(self, state: S, turn: Asked) -> tuple[S, Asked]:
         """Return the state and the round as the rule shall see it."""
         return state, turn
+
+    def check_pick(
+        self, state: S, turn: Asked, pick: Decision
+    ) -> tuple[S, Decision | None]:
+        """Return the state and the choice after the rule has chosen.
+
+        ``None``: the choice does not fit, and the round opens again, as ``turn.tight``.
+        """
+        return state, pick
 
     def grow(self, state: S, domain: Actions) -> S:
         """Return the state over a set that has grown."""
@@ -69,9 +83,11 @@ class Hooks(NamedTuple):
     """The slots and methods of the concerns that define a hook, hook by hook."""
 
     hear: tuple[tuple[int, Hook], ...] = ()
+    limit: tuple[tuple[int, Hook], ...] = ()
     observe: tuple[tuple[int, Hook], ...] = ()
     settle: tuple[tuple[int, Hook], ...] = ()
     open_turn: tuple[tuple[int, Hook], ...] = ()
+    check_pick: tuple[tuple[int, Hook], ...] = ()
     grow: tuple[tuple[int, Hook], ...] = ()
     lighten: tuple[tuple[int, Hook], ...] = ()
 

@@ -175,7 +175,9 @@ class FailureBelief(Concern[Failing | None]):
                 state = state.noting(Result(place, failed[:, i], nowhere))
         return state, data
 
-    def settle(self, state: Failing | None, beliefs: Beliefs, past: Past) -> Any:
+    def settle(
+        self, state: Failing | None, beliefs: Beliefs, t: int, past: Past
+    ) -> Failing | None:
         """Absorb what was noted; at the first failure, all that came before it."""
         if state is None or not state.fresh:
             return state

@@ -1,20 +1,77 @@
-"""Rounds that choose only what keeps its limits with a stated probability."""
+"""Choose only what keeps all limits with a stated probability.
+
+The round asks for it, by ``ask(confidence=)``, or the share of rounds that is to be
+within all limits does. Where nothing is that sure, the likeliest is left, and the
+choice is marked.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from cbandit._core.distributed import Ranks
-from cbandit.policies.choices import Asked
+from cbandit.policies.choices import Asked, Decision
+from cbandit.policies.round import Concern
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import Units, normal
 from cbandit.recommend import log_chances
 
 ALIKE = 1e-9  # log probabilities that differ by less count as equal
+
+
+class Confidence(Concern[None]):
+    """Leave out what is not sure enough, in rounds that ask for it.
+
+    Args:
+        ranks: the processes that share the set.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+
+    def start(self) -> None:
+        """Return no state: nothing is kept between rounds."""
+
+    def open_turn(self, state: None, turn: Asked) -> tuple[None, Asked]:
+        """Leave out the actions that are not sure enough."""
+        if turn.confidence is None:
+            return None, turn
+        if turn.actions.continuous:
+            return None, turn._replace(fences=(_short(turn), *turn.fences))
+        return None, trusted(turn, self._ranks)
+
+    def check_pick(
+        self, state: None, turn: Asked, pick: Decision
+    ) -> tuple[None, Decision]:
+        """Mark the trials in which nothing was sure enough."""
+        if turn.confidence is None or not turn.by_rule:
+            return None, pick
+        if turn.actions.continuous and pick.x is not None:
+            chance = _chance(turn, pick.x.unsqueeze(1)).squeeze(-1)
+            return None, replace(pick, infeasible=chance < turn.confidence.log())
+        return None, pick if turn.doubtful is None else pick.doubted(turn.doubtful)
+
+
+def _chance(turn: Asked, x: Tensor) -> Tensor:
+    """Return the log probability ``(T, n)`` that points of a box keep all limits."""
+    moments = turn.beliefs.anywhere(x if turn.shown is None else turn.shown.whole(x))
+    return log_chance(turn.beliefs.units(), *moments, turn.limits)
+
+
+def _short(turn: Asked) -> Callable[[Tensor], Tensor]:
+    """Return how far points of a box fall short of the confidence, as a fence."""
+    least = turn.confidence.log().unsqueeze(-1)
+
+    def short(x: Tensor) -> Tensor:
+        # asinh, as logarithms of tiny chances are huge
+        return (least - _chance(turn, x)).asinh().unsqueeze(1)
+
+    return short
 
 
 def log_chance(
@@ -44,23 +101,17 @@ def log_chance(
     return chances.sum(-2)
 
 
-def trusted(
-    beliefs: Beliefs, asked: Asked, least: Tensor, limits: Tensor, ranks: Ranks
-) -> tuple[Asked, Tensor]:
+def trusted(asked: Asked, ranks: Ranks) -> Asked:
     """Mask out the actions that keep all limits too improbably.
 
-    Where no action keeps them, only the likeliest ones are left.
+    Where no action keeps them, only the likeliest ones are left, and the trial is
+    doubtful.
 
     Args:
-        beliefs: about the reward and the costs.
         asked: the round, over numbered actions.
-        least: the probability, ``(T,)``.
-        limits: the thresholds, ``(T, m)``.
         ranks: the processes that share the set.
-
-    Returns:
-        The round with its mask, and the trials ``(T,)`` where no action does.
     """
+    beliefs, least, limits = asked.beliefs, asked.confidence, asked.limits
     units, shape = beliefs.units(), (len(limits), asked.actions.size)
     mask = torch.zeros(shape, dtype=torch.bool, device=limits.device)
     # one cost below needed is too unlikely; costs that are all at enough suffice
@@ -68,7 +119,7 @@ def trusted(
         torch.special.ndtri(share).unsqueeze(-1)
         for share in (least, least ** (1 / limits.shape[1]))
     )
-    for start, mean, std in _moments(beliefs, asked):
+    for start, mean, std in asked.moments():
         worst = _deviates(units, mean, std, limits).amin(-2)
         sure = worst >= enough
         columns = ((worst >= needed) & ~sure).any(0).nonzero().squeeze(-1)
@@ -87,14 +138,14 @@ def trusted(
     if bool(doubtful.any()):
         likeliest = _likeliest(beliefs, asked, limits, ranks)
         mask = torch.where(doubtful.unsqueeze(-1), likeliest, mask)
-    return asked._replace(mask=mask), doubtful
+    return asked._replace(mask=mask, doubtful=doubtful)
 
 
 def _likeliest(beliefs: Beliefs, asked: Asked, limits: Tensor, ranks: Ranks) -> Tensor:
     """Return a mask ``(T, N)`` of the actions likeliest to keep all limits."""
     units, size = beliefs.units(), asked.actions.size
     chance = limits.new_full((len(limits), size), -torch.inf, dtype=beliefs.dtype)
-    for start, mean, std in _moments(beliefs, asked):
+    for start, mean, std in asked.moments():
         rows = log_chance(units, mean, std, limits)
         chance[:, start : start + rows.shape[-1]] = rows
     if asked.mask is not None:
@@ -130,13 +181,3 @@ def _room(
     known = units.known[:, 1:].unsqueeze(-1)
     few = units.seen[:, 1:].unsqueeze(-1) <= 1
     return room, spread.masked_fill(~known, 0.0), ~known & few
-
-
-def _moments(beliefs: Beliefs, asked: Asked) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield ``(start, mean, std)``, ``(T, F, n)`` each, over the round's set."""
-    on = asked.actions
-    if on is not beliefs.actions:
-        yield 0, *beliefs.anywhere(on.block(0, on.size))
-        return
-    for block in beliefs.blocks():
-        yield block.start, block.mean, block.std.expand_as(block.mean)

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,8 @@ from torch import Tensor
 from cbandit._core import checks, devices
 from cbandit._core.hints import hinted
 from cbandit.errors import BudgetError, CBanditError
-from cbandit.policies.choices import News
+from cbandit.policies.choices import Asked, Decision, News
+from cbandit.policies.round import Concern
 from cbandit.posterior.units import Units
 
 SURE = 1.6448536269514722  # deviations above the mean of a one-sided 95 % bound
@@ -219,8 +221,11 @@ class Account(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Budgets:
-    """The budgets of a policy: the costs that have one, totals and rounds.
+class Budgets(Concern[Account]):
+    """Keep totals: the costs that have a budget, the totals and the last rounds.
+
+    A round's best action mostly fits what is left. Only where it does not, the round
+    chooses again among the actions that fit. Trials in which none fits play nothing.
 
     Args:
         columns: the numbers of these ``b`` costs, from 0.
@@ -254,9 +259,78 @@ class Budgets:
             tuple(budget.last for budget in budgets.values()),
         )
 
-    def opened(self) -> Account:
+    def start(self) -> Account:
         """Return the account before the first round."""
         return Account(torch.zeros_like(self.totals), {})
+
+    def hear(self, state: Account, news: News, beliefs: object) -> tuple[Account, News]:
+        """Charge what was told."""
+        return state.after(news, self.columns, news.limits.shape[-1]), news
+
+    def limit(self, state: Account, limits: Tensor, t: int) -> Tensor:
+        """Return thresholds ``(T, m)`` with the budgets' limits of round ``t``."""
+        paces = self.pace(state, t)
+        out = limits.expand(len(paces), -1).clone()
+        out[:, list(self.columns)] = paces.to(out)
+        return out
+
+    def open_turn(self, state: Account, turn: Asked) -> tuple[Account, Asked]:
+        """Leave out what does not fit, if the best action did not."""
+        if not turn.tight:
+            return state, turn
+        if turn.actions.continuous:
+            over = partial(self._over, state, turn)
+            return state, turn._replace(fences=(*turn.fences, over))
+        left, pace = self.left(state).unsqueeze(-1), self.pace(state, turn.t)
+        over = torch.cat(
+            [
+                (self._bounds(turn, mean, std, pace) - left).amax(1)
+                for _, mean, std in turn.moments()
+            ],
+            -1,
+        )
+        if turn.mask is not None:
+            over = over.masked_fill(~turn.mask, torch.inf)
+        # where nothing fits, the action with the least bounds is left
+        mask = (over <= 0) | (over <= over.amin(-1, keepdim=True))
+        return state, turn._replace(mask=mask)
+
+    def check_pick(
+        self, state: Account, turn: Asked, pick: Decision
+    ) -> tuple[Account, Decision | None]:
+        """Promise what the choice may cost; ``None``: choose again, it does not fit."""
+        left, pace = self.left(state), self.pace(state, turn.t)
+        if pick.x is None:
+            points = turn.actions.at(pick.index).unsqueeze(1)
+            bound = self._bounds(turn, *turn.beliefs.anywhere(points), pace)
+        else:
+            over = self._over(state, turn, pick.x.unsqueeze(1))
+            bound = over + left.unsqueeze(-1)
+        bound = bound[..., 0]
+        idle = (bound > left).any(-1)
+        if bool(idle.any()) and not turn.tight:
+            return state, None
+        if bool(idle.all()):
+            raise self.spent_up(state, bound)
+        plays = ~idle.unsqueeze(-1)
+        bound = torch.where(plays, bound, 0.0)
+        promised = bound.new_full((len(bound), turn.limits.shape[-1]), torch.nan)
+        promised[:, list(self.columns)] = bound
+        pick = replace(pick, promised=promised)
+        if bool(idle.any()):
+            pick.idle = idle
+        state = state.promising(turn.t, Promise(bound, plays.expand_as(bound)))
+        return state, pick
+
+    def _over(self, state: Account, turn: Asked, x: Tensor) -> Tensor:
+        """Return by how much points of a box may exceed what is left, ``(T, b, n)``."""
+        x = x if turn.shown is None else turn.shown.whole(x)
+        moments, pace = turn.beliefs.anywhere(x), self.pace(state, turn.t)
+        return self._bounds(turn, *moments, pace) - self.left(state).unsqueeze(-1)
+
+    def _bounds(self, turn: Asked, mean: Tensor, std: Tensor, pace: Tensor) -> Tensor:
+        noise, units = turn.beliefs.noises(), turn.beliefs.units()
+        return self.bounds(mean, std, noise, units, pace)
 
     def left(self, account: Account) -> Tensor:
         """Return what is neither spent nor promised, ``(T, b)``."""
@@ -267,13 +341,6 @@ class Budgets:
         rounds = [max(1, last - t + 1) for last in self.last]
         each = torch.tensor(rounds, dtype=torch.float64).to(self.totals)
         return self.left(account).clamp_min(0) / each
-
-    def limits(self, limits: Tensor, account: Account, t: int) -> Tensor:
-        """Return thresholds ``(T, m)`` with the budgets' limits of round ``t``."""
-        paces = self.pace(account, t)
-        out = limits.expand(len(paces), -1).clone()
-        out[:, list(self.columns)] = paces.to(out)
-        return out
 
     def bounds(
         self,

@@ -14,6 +14,7 @@ Choices whose costs have not come count by today's belief too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,8 +22,10 @@ import torch
 from torch import Tensor
 
 from cbandit._core import devices
-from cbandit.policies.chances import log_chance
-from cbandit.policies.choices import Entry, News, Place
+from cbandit.policies.choices import Asked, Entry, News, Place
+from cbandit.policies.concerns.confidence import log_chance
+from cbandit.policies.concerns.restarts import epoch_start
+from cbandit.policies.round import Concern, Past
 from cbandit.posterior.beliefs import Beliefs
 
 GAIN = 1.0  # deviations by which each round short of the share raises the confidence
@@ -138,8 +141,57 @@ def _sums(
     return where.double().sum(-1), (chance.double() * where).sum(-1)
 
 
-def waiting_round(entry: Entry, x: Tensor) -> Round:
+def _waiting(entry: Entry) -> Round:
     """Return an outstanding choice, in the trials where a cost has not come."""
-    limits = entry.made.limits
-    missing = ~entry.came[:, 1:].all(-1)
+    missing, limits = ~entry.came[:, 1:].all(-1), entry.made.limits
+    x = entry.choice.x.reshape(len(missing), -1)
     return Round(entry.choice.t, x, limits, devices.put(missing, limits.device))
+
+
+class Share(Concern[Rounds]):
+    """Ask for the confidence that a share of rounds within all limits needs.
+
+    Args:
+        share: the share, ``(T,)``.
+        window: how many rounds the beliefs remember; ``None``: all.
+        restart: see :func:`~cbandit.policies.concerns.restarts.epoch_start`.
+        forget: whether the beliefs drop their data in the first round of an epoch.
+    """
+
+    def __init__(
+        self,
+        share: Tensor,
+        window: int | None,
+        restart: int | str | None,
+        forget: bool,
+    ) -> None:
+        self._share, self._window = share, window
+        self._restart, self._forget = restart, forget
+
+    def start(self) -> Rounds:
+        """Return the count before the first round."""
+        return Rounds.none(self._share)
+
+    def hear(self, state: Rounds, news: News, beliefs: Beliefs) -> tuple[Rounds, News]:
+        """Count the round once its costs have all come."""
+        return state.after(news, news.place), news
+
+    def settle(self, state: Rounds, beliefs: Beliefs, t: int, past: Past) -> Rounds:
+        """Judge all rounds for the last time if the beliefs are about to forget."""
+        coming = t + 1
+        if self._forget and epoch_start(self._restart, coming) == coming:
+            return state.settled(beliefs, coming)
+        return state
+
+    def open_turn(self, state: Rounds, turn: Asked) -> tuple[Rounds, Asked]:
+        """Set the round's confidence, unless the user asks for one."""
+        if not turn.by_rule:
+            return state, turn
+        first = -math.inf
+        if self._window is not None:
+            # the next round's beliefs will lack the window's oldest outcome
+            first = turn.t + 1 - self._window
+        state = state.asking(turn.beliefs, list(map(_waiting, turn.waiting)), first)
+        if turn.confidence is None:
+            turn = turn._replace(confidence=state.least)
+        return state, turn
