@@ -44,12 +44,12 @@ CLASSES = {
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
         Account Arms Arrivals AtOnce Average Awaited Barred Bounds Budget Budgets
-        CheckedPsi CKB Classes Confidence CountOPB Dual Entry Epoch EpochPenalty Errors
-        Failed Failing Failure FailureBelief FailureList GPOPB GPState GPTS GPUCB
-        History LCLUCB Ledger Lock Made News Now OPLB OPNLB Outliers Paired Penalty
-        Place Plane Played Promise Readings Resolved Result Round Rounds Row RPOL Safe
-        SafeAction SafeEstimate Scales SCGPUCB Schedule Senses Share Spending Stage Told
-        Trust _Turned Waiting Windowed
+        CheckedPsi CKB Classes Confidence Counted CountOPB Dual Entry Epoch EpochPenalty
+        Errors Failed Failing Failure FailureBelief FailureList GPOPB GPState GPTS GPUCB
+        History LCLUCB Ledger Lock Made Margin News Now OPLB OPNLB Outliers Paired
+        Penalty Pending Place Plane Played Promise Readings Resolved Restarts Result
+        Round Rounds Row RPOL Safe SafeAction SafeEstimate Scales SCGPUCB Schedule
+        Senses Share Spending Stage Told Trust _Turned Waiting Windowed
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Engine Form Group History

@@ -549,7 +549,7 @@ class BKB(GPPolicy):
         """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
         if self._dual is None:
             return best.estimate
-        return self._dual.judged(beliefs, look, best, asked, self._ahead)
+        return self._dual.judged(beliefs, look, best, asked)
 
     def move(
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]

@@ -39,8 +39,9 @@ class CKBRestart(GPPolicy):
         actions: what can be chosen.
         restart: ``H``, rounds between restarts; it is the theorem's ``T`` if ``step``
             is left out. ``"adaptive"``: a trial restarts when its predictions fail, and
-            ``T`` is the horizon (:mod:`cbandit.policies.adaptive`). Feedback that is
-            told after a restart enters the new beliefs, whatever round it is of.
+            ``T`` is the horizon (:mod:`cbandit.policies.concerns.restarts`).
+            Feedback that is told after a restart enters the new beliefs, whatever round
+            it is of.
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
         explore: as for :class:`~cbandit.CKB`.
@@ -102,7 +103,7 @@ class CKBRestart(GPPolicy):
 
     def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
-        return self._dual.judged(beliefs, look, best, asked, self._ahead)
+        return self._dual.judged(beliefs, look, best, asked)
 
     def move(
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]

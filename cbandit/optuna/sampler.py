@@ -148,8 +148,9 @@ class Sampler(BaseSampler):
         state = policy._now.state
         estimate = state.estimate[0].tolist()
         round_ = {"params": params, "estimate": estimate, "units": units}
-        if state.deviation is not None:
-            round_["deviation"] = state.deviation[0].tolist()
+        deviation = policy.study_deviation()
+        if deviation is not None:
+            round_["deviation"] = deviation[0].tolist()
         study._storage.set_trial_system_attr(trial._trial_id, ROUND, round_)
         return params
 
@@ -418,7 +419,7 @@ class Sampler(BaseSampler):
                 "study.enqueue_trial({...})"
             )
         state = policy._now.state
-        stateless = state.own is None and state.rounds is None
+        stateless = state.own is None and not policy.keeps_share
         if not stateless or policy.senses.budgets:
             raise CBanditError(
                 f"{kind} keeps a state that a study's trials do not hold: take CKB, "

@@ -208,7 +208,7 @@ UNNOTED = ("save", "history", "outstanding", "__getstate__")
 
 
 #: attributes that copies and files do not hold
-PASSING = ("_latest", "_labelled", "_journal", "_clock", "_file", "_known", "_hooks")
+PASSING = ("_latest", "_labelled", "_journal", "_clock", "_file", "_hooks")
 
 
 class Now(NamedTuple):
@@ -889,6 +889,7 @@ class Policy(metaclass=ABCMeta):
         asked, decision, state, concerns = self._decided(now, asked)
         choice = self._chosen(asked, decision)
         private = private_copy(choice)
+        place = self._place(private)
         state = self._stood(state, private, asked.limits)
         phi = getattr(state, "multiplier", None)
         made = Made(
@@ -899,7 +900,7 @@ class Policy(metaclass=ABCMeta):
             decision.score,
             decision.promised,
         )
-        ledger.open(private, choice, made)
+        ledger.open(private, choice, place, made)
         # this one assignment makes the round count
         self._now = now._replace(
             t=t,
@@ -934,11 +935,13 @@ class Policy(metaclass=ABCMeta):
         opened, start = None, given.streams.position()
         while True:
             state, concerns = now.state, list(now.concerns)
+            turn = given
             if given.by_rule:
+                turn = given._replace(restarted=self._open_epoch(concerns, given.t))
                 if opened is None:
-                    opened = self._open(state, given), given.streams.position()
+                    opened = self._open(state, turn), given.streams.position()
                 state, start = opened
-            turn = given._replace(beliefs=self._beliefs_in(state))
+            turn = turn._replace(beliefs=self._beliefs_in(state))
             turn = self._shaped(concerns, turn)
             if turn.by_rule:
                 decision, state = self._by_rule(state, turn)
@@ -955,6 +958,13 @@ class Policy(metaclass=ABCMeta):
             # on a box, points of the design are not looked through
             by_rule = given.by_rule or given.actions.continuous
             given = given._replace(tight=True, by_rule=by_rule)
+
+    def _open_epoch(self, concerns: list[Any], t: int) -> Tensor | None:
+        """Return the trials that start anew in a round; ``concerns`` are replaced."""
+        restarted = None
+        for slot, open_epoch in self._hooks.open_epoch:
+            concerns[slot], restarted = open_epoch(concerns[slot], t)
+        return restarted
 
     def _by_rule(self, state: Any, turn: Asked) -> tuple[Decision, Any]:
         """Return the rule's decision, checked, and the state after it."""
@@ -1335,7 +1345,7 @@ class Policy(metaclass=ABCMeta):
             return now
         self._latest, concerns = None, now.concerns
         if heard != now.heard:
-            for news in ledger.news(now.heard, self._place, self.sees_costs):
+            for news in ledger.news(now.heard, self.sees_costs):
                 concerns, news = self._heard(concerns, news, state)
                 state = self.absorb(state, news)
         state = self._due(state)
@@ -1357,9 +1367,7 @@ class Policy(metaclass=ABCMeta):
             states[slot], news = hear(states[slot], news, beliefs)
         return tuple(states), news
 
-    def _settle(
-        self, concerns: tuple[Any, ...], state: Any, t: int
-    ) -> tuple[Any, ...]:
+    def _settle(self, concerns: tuple[Any, ...], state: Any, t: int) -> tuple[Any, ...]:
         """Return the concerns after work that is due, once all feedback is heard."""
         if not self._hooks.settle:
             return concerns

@@ -25,7 +25,7 @@ from cbandit.actions import Shown
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import ChoiceError
 from cbandit.posterior.look import Best
-from cbandit.posterior.observations import Part
+from cbandit.posterior.observations import Ahead, Part
 
 if TYPE_CHECKING:
     from cbandit.policies.concerns.failure_list import Barred
@@ -62,6 +62,9 @@ class Asked(NamedTuple):
         by_rule: whether the policy's rule chooses, and not its design; nothing is
             chosen where an action is only recommended.
         tight: whether the round chooses again, among what fits.
+        restarted: the trials ``(T,)`` that start anew in this round; ``None``: none.
+        pending: the outstanding choices that beliefs count as told at their means.
+        margin: what is added to the costs' estimates, ``(T, m)``, in units.
         doubtful: the trials ``(T,)`` in which no action is as sure as it should be.
         must_work: returns the number and point of the action of each trial that must
             not fail; ``None``: there is no such action.
@@ -82,6 +85,9 @@ class Asked(NamedTuple):
     must_work: Callable[[], Sequence[tuple[int | None, Tensor]]] | None = None
     by_rule: bool = True
     tight: bool = False
+    restarted: Tensor | None = None
+    pending: Sequence[Ahead] = ()
+    margin: Tensor | None = None
     doubtful: Tensor | None = None
 
     def allows(self, x: Tensor) -> Tensor | None:
@@ -108,7 +114,7 @@ class Asked(NamedTuple):
         """The choices whose feedback has not all come, oldest first."""
         return self.ledger.waiting(self.t - 1)
 
-    def point(self, best: Best) -> Tensor:
+    def point(self, best: Best | Decision) -> Tensor:
         """Return a search's best action with its context, if any, ``(T, 1, d)``."""
         if best.x is None:
             x: Tensor = self.actions.at(best.index)
@@ -398,6 +404,7 @@ class Entry(NamedTuple):
     Args:
         choice: the policy's own copy.
         given: the choice object that the user was given, and may have changed.
+        place: where the choice is.
         made: what was known when the decision was made.
         came: which functions have been told, ``(T, 1 + m)`` bool on the host.
         awaits: how many functions it waits for, the reward first.
@@ -412,6 +419,7 @@ class Entry(NamedTuple):
 
     choice: Choice
     given: Choice
+    place: Place
     made: Made
     came: Tensor
     awaits: int
@@ -567,21 +575,24 @@ class Ledger:
         """Return the id of a round's choice, unique among all policies and copies."""
         return f"{self._prefixes[-1]}-{t}"
 
-    def open(self, choice: Choice, given: Choice, made: Made) -> None:
+    def open(self, choice: Choice, given: Choice, place: Place, made: Made) -> None:
         """Add an entry for a new choice, just before the policy commits to it."""
         self._rounds[choice.id] = choice.t
         came = self._nothing
         if choice.idle is not None:  # idle trials wait for nothing
             came = came | choice.idle.reshape(-1, 1).cpu()
-        entry = Entry(choice, given, made, came, self.awaits)
+        entry = Entry(choice, given, place, made, came, self.awaits)
         self._entries[choice.t] = entry
 
-    def rename(self, change: Callable[[Choice], Choice]) -> None:
+    def rename(
+        self, change: Callable[[Choice], Choice], place_of: Callable[[Choice], Place]
+    ) -> None:
         """Replace the policy's own copy of every choice by ``change`` of it."""
-        self._entries = {
-            t: entry._replace(choice=change(entry.choice))
-            for t, entry in self._entries.items()
-        }
+        entries = {}
+        for t, entry in self._entries.items():
+            choice = change(entry.choice)
+            entries[t] = entry._replace(choice=choice, place=place_of(choice))
+        self._entries = entries
 
     def latest(self, t: int) -> Entry:
         """Return the entry of the latest round ``t``."""
@@ -679,14 +690,11 @@ class Ledger:
         self._touched[entry.choice.t] = None
         self._entries[entry.choice.t] = entry
 
-    def news(
-        self, heard: int, place_of: Callable[[Choice], Place], sees_costs: bool
-    ) -> list[News]:
+    def news(self, heard: int, sees_costs: bool) -> list[News]:
         """Return the feedback after item number ``heard``, in the order of rounds.
 
         Args:
             heard: the number of the last item that was heard before.
-            place_of: returns where a choice is.
             sees_costs: whether costs were seen before the choice, so that those told
                 are no news.
         """
@@ -711,7 +719,7 @@ class Ledger:
                 failed = failed_in([f for f in entry.failures if f.serial > heard])
             if rewards or costs or cancelled or charged or failed is not None:
                 told = rewards, costs, cancelled, charged
-                place, limits = place_of(entry.choice), entry.made.limits
+                place, limits = entry.place, entry.made.limits
                 out.append(News(entry.choice, *told, came, limits, place, failed))
         return out
 

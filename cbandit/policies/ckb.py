@@ -212,7 +212,7 @@ class CKB(GPPolicy):
 
     def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
-        return self._dual.judged(beliefs, look, best, asked, self._ahead)
+        return self._dual.judged(beliefs, look, best, asked)
 
     # -- a price that is solved for ----------------------------------------------------
 
@@ -305,7 +305,7 @@ class CKB(GPPolicy):
         space, contexts = shown.space, state.own.contexts
         count = max(FEW, MOST // int(space.size))
         last = contexts[:, -count:]
-        mean, spread = beliefs.in_contexts(space, last, self._ahead(asked))
+        mean, spread = beliefs.in_contexts(space, last, asked.pending)
         if self.explore.samples:
             spread = torch.zeros_like(spread)
         values = estimated(look, mean.flatten(2), spread.flatten(2)).double()

@@ -21,7 +21,6 @@ from cbandit.errors import CBanditError
 from cbandit.policies.choices import Asked
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Best
-from cbandit.posterior.observations import Ahead
 from cbandit.posterior.units import Units, level, linked
 from cbandit.scores import clip
 from cbandit_kernels import Look
@@ -187,7 +186,6 @@ class Dual:
         look: Look,
         best: Best,
         asked: Asked,
-        ahead: Callable[[Asked], list[Ahead]],
     ) -> Tensor:
         """Return the estimates at ``best`` that move the multiplier, ``(T, 1 + m)``.
 
@@ -196,12 +194,11 @@ class Dual:
             look: the look that found the best action.
             best: the best action of the round.
             asked: the round.
-            ahead: the outstanding choices that count in a round.
         """
         estimate = best.estimate
         if self.beta is None:
             return estimate
-        moments = beliefs.anywhere(asked.point(best), ahead(asked))
+        moments = beliefs.anywhere(asked.point(best), asked.pending)
         mean, std = (part[:, 1:, 0] for part in moments)
         units, g = beliefs.units(), mean - self.beta * std
         if units is not None and units.binds:

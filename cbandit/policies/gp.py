@@ -38,7 +38,6 @@ from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore, Rand, clip
 from cbandit.policies.acquire import Acquired, Estimates
-from cbandit.policies.adaptive import ADAPTIVE, Errors
 from cbandit.policies.base import Policy, Posterior, locked
 from cbandit.policies.censored import Awaited
 from cbandit.policies.checks import (
@@ -54,7 +53,6 @@ from cbandit.policies.choices import (
     Asked,
     Data,
     Decision,
-    Entry,
     Made,
     News,
     Place,
@@ -64,8 +62,10 @@ from cbandit.policies.concerns.budgets import Account, Budget, Budgets, Standing
 from cbandit.policies.concerns.confidence import Confidence
 from cbandit.policies.concerns.failure_belief import Failing, FailureBelief, Result
 from cbandit.policies.concerns.failure_list import FailureList, lasting, remaining
+from cbandit.policies.concerns.margin import Margin
 from cbandit.policies.concerns.outliers import Outliers
-from cbandit.policies.concerns.restarts import epoch_start
+from cbandit.policies.concerns.pending import Pending
+from cbandit.policies.concerns.restarts import ADAPTIVE, Restarts, epoch_start
 from cbandit.policies.concerns.share import Share
 from cbandit.policies.keywords import GP_POLICY, CostBeliefs, PolicyKeywords
 from cbandit.policies.late import Arrivals, Knowledge, absorbed_apart, absorbed_loose
@@ -76,10 +76,9 @@ from cbandit.policies.words import Senses
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.links import BINARY
 from cbandit.posterior.look import Best, Block, Score, scan, scorer
-from cbandit.posterior.observations import Ahead, counted
+from cbandit.posterior.observations import Ahead
 from cbandit.posterior.units import (
     Units,
-    deviations,
     level,
     linked,
     normal,
@@ -149,13 +148,9 @@ class GPState(NamedTuple):
         arrived: for each ``tell`` since, how far costs were above their thresholds,
             ``(T, m)``, in the user's units, 0 in trials where nothing came.
         moved: the multiplier of the next ``ask``, if it is known already.
-        margin: what the last ``ask`` added to the costs, ``(T, m)``, in units;
-            ``None``: nothing.
-        deviation: the costs' deviations at that choice, ``(T, m)``, for the next
-            margin.
         own: further state of a derived policy.
         waiting: costs told earlier that have no unit yet.
-        errors: of the latest predictions; ``None``: restarts do not depend on them.
+        epoch: the first round of the epoch, or of each trial's, ``(T, 1)``.
     """
 
     beliefs: Any
@@ -164,11 +159,9 @@ class GPState(NamedTuple):
     estimate: Tensor | None = None
     arrived: tuple[Tensor, ...] = ()
     moved: Tensor | None = None
-    margin: Tensor | None = None
-    deviation: Tensor | None = None
     own: Any = None
     waiting: Waiting | None = None
-    errors: Errors | None = None
+    epoch: Any = 1
 
     def measured(self) -> tuple[tuple[Tensor, ...], Waiting | None]:
         """Return the told costs in units, and those that still have no unit."""
@@ -272,7 +265,8 @@ class GPPolicy(Policy):
             multiplier, and the score must do without.
         restart: how many rounds an epoch has, or ``"doubling"``: the multiplier is
             ``start`` again in the first round of each. ``"adaptive"``: a trial starts
-            anew when its predictions fail, see :mod:`cbandit.policies.adaptive`.
+            anew when its predictions fail, see
+            :mod:`cbandit.policies.concerns.restarts`.
             ``None``: one epoch.
         forget: whether the beliefs drop their data then too. Feedback that is told
             later enters the new beliefs, whatever round it is of.
@@ -308,8 +302,6 @@ class GPPolicy(Policy):
     #: the default where all beliefs are GP.default's, unless feedback is delayed; draws
     #: without a setting for costs become TS.cautious there
     cautious: Explore | None = None
-    #: outstanding choices by round, as the latest look took them into account
-    _known: dict[int, tuple[Entry, Ahead]] | None = None
     hallucinates = False  # whether pending="hallucinate" is the default where it works
     #: for "Delayed", "Sliding", "hallucinate" or "caution" (a margin, or a negative
     #: cost_beta) that a class does not support: the reason
@@ -321,6 +313,7 @@ class GPPolicy(Policy):
     piecemeal = True  # costs of one choice may come one by one
     splits = True  # whether ranks may share the set; else each keeps all of it
     hears_costs = True  # whether move uses the costs told
+    counts_epoch = False  # whether move counts rounds from the epoch's first one
     by_score = True  # whether it plays the greatest score, and not a rule of its own
     takes_outcomes = True  # whether outcomes may be binary or counted
     bounds_outliers = True  # whether standardised beliefs are about what is told
@@ -383,8 +376,7 @@ class GPPolicy(Policy):
         #: bounds of the estimates, ``(T, F)``; ``None``: they are not clipped
         self._bound = None if clip is None else self._bounds(clip, len(beliefs))
         self._functions, self._drift = len(beliefs), getattr(feedback, "drift", None)
-        #: how many deviations at the last choice are added to costs, ``(T, m)``
-        self._margin: Tensor | None = None
+        margin = None
         if explore.margin.dim() or bool(explore.margin):
             if not self.m or len(beliefs) != 1 + self.m:
                 raise CBanditError(
@@ -392,7 +384,7 @@ class GPPolicy(Policy):
                     f"{type(self).__name__} has beliefs about {len(beliefs) - 1} of "
                     f"{self.m}"
                 )
-            self._margin = self._number("margin", explore.margin)
+            margin = Margin(self._number("margin", explore.margin))
         # limits that hold for all rounds, and the estimates' offset under them
         self._always: tuple[Any, Tensor | None] | None = None
         self._timing = self._timing_of(feedback)
@@ -424,6 +416,15 @@ class GPPolicy(Policy):
         learns = failures is None and self.actions.domain.covariance is None
         learns = learns and self.by_score
         awaits = self._ledger.awaits
+        window = feedback.window if isinstance(feedback, Sliding) else None
+        restarts = None
+        if restart is not None:
+            chances = self._timing.chances(fresh.functions)
+            noises = fresh.noises().double()
+            restarts = Restarts(restart, noises, self._widths, chances)
+        # the order in which a round is shaped: what has failed is out before what fits
+        # is looked for, and what is sure is sought in what is left of both; readings
+        # are cut before predictions are judged by them
         self._attend(
             FailureBelief(awaits, self.device, self.dtype)
             if learns
@@ -432,12 +433,13 @@ class GPPolicy(Policy):
             self._sharing(share),
             Confidence(self._ranks) if self.takes_confidence else None,
             outliers,
+            restarts,
+            Pending(window) if self.pending == "hallucinate" else None,
+            margin,
         )
         if failures is not None and failures is not False:
             raise CBanditError(f"failures must be None or False; got {failures!r}")
         state = GPState(fresh, self._start, Arrivals(late))
-        if restart == ADAPTIVE:
-            state = state._replace(errors=Errors.none(fresh.noises().double()))
         self.begin(state)
 
     def __init_subclass__(cls, **arguments: object) -> None:
@@ -567,8 +569,7 @@ class GPPolicy(Policy):
                 "beliefs about their costs"
             )
         goal = probability("share", self._per_trial("share", share), share)
-        window = getattr(self.feedback, "window", None)
-        window = window if isinstance(self.feedback, Sliding) else None
+        window = self.feedback.window if isinstance(self.feedback, Sliding) else None
         return Share(goal, window, self.restart, self.forget)
 
     def _budgeted(self, functions: int, senses: Senses) -> Budgets | None:
@@ -785,13 +786,7 @@ class GPPolicy(Policy):
             estimate=entered,
             sure=True,
         )
-        deviation = None
-        if self._margin is not None:
-            at = asked.point(best), self._ahead(asked)
-            moments = state.beliefs.anywhere(*at)
-            spread = deviations(state.beliefs.units(), *moments)
-            deviation = spread[:, 1:, 0].double()
-        return decision, state._replace(estimate=estimate, deviation=deviation)
+        return decision, state._replace(estimate=estimate)
 
     def _search(
         self,
@@ -809,7 +804,7 @@ class GPPolicy(Policy):
             beliefs,
             look,
             asked,
-            self._ahead(asked),
+            asked.pending,
             beside,
             self._fresh(beliefs, asked) if beliefs.by_default else None,
         ).best()
@@ -837,54 +832,58 @@ class GPPolicy(Policy):
             return state
         beliefs, t = state.beliefs, asked.t
         arrived, waiting = state.measured()
-        multiplier = self._next(state, t, arrived)
-        deviation = state.deviation
-        if self.restart is not None and self._epoch(t) == t:
+        epoch, restarted = state.epoch, asked.restarted
+        multiplier = self._next(state, t, arrived, restarted)
+        if self.restart is not None:
+            epoch = self._epoch(t)
+        if restarted is not None and self.restart is not None:
             waiting = None
             if self.forget:
-                beliefs, deviation = beliefs.forget_all(), None
-        errors = state.errors
-        if errors is not None and bool(errors.changed.any()):
-            beliefs = beliefs.forget(errors.changed.tolist())
-            if deviation is not None:
-                deviation = deviation * ~errors.changed.unsqueeze(-1)
-            errors = errors.begun(t)
-        margin = None
-        if self._margin is not None and deviation is not None:
-            margin = self._margin * deviation
+                beliefs = beliefs.forget_all()
+        elif restarted is not None:
+            epoch = torch.where(restarted.unsqueeze(-1), t, epoch)
+            beliefs = beliefs.forget(restarted.tolist())
         if beliefs.fades:
             beliefs = beliefs.aged(t)
         return state._replace(
             beliefs=beliefs,
             multiplier=multiplier,
-            margin=margin,
-            deviation=None,
             estimate=None,
             arrived=(),
             moved=None,
             waiting=waiting,
-            errors=errors,
+            epoch=epoch,
         )
 
-    def _next(self, state: GPState, t: int, arrived: Sequence[Tensor]) -> Tensor:
-        """Return the multiplier of round ``t``, moved by the costs that arrived."""
+    def _next(
+        self,
+        state: GPState,
+        t: int,
+        arrived: Sequence[Tensor],
+        restarted: Tensor | None,
+    ) -> Tensor:
+        """Return the multiplier of round ``t``, moved by the costs that arrived.
+
+        It is as at the start in the trials that are ``restarted (T,)``.
+        """
         if state.moved is not None:
             return state.moved
         if state.estimate is None:
             return self._start
-        if self.restart is not None and self._epoch(t) == t:
+        if restarted is not None and self.restart is not None:
             return self._start
         before = state.multiplier
         shown = (before, state.estimate, *arrived)
         versions = list(map(VERSION, shown))
-        multiplier = self.move(t - 1, before, state.estimate, arrived)
+        ended = t - state.epoch if self.counts_epoch else t - 1
+        multiplier = self.move(ended, before, state.estimate, arrived)
         name = f"{type(self).__name__}.move"
         if list(map(VERSION, shown)) != versions:
             raise changed(name)
         moved = multiplier_of(name, multiplier, before)
-        if state.errors is None:
+        if restarted is None:
             return moved
-        return torch.where(state.errors.changed.unsqueeze(-1), self._start, moved)
+        return torch.where(restarted.unsqueeze(-1), self._start, moved)
 
     def _epoch(self, t: int) -> int:
         """Return the first round of round ``t``'s epoch."""
@@ -943,8 +942,8 @@ class GPPolicy(Policy):
             score = score_of(name, score, weights, hint)
         coefficient, units = self._coefficient(state, asked), state.beliefs.units()
         offset = self._offset(asked, units)
-        if state.margin is not None:
-            raised = torch.nn.functional.pad(state.margin, (1, 0))
+        if asked.margin is not None:
+            raised = torch.nn.functional.pad(asked.margin, (1, 0))
             offset = raised if offset is None else offset + raised
         close = state.beliefs.tolerance(scores.of_costs(score))
         form, weight = score, None
@@ -960,7 +959,7 @@ class GPPolicy(Policy):
         """Return this round's acquisition by the policy's :meth:`acquire`."""
         t, beliefs, units = asked.t, state.beliefs, state.beliefs.units()
         x, _, real = beliefs.tried(0)
-        ahead = self._ahead(asked)
+        ahead = asked.pending
         if ahead:  # count them as told at their means, so as not to gain there twice
             waits = devices.put([choice.waits[0] for choice in ahead], real.device)
             places = torch.stack([choice.x.double() for choice in ahead], 1)
@@ -1013,32 +1012,13 @@ class GPPolicy(Policy):
         """Return ``c`` of the RKHS widths: how many bounds must hold together."""
         return self._timing.chances(state.beliefs.functions)
 
-    def _ahead(self, asked: Asked) -> list[Ahead]:
-        """Return the outstanding choices that this round takes into account."""
-        ahead: list[Ahead] = []
-        if self.pending == "ignore":
-            return ahead
-        first = -math.inf
-        if isinstance(self.feedback, Sliding):
-            first = asked.t - self.feedback.window
-        known, self._known = self._known or {}, {}
-        for entry in asked.ledger.waiting(asked.t - 1):
-            if (t := entry.choice.t) >= first:
-                before = known.get(t)
-                if before is None or before[0] is not entry:
-                    place, waits = self._place(entry.choice), ~entry.came
-                    before = entry, Ahead(place.keys, place.x, waits.mT.tolist())
-                self._known[t] = before
-                ahead.append(before[1])
-        return counted(ahead) if ahead else ahead
-
     def _looks(
         self, state: GPState, asked: Asked
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over the round's set."""
         streams = asked.streams if self.explore.samples else None
         other = None if asked.actions is self.actions.domain else asked.actions
-        return stretches(state.beliefs, streams, self._ahead(asked), other)
+        return stretches(state.beliefs, streams, asked.pending, other)
 
     def _round_actions(self, actions: Any) -> Actions:
         on, base = super()._round_actions(actions), self.actions
@@ -1073,10 +1053,6 @@ class GPPolicy(Policy):
             for costs in news.costs if place.t > self.design else ():
                 values, came = costs.wide(self.m)
                 arrived = (*arrived, (values - news.limits) * came)
-        if state.errors is not None:
-            beliefs, chances = state.beliefs, self._chances(state)
-            errors = state.errors.after(news, place, beliefs, self._widths, chances)
-            state = state._replace(errors=errors)
         knowledge = state.beliefs, state.held
         beliefs, held = self._timing.absorb(knowledge, news, place, self._now.t)
         return state._replace(beliefs=beliefs, held=held, arrived=arrived, moved=None)
@@ -1208,7 +1184,7 @@ class GPPolicy(Policy):
             index = actions.index(choice.x)
             return replace(choice, index=index, keys=index.reshape(-1).tolist())
 
-        self._ledger.rename(renamed)
+        self._ledger.rename(renamed, self._place)
         self._change(state._replace(beliefs=beliefs), tuple(concerns))
         vars(self).update(actions=actions, _offer=offer)
 
@@ -1258,7 +1234,9 @@ class GPPolicy(Policy):
         now = self._settled()
         moved = now.state.moved
         if moved is None:
-            moved = self._next(now.state, now.t + 1, now.state.measured()[0])
+            coming, arrived = now.t + 1, now.state.measured()[0]
+            restarted = self._open_epoch(list(now.concerns), coming)
+            moved = self._next(now.state, coming, arrived, restarted)
             self._now = now._replace(state=now.state._replace(moved=moved))
         return self._outside(moved.clone())
 
@@ -1310,6 +1288,11 @@ class GPPolicy(Policy):
 
     def _beliefs_in(self, state: GPState) -> Any:
         return state.beliefs
+
+    @property
+    def keeps_share(self) -> bool:
+        """Whether a share of the rounds is to be within all limits."""
+        return self._slot(Share) is not None
 
     @property
     def _beliefs(self) -> Any:
@@ -1425,7 +1408,7 @@ class GPPolicy(Policy):
         state, outside = self._now.state, self._outside
         beliefs, entry = state.beliefs, self._ledger.latest(asked.t)
         x = entry.choice.x.reshape(self.size, -1).unsqueeze(1)
-        moments = told(beliefs.units(), *beliefs.anywhere(x, self._ahead(asked)))
+        moments = told(beliefs.units(), *beliefs.anywhere(x, asked.pending))
         mean, std = (each.expand_as(moments[0]) for each in moments)
         return {
             "mean": outside(self.senses.functions(mean)[..., 0]),
@@ -1507,7 +1490,8 @@ class GPPolicy(Policy):
             t: how many rounds came before, in all processes.
             rounds: those of them that a policy of this kind played, in order.
         """
-        if self._now.state.errors is not None:
+        slot = self._slot(Restarts)
+        if slot is not None and self.restart is None:
             raise CBanditError(NOT_ADAPTIVE)
         size, divisors = self.study_units(), []
         for played in reversed(rounds):
@@ -1521,15 +1505,21 @@ class GPPolicy(Policy):
             arrived = []
             if played.excess is not None:
                 arrived.append((played.excess / divisor).nan_to_num(0.0))  # no unit: 0
-            if self._epoch(after) > played.t:
+            start, ended = self._epoch(after), played.t
+            if start > ended:
                 phi = self._start
-            else:
-                phi = self.move(played.t, phi, played.estimate, arrived)
-        deviation = rounds[-1].deviation if rounds else None
-        state = self._now.state._replace(multiplier=phi, moved=phi, deviation=deviation)
+                continue
+            ended = ended - start + 1 if self.counts_epoch else ended
+            phi = self.move(ended, phi, played.estimate, arrived)
+        concerns, slot = list(self._now.concerns), self._slot(Margin)
+        if slot is not None:
+            concerns[slot] = rounds[-1].deviation if rounds else None
+        state = self._now.state._replace(multiplier=phi, moved=phi)
         self._streams = Streams(self.seed, self.trials, f"round {t + 1}")
         position = self._streams.position()
-        self._now = self._now._replace(t=t, state=state, position=position)
+        self._now = self._now._replace(
+            t=t, state=state, position=position, concerns=tuple(concerns)
+        )
 
     @locked
     def study_join(self, waiting: Tensor, failed: Tensor, measured: Tensor) -> None:
@@ -1542,7 +1532,8 @@ class GPPolicy(Policy):
         """
         for number, x in enumerate(waiting):
             choice = self._choice_before(number, x)
-            self._ledger.open(private_copy(choice), choice, Made(0.0, self.limits(1)))
+            made, place = Made(0.0, self.limits(1)), self._place(choice)
+            self._ledger.open(private_copy(choice), choice, place, made)
         now = self._settled()
         concerns, slot = list(now.concerns), self._slot(FailureList)
         if slot is not None:
@@ -1568,7 +1559,13 @@ class GPPolicy(Policy):
         """
         self.ask()
         state = self._now.state
-        return Played(t, state.estimate, None, self.study_units(), state.deviation)
+        deviation = self.study_deviation()
+        return Played(t, state.estimate, None, self.study_units(), deviation)
+
+    def study_deviation(self) -> Tensor | None:
+        """Return the costs' deviations at the latest choice; ``None``: not needed."""
+        slot = self._slot(Margin)
+        return None if slot is None else self._now.concerns[slot]
 
     def _choice_before(self, number: int, x: Tensor) -> Choice:
         """Return an action as a choice made before the first round."""

@@ -58,6 +58,10 @@ class Concern(Generic[S]):
         """
         return state
 
+    def open_epoch(self, state: S, t: int) -> tuple[S, Tensor | None]:
+        """Return the state, and the trials ``(T,)`` that start anew in round ``t``."""
+        return state, None
+
     def open_turn(self, state: S, turn: Asked) -> tuple[S, Asked]:
         """Return the state and the round as the rule shall see it."""
         return state, turn
@@ -86,6 +90,7 @@ class Hooks(NamedTuple):
     limit: tuple[tuple[int, Hook], ...] = ()
     observe: tuple[tuple[int, Hook], ...] = ()
     settle: tuple[tuple[int, Hook], ...] = ()
+    open_epoch: tuple[tuple[int, Hook], ...] = ()
     open_turn: tuple[tuple[int, Hook], ...] = ()
     check_pick: tuple[tuple[int, Hook], ...] = ()
     grow: tuple[tuple[int, Hook], ...] = ()

@@ -45,7 +45,7 @@ class RPOL(GPPolicy):
     speed, ``restart=H, forget=True`` starts anew every ``H`` rounds and counts rounds
     from there. ``restart="adaptive", forget=True`` needs no ``H``: a trial starts anew
     when its predictions fail. That stands in for the reduction that the paper's second
-    remark names, see :mod:`cbandit.policies.adaptive`.
+    remark names, see :mod:`cbandit.policies.concerns.restarts`.
 
     Args:
         actions: what can be chosen.
@@ -76,7 +76,7 @@ class RPOL(GPPolicy):
         >>> policy.tell(policy.ask(), reward=0.1, cost=0.2)
     """
 
-    hallucinates = True
+    hallucinates = counts_epoch = True
     cautious = UCB(1.0, margin=2.0)
 
     def __init__(
@@ -118,7 +118,7 @@ class RPOL(GPPolicy):
         return scores.Rectified(q)
 
     def move(
-        self, t: int, q: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
+        self, t: int | Tensor, q: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
     ) -> Tensor:
         """Add rectified costs, observed or estimated; ``sqrt(t)`` is the floor."""
         gained = torch.zeros_like(q)
@@ -127,8 +127,5 @@ class RPOL(GPPolicy):
         if self._judges:
             judged = estimate[:, 1:].clamp_min(0)
             gained = torch.where(self._judged_costs, judged, gained)
-        floor: float | Tensor = math.sqrt(t - self._epoch(t) + 1)
-        errors = self._now.state.errors
-        if errors is not None:
-            floor = (t + 1.0 - errors.start.unsqueeze(-1)).sqrt()
+        floor = t.double().sqrt() if isinstance(t, Tensor) else math.sqrt(t)
         return multipliers.rectified(q, gained, floor, checked=False)

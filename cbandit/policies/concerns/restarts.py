@@ -1,6 +1,45 @@
-"""When epochs begin: the keyword ``restart=``."""
+"""When epochs begin: the keyword ``restart=``, fixed, doubling or adaptive.
+
+In the first round of an epoch the multiplier is as at the start, and with
+``forget=True`` the beliefs drop their data.
+
+``"adaptive"``: each outcome is compared with what was predicted, before the beliefs
+take it in. Where the errors of the last 1, 2, 4, ... or 64 outcomes sum to more than
+bounds and noise explain (``change_detected`` in :mod:`cbandit.confidence.drift`), that
+trial starts anew; other trials go on. Only outcomes count whose mean is known to half a
+noise deviation. So bounds that are too narrow for an action never tried, as a constant
+width's often are, cause no restart.
+
+Guaranteed: if nothing changes, bounds hold in every round and the noise is no larger
+than the belief's (with RKHS widths, than theirs), at most a share ``DELTA`` of runs
+ever starts anew. State the noise as it is: one stated far too large, as the papers'
+``1 + 2/T`` mostly is, hides changes. Noise and units that are learned are estimates;
+trials wait for ``MANY`` outcomes then. There is no bound on regret. The reduction that
+remark 2 of Guo, Zhu and Liu (2023) names has one (Wei and Luo, Non-stationary
+reinforcement learning without prior knowledge, 2021: copies at doubling scales), but
+its tests hardly fire in horizons that are played in practice (Gerogiannis, Huang and
+Veeravalli, 2024).
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit.confidence.bound import BoundWidths
+from cbandit.confidence.drift import change_detected
+from cbandit.policies.choices import News, Place
+from cbandit.policies.round import Concern
+from cbandit.posterior.beliefs import Beliefs
+from cbandit.posterior.units import Units
+
+ADAPTIVE = "adaptive"
+DELTA = 0.1  # the share of runs that may start anew though nothing changes
+LAST = 64  # outcomes, the longest window
+KNOWN = 0.5  # noise deviations; outcomes of means less certain do not count
+MANY = 20  # outcomes, before which a learned unit is not relied on
 
 
 def epoch_start(restart: int | str | None, t: int) -> int:
@@ -16,3 +55,114 @@ def epoch_start(restart: int | str | None, t: int) -> int:
     if isinstance(restart, str):
         return 1 << (t.bit_length() - 1)
     return t - (t - 1) % restart
+
+
+class Errors(NamedTuple):
+    """By how much the latest outcomes missed their predictions, in units.
+
+    Args:
+        last: errors, bands and noise variances of the last ones, ``(LAST, 3, T, F)``.
+        seen: how many there were, ``(T, F)``.
+        changed: the trials that have changed since the last round, ``(T,)`` bool.
+        start: the first round of each trial's epoch, ``(T,)``.
+    """
+
+    last: Tensor
+    seen: Tensor
+    changed: Tensor
+    start: Tensor
+
+    @classmethod
+    def none(cls, like: Tensor) -> Errors:
+        """Return the errors before the first round, for ``like (T, F)``, float64."""
+        last = like.new_zeros(LAST, 3, *like.shape)
+        last[:, 1] = torch.inf
+        start = torch.ones(len(like), dtype=torch.long, device=like.device)
+        return cls(last, torch.zeros_like(like), start < 1, start)
+
+    def after(
+        self,
+        news: News,
+        place: Place,
+        beliefs: Beliefs,
+        widths: BoundWidths,
+        chances: int,
+    ) -> Errors:
+        """Return the errors with those of the news; look for a change.
+
+        ``beliefs`` do not hold the news yet; ``chances`` is the ``c`` of RKHS widths.
+        """
+        mean, std = (part[..., 0] for part in beliefs.anywhere(place.x.unsqueeze(1)))
+        noise = beliefs.noises().double().clone()
+        known = std <= KNOWN * noise.sqrt()
+        for part, at in widths.rkhs_parts():
+            noise[:, at] = part.subgaussian.square()
+        units = beliefs.units() or Units.own(noise)
+        values, came = torch.zeros_like(noise), torch.zeros_like(known)
+        for told, f in news.by_functions():
+            mask = told.mask().unsqueeze(-1)
+            values[:, f] = torch.where(mask, told.values.to(noise), values[:, f])
+            came[:, f] |= mask
+            if told.noise is not None:
+                own = told.noise.to(noise).unsqueeze(-1) / units.size[:, f].square()
+                noise[:, f] = torch.where(mask, own, noise[:, f])
+        came &= known & units.known & (units.seen >= MANY)
+        error = (values - units.center) / units.size - mean
+        band = widths.around(beliefs, place.t, chances).abs() * std
+        new = torch.stack([error, band, noise]).unsqueeze(0)
+        last = torch.where(came, torch.cat([self.last[1:], new]), self.last)
+        (errors, bands, variances), seen = last.unbind(1), self.seen + came
+        found = change_detected(errors, bands, variances, seen, DELTA).any(-1)
+        return Errors(last, seen, self.changed | found, self.start)
+
+    def begun(self, t: int) -> Errors:
+        """Return the errors after changed trials have started anew in round ``t``."""
+        fresh, gone = Errors.none(self.seen), self.changed
+        last = torch.where(gone.unsqueeze(-1), fresh.last, self.last)
+        start = torch.where(gone, t, self.start)
+        return Errors(last, self.seen, fresh.changed, start)
+
+
+class Restarts(Concern[Errors | None]):
+    """Say when an epoch begins. Its state is that of adaptive restarts, else ``None``.
+
+    Args:
+        restart: see :func:`epoch_start`, or ``"adaptive"``.
+        noises: of the beliefs, ``(T, F)``.
+        widths: of the bounds that predictions are compared with.
+        chances: how many bounds must hold together.
+    """
+
+    def __init__(
+        self, restart: int | str, noises: Tensor, widths: BoundWidths, chances: int
+    ) -> None:
+        self._restart, self._noises = restart, noises
+        self._widths, self._chances = widths, chances
+
+    def start(self) -> Errors | None:
+        """Return the errors before the first round."""
+        return Errors.none(self._noises) if self._restart == ADAPTIVE else None
+
+    def hear(
+        self, state: Errors | None, news: News, beliefs: Beliefs
+    ) -> tuple[Errors | None, News]:
+        """Compare what was told with what was predicted."""
+        if state is None or not (news.rewards or news.costs):
+            return state, news
+        given = beliefs, self._widths, self._chances
+        return state.after(news, news.place, *given), news
+
+    def open_epoch(
+        self, state: Errors | None, t: int
+    ) -> tuple[Errors | None, Tensor | None]:
+        """Return the state, and the trials ``(T,)`` whose epoch begins in round ``t``.
+
+        ``None``: no trial's does.
+        """
+        if state is not None:
+            if not bool(state.changed.any()):
+                return state, None
+            return state.begun(t), state.changed
+        if epoch_start(self._restart, t) != t:
+            return None, None
+        return None, torch.ones(len(self._noises), dtype=torch.bool)

@@ -1,0 +1,47 @@
+"""Keep a margin from the limits: ``explore=cb.UCB(..., margin=)``.
+
+To the costs' estimates a round adds so many of their deviations at the latest choice:
+the less was known there, the farther from the limits the next choice is to stay.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from cbandit.policies.choices import Asked, Decision
+from cbandit.policies.round import Concern
+from cbandit.posterior.units import deviations
+
+
+class Margin(Concern[Tensor | None]):
+    """Add a margin to the costs, by the deviations ``(T, m)`` at the last choice.
+
+    Args:
+        margin: how many deviations, ``(T, m)``.
+    """
+
+    def __init__(self, margin: Tensor) -> None:
+        self._margin = margin
+
+    def start(self) -> None:
+        """Return that nothing was chosen yet."""
+
+    def open_turn(
+        self, state: Tensor | None, turn: Asked
+    ) -> tuple[Tensor | None, Asked]:
+        """Add the margin to the round."""
+        if state is None or not turn.by_rule:
+            return state, turn
+        if turn.restarted is not None:  # the choice was of beliefs that are gone
+            state = state * ~turn.restarted.unsqueeze(-1)
+        return None, turn._replace(margin=self._margin * state)
+
+    def check_pick(
+        self, state: Tensor | None, turn: Asked, pick: Decision
+    ) -> tuple[Tensor | None, Decision]:
+        """Keep the deviations at the choice."""
+        if not turn.by_rule:
+            return state, pick
+        moments = turn.beliefs.anywhere(turn.point(pick), turn.pending)
+        spread = deviations(turn.beliefs.units(), *moments)
+        return spread[:, 1:, 0].double(), pick

@@ -1,0 +1,56 @@
+"""Count outstanding choices as told at their means: ``pending="hallucinate"``.
+
+Their variance is counted and their mean is kept (GP-BUCB), so that several choices in a
+row are several places.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from cbandit.policies.choices import Asked, Entry
+from cbandit.policies.round import Concern
+from cbandit.posterior.observations import Ahead, counted
+
+
+class Counted(NamedTuple):
+    """The outstanding choices of the latest round.
+
+    Args:
+        choices: by round, the entry in the ledger, and what beliefs look ahead to.
+    """
+
+    choices: dict[int, tuple[Entry, Ahead]]
+
+
+class Pending(Concern[Counted]):
+    """Show the beliefs the outstanding choices.
+
+    Args:
+        window: how many rounds the beliefs remember; ``None``: all.
+    """
+
+    def __init__(self, window: int | None) -> None:
+        self._window = window
+
+    def start(self) -> Counted:
+        """Return that nothing is outstanding."""
+        return Counted({})
+
+    def open_turn(self, state: Counted, turn: Asked) -> tuple[Counted, Asked]:
+        """Put the outstanding choices into the round."""
+        waiting = turn.waiting
+        if not waiting:
+            return state if not state.choices else Counted({}), turn
+        first = -math.inf if self._window is None else turn.t - self._window
+        now: dict[int, tuple[Entry, Ahead]] = {}
+        for entry in waiting:
+            if (t := entry.choice.t) >= first:
+                known = state.choices.get(t)
+                if known is None or known[0] is not entry:
+                    place, waits = entry.place, ~entry.came
+                    known = entry, Ahead(place.keys, place.x, waits.mT.tolist())
+                now[t] = known
+        ahead = [each for _, each in now.values()]
+        return Counted(now), turn._replace(pending=counted(ahead) if ahead else [])
