@@ -128,7 +128,7 @@ class Random(Policy):
             raise CBanditError(f"{self.name} recommends nothing in a context")
         return self._best_tried(confidence)
 
-    def _due(self, state: Beliefs | None) -> Beliefs | None:
+    def _fit(self, state: Beliefs | None) -> Beliefs | None:
         return None if state is None else state.refit(due_only=True)
 
     def _excess(self, beliefs: Beliefs, mean: Tensor, t: int) -> Tensor:

@@ -208,7 +208,7 @@ UNNOTED = ("save", "history", "outstanding", "__getstate__")
 
 
 #: attributes that copies and files do not hold
-PASSING = ("_latest", "_labelled", "_journal", "_clock", "_file", "_hooks")
+PASSING = ("_latest", "_labelled", "_journal", "_clock", "_file", "_hooks", "_ready")
 
 
 class Now(NamedTuple):
@@ -336,6 +336,8 @@ class Policy(metaclass=ABCMeta):
     _retired: frozenset[tuple[str, float]] = frozenset()
     #: what is left of the choices, a mask or a smaller box, once some are retired
     _offer: tuple[Any, Tensor | None] | None = None
+    #: the value once all that was told is absorbed, and it with what is due done
+    _ready: tuple[Now, Now] | None = None
     _latest: Asked | None = None  # the latest round, while its beliefs are the current
 
     def __init_subclass__(cls, **arguments: object) -> None:
@@ -484,8 +486,12 @@ class Policy(metaclass=ABCMeta):
     #: returns the number and point of an action that must not fail, trial by trial
     _must_work: Callable[[], Sequence[tuple[int | None, Tensor]]] | None = None
 
-    def _due(self, state: Any) -> Any:
-        """Return the state after work due by now, once all feedback is absorbed."""
+    def _due(self, state: Any, t: int) -> Any:
+        """Return the state after work due after round ``t``, all feedback absorbed."""
+        return state
+
+    def _fit(self, state: Any) -> Any:
+        """Return the state after fits that are due."""
         return state
 
     def _accepted(
@@ -712,7 +718,7 @@ class Policy(metaclass=ABCMeta):
         self, on: Actions, mask: Tensor | None = None, shown: Shown | None = None
     ) -> Asked:
         """Return a round of which an action is recommended, and none played."""
-        now = self._now
+        now = self._settled()
         turn = Asked(now.t + 1, on, mask, None, self._streams, self._ledger)
         turn = turn._replace(
             shown=shown,
@@ -1337,7 +1343,7 @@ class Policy(metaclass=ABCMeta):
             raise ledger.refusal(choice, t, states)
         return entry
 
-    def _settled(self) -> Now:
+    def _absorbed(self) -> Now:
         """Absorb all that was told, in the order of rounds; return the new value."""
         now, ledger = self._now, self._ledger
         heard, state = ledger.last, now.state
@@ -1345,16 +1351,28 @@ class Policy(metaclass=ABCMeta):
             return now
         self._latest, concerns = None, now.concerns
         if heard != now.heard:
-            for news in ledger.news(now.heard, self.sees_costs):
+            for news in ledger.news(now.heard, now.t, self.sees_costs):
                 concerns, news = self._heard(concerns, news, state)
                 state = self.absorb(state, news)
-        state = self._due(state)
-        concerns = self._settle(concerns, state, now.t)
+        state = self._due(state, now.t)
         self._now = now = now._replace(
             state=state, heard=heard, settled=True, concerns=concerns
         )
         ledger.tidy(heard, self._history.put)
         return now
+
+    def _settled(self) -> Now:
+        """Return the value that the next ``ask`` begins with: what is due is done.
+
+        Only what changes the policy commits to it. So fits happen at the numbers of
+        readings at which rounds were asked for, whoever looked in between.
+        """
+        now = self._absorbed()
+        if self._ready is None or self._ready[0] is not now:
+            state = self._fit(now.state)
+            concerns = self._settle(now.concerns, state, now.t)
+            self._ready = now, now._replace(state=state, concerns=concerns)
+        return self._ready[1]
 
     def _heard(
         self, concerns: tuple[Any, ...], news: News, state: Any
@@ -1702,11 +1720,10 @@ class Policy(metaclass=ABCMeta):
 
     @locked
     def lighten(self, actions: bool = True) -> None:
-        """Absorb all that was told; drop arrays that are better rebuilt than saved.
+        """Drop arrays that are better rebuilt than saved.
 
         If ``actions`` is false, no array over the set is saved.
         """
-        self._settled()
 
     @locked
     def save(

@@ -236,6 +236,7 @@ class News(NamedTuple):
             none in trials in which the action has failed.
         limits: the thresholds of the choice's round, ``(T, m)``.
         place: where the choice is, and its round.
+        now: the latest round, in which the news are heard.
         failed: the trials in which the action has failed since, ``(T,)`` bool on the
             host; ``None``: in none.
         as_told: the news before any of it was changed on its way to the beliefs;
@@ -250,6 +251,7 @@ class News(NamedTuple):
     came: Tensor
     limits: Tensor
     place: Place
+    now: int
     failed: Tensor | None = None
     as_told: News | None = None
 
@@ -690,11 +692,12 @@ class Ledger:
         self._touched[entry.choice.t] = None
         self._entries[entry.choice.t] = entry
 
-    def news(self, heard: int, sees_costs: bool) -> list[News]:
+    def news(self, heard: int, now: int, sees_costs: bool) -> list[News]:
         """Return the feedback after item number ``heard``, in the order of rounds.
 
         Args:
             heard: the number of the last item that was heard before.
+            now: the latest round.
             sees_costs: whether costs were seen before the choice, so that those told
                 are no news.
         """
@@ -720,7 +723,7 @@ class Ledger:
             if rewards or costs or cancelled or charged or failed is not None:
                 told = rewards, costs, cancelled, charged
                 place, limits = entry.place, entry.made.limits
-                out.append(News(entry.choice, *told, came, limits, place, failed))
+                out.append(News(entry.choice, *told, came, limits, place, now, failed))
         return out
 
     def reminder(self, name: str) -> str:

@@ -1054,7 +1054,7 @@ class GPPolicy(Policy):
                 values, came = costs.wide(self.m)
                 arrived = (*arrived, (values - news.limits) * came)
         knowledge = state.beliefs, state.held
-        beliefs, held = self._timing.absorb(knowledge, news, place, self._now.t)
+        beliefs, held = self._timing.absorb(knowledge, news, place, news.now)
         return state._replace(beliefs=beliefs, held=held, arrived=arrived, moved=None)
 
     def _undecided(self, state: GPState) -> GPState:
@@ -1070,13 +1070,17 @@ class GPPolicy(Policy):
         beliefs, held = self._timing.stood(knowledge, self._place(choice), limits)
         return state._replace(beliefs=beliefs, held=held)
 
-    def _due(self, state: GPState) -> GPState:
-        beliefs, held = self._timing.due((state.beliefs, state.held), self._now.t)
-        if self._refits:
-            beliefs = beliefs.refit(due_only=True)
+    def _due(self, state: GPState, t: int) -> GPState:
+        beliefs, held = self._timing.due((state.beliefs, state.held), t)
         if beliefs is state.beliefs and held is state.held:
             return state
         return state._replace(beliefs=beliefs, held=held)
+
+    def _fit(self, state: GPState) -> GPState:
+        if not self._refits:
+            return state
+        beliefs = state.beliefs.refit(due_only=True)
+        return state if beliefs is state.beliefs else state._replace(beliefs=beliefs)
 
     @locked
     def observe(
@@ -1237,7 +1241,7 @@ class GPPolicy(Policy):
             coming, arrived = now.t + 1, now.state.measured()[0]
             restarted = self._open_epoch(list(now.concerns), coming)
             moved = self._next(now.state, coming, arrived, restarted)
-            self._now = now._replace(state=now.state._replace(moved=moved))
+            self._ready = self._now, now._replace(state=now.state._replace(moved=moved))
         return self._outside(moved.clone())
 
     @property
@@ -1249,14 +1253,15 @@ class GPPolicy(Policy):
         unit, divided by the cost's. For a queue, divide it by ``V`` as the score does.
         It is NaN where a standardised belief has no unit yet.
         """
-        return self._priced(self.multiplier.reshape(self.size, -1))
+        multiplier = self.multiplier.reshape(self.size, -1)
+        return self._priced(multiplier, self._settled().state.beliefs)
 
-    def _priced(self, multiplier: Tensor) -> Tensor:
+    def _priced(self, multiplier: Tensor, beliefs: Beliefs) -> Tensor:
         """Return multipliers ``(T, m)`` as reward for a unit of cost, ``(*trials, m)``.
 
         They are NaN where a belief has no unit and the multiplier is not 0.
         """
-        units, m = self._now.state.beliefs.units(), multiplier.shape[-1]
+        units, m = beliefs.units(), multiplier.shape[-1]
         if units is not None and m:
             ratio = units.ratio(m)
             multiplier = torch.where(multiplier == 0, 0.0, multiplier * ratio)
@@ -1416,7 +1421,7 @@ class GPPolicy(Policy):
             "known": outside(beliefs.has_data()),
             "taken": self._taken(entry.made),
             "drawn_from": entry.choice.distribution,
-            "price": self._priced(state.multiplier),
+            "price": self._priced(state.multiplier, beliefs),
         }
 
     def _taken(self, made: Made) -> Tensor | None:
@@ -1458,7 +1463,7 @@ class GPPolicy(Policy):
 
     def lighten(self, actions: bool = True) -> None:
         """Drop large arrays before a checkpoint; they are recomputed on load."""
-        state, largest = self._settled().state, LIGHT if actions else -1
+        state, largest = self._now.state, LIGHT if actions else -1
         state.beliefs.lighten(largest)
         for slot, lighten in self._hooks.lighten:
             lighten(self._now.concerns[slot], largest)
