@@ -361,7 +361,7 @@ class Contexts:
 
     def within(self, t: int, shown: Round) -> tuple[Tensor, Tensor]:
         """Return NaN, with a warning: hindsight is over all choices of a row."""
-        return unknown(self, shown)
+        return unknown(self, shown.actions)
 
     @cached_property
     def fixed(self) -> Yardstick:

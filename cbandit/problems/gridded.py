@@ -144,12 +144,12 @@ class Gridded:
 
     def within(self, t: int, shown: Round) -> tuple[Tensor, Tensor]:
         """Return both optima ``(*trials,)`` of the set that round ``t`` shows."""
-        points = listed(self, shown)
+        points = listed(self, shown.actions)
         if points is None:
-            return unknown(self, shown)
+            return unknown(self, shown.actions)
         x = points[0]
         f, g = self.reward(x, t).unsqueeze(-1), self.costs(x, t)
-        return within(self, t, shown, torch.cat([f, g], -1))
+        return within(self, t, shown.among, torch.cat([f, g], -1))
 
     def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:
         """Return the truth about the rounds ``t`` ``(n,)``."""

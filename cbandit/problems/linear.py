@@ -102,7 +102,7 @@ class LinearProblem(Fixed):
         on = self.actions if shown.actions is None else shown.actions
         if not isinstance(on, Finite | Star):
             return super().within(t, shown)
-        return within(self, t, shown, self._values(corners_of(on)), best_in(on))
+        return within(self, t, shown.among, self._values(corners_of(on)), best_in(on))
 
     @cached_property
     def _solution(self) -> PolicySolution:

@@ -9,19 +9,17 @@ that set. A subclass's own method has no mark, and its word counts in every roun
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.log import warn
+from cbandit.actions import Actions
 from cbandit.policies.checks import round_mask
 from cbandit.policies.words import Senses
 from cbandit.search.simplex.lp import solve_policy
-
-if TYPE_CHECKING:
-    from cbandit.problems.protocol import Round
 
 NAMES = ("optimum", "stochastic_optimum")
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -75,7 +73,7 @@ def best_value(f: Tensor, g: Tensor, tau: Tensor) -> Tensor:
 def within(
     problem: Any,
     t: int,
-    shown: Round,
+    among: Any,
     values: Tensor,
     best: Callable[[Tensor, Tensor, Tensor], Tensor] = best_value,
 ) -> tuple[Tensor, Tensor]:
@@ -84,8 +82,8 @@ def within(
     Args:
         problem: its limits, its trials and its set.
         t: the round.
-        shown: what the round shows.
-        values: reward and costs of that set's points as the problem states them,
+        among: the part of the problem's set that the round shows, if it shows one.
+        values: reward and costs of the set's points as the problem states them,
             ``(*trials, n, 1 + m)``; points that ``among`` does not number come first.
         best: finds the best action's reward, see :func:`best_value`.
     """
@@ -93,9 +91,9 @@ def within(
     limits = senses.limits(t) if callable(senses.limits) else senses.limits
     f, g = senses.reward(values[..., 0]), senses.costs(values[..., 1:]).mT
     tau = checks.tensor("problem.thresholds", limits).expand(g.shape[:-1])
-    if shown.among is not None:
+    if among is not None:
         batch = tuple(f.shape[:-1])
-        mask = round_mask(shown.among, problem.actions, batch, f.device)
+        mask = round_mask(among, problem.actions, batch, f.device)
         first = torch.ones_like(f[..., : f.shape[-1] - mask.shape[-1]]).bool()
         mask = torch.cat([first, mask.expand(*batch, -1) if batch else mask[0]], -1)
         f = f.masked_fill(~mask, -torch.inf)
@@ -104,9 +102,9 @@ def within(
     return senses.reward(best(f, g, tau)), senses.reward(mixed)
 
 
-def unknown(problem: Any, shown: Round) -> tuple[Tensor, Tensor]:
-    """Warn that a round's optima are not known, and return NaN for both."""
-    on = problem.actions if shown.actions is None else shown.actions
+def unknown(problem: Any, actions: Actions | None) -> tuple[Tensor, Tensor]:
+    """Warn that the optima of a round's set are not known, and return NaN for both."""
+    on = problem.actions if actions is None else actions
     warn(
         f"run.regret is NaN where {type(problem).__name__}.round shows a part of its "
         f"set, here of {on!r}: the best of that part is not known. Give the problem "
@@ -115,17 +113,23 @@ def unknown(problem: Any, shown: Round) -> tuple[Tensor, Tensor]:
     return torch.tensor(torch.nan), torch.tensor(torch.nan)
 
 
-def listed(problem: Any, shown: Round) -> tuple[Tensor, Tensor | None] | None:
+def listed(
+    problem: Any, actions: Actions | None
+) -> tuple[Tensor, Tensor | None] | None:
     """Return all points of a round's set, and their numbers in the problem's own.
 
-    Points are ``(*trials, n, d)``, numbers ``(*trials, n)``, or ``None`` for another
-    set. ``None`` alone: the set cannot be listed.
+    Points are ``(*trials, n, d)``, numbers ``(*trials, n)``; these are ``None`` in
+    another set. ``None`` alone: the set cannot be listed.
+
+    Args:
+        problem: a problem; its set is meant if the round shows none.
+        actions: the round's own set, if it shows one.
     """
-    on = problem.actions if shown.actions is None else shown.actions
+    on = problem.actions if actions is None else actions
     if not on.finite:
         return None
     batch = () if problem.trials is None else (len(problem.trials),)
     points = on.block(0, on.size).expand(*batch, -1, -1)
-    if shown.actions is not None:
+    if actions is not None:
         return points, None
     return points, torch.arange(on.size).expand(*batch, -1)

@@ -234,10 +234,10 @@ class Fixed(ABC):
 
     def within(self, t: int, shown: Round) -> tuple[Tensor, Tensor]:
         """Return both optima ``(*trials,)`` of the set that round ``t`` shows."""
-        points = listed(self, shown)
+        points = listed(self, shown.actions)
         if points is None:
-            return unknown(self, shown)
-        return within(self, t, shown, self._values(*points))
+            return unknown(self, shown.actions)
+        return within(self, t, shown.among, self._values(*points))
 
     def round(self, t: int, generator: Streams) -> Round:
         """Return an empty round: nothing is shown before a choice."""
