@@ -68,7 +68,8 @@ class OPLB(Stagewise):
         alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; by the theorem unless given.
         solver: ``"l1"`` or ``"ascent"``.
         beta: the width, a number or a callable of the round, in place of the theory's.
-        largest: ``r_max``, the largest possible mean reward, 1 unless given.
+        largest: ``r_max``, the largest possible mean reward, 1 unless given; a warning
+            comes if rewards contradict it.
         common: see below.
     """
 
