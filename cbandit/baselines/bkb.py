@@ -39,6 +39,7 @@ from cbandit._core.arguments import stated
 from cbandit._core.randomness import Streams
 from cbandit.actions import Actions, Finite, ProductGrid
 from cbandit.beliefs.gp import GP
+from cbandit.choice import Choice
 from cbandit.confidence import sketched_width
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
@@ -538,6 +539,16 @@ class BKB(GPPolicy):
             given = [name for name, value in own.items() if value is not None]
             if given:
                 raise CBanditError(f"{', '.join(given)}: only with costs=")
+
+    def _add_failure(self, choice: Choice, where: Tensor | None) -> None:
+        if self._failure_belief is not None:
+            raise CBanditError(
+                f"tell: failed=True is not for {self.name}, which has no belief about "
+                "failures. Build it with failures=False, and it does not ask for the "
+                "action again; or use cb.CKB or cb.GPUCB, which learn where actions "
+                "fail. A failure that may pass is policy.cancel(choice)"
+            )
+        super()._add_failure(choice, where)
 
     def score(self, t: int, phi: Tensor) -> scores.Reward | scores.PrimalDual:
         """Return ``f - sum_j phi_j g_j``, or the reward's estimate without costs."""

@@ -25,6 +25,8 @@ from cbandit.errors import BudgetError, CBanditError
 from cbandit.policies.choices import News
 from cbandit.posterior.units import Units
 
+FEW = 10  # choices, answered or not, whose sums can be compared
+DEAR = 3.0  # times the cost of answered choices at which a promise is implausible
 SURE = 1.6448536269514722  # deviations above the mean of a one-sided 95 % bound
 
 
@@ -305,6 +307,44 @@ class Budgets:
             rest = max(0, rounds - t)
             standings[label] = Standing(total, spent, promised, left, pace, rest)
         return standings
+
+    def reminder(self, account: Account, t: int, batch: int) -> str | None:
+        """Return a warning where unanswered choices are booked at implausibly much.
+
+        That is three times what as many answered choices have cost. Only choices count
+        that later ones overtook: others may just be late. ``None``: no warning is due.
+
+        Args:
+            account: the account after the choice of round ``t``.
+            t: the round.
+            batch: how many choices are asked for together.
+        """
+        least, known = FEW + batch, t - len(account.promises)
+        if len(account.promises) < least or known < FEW:
+            return None
+        latest = t  # with an answer
+        while latest in account.promises:
+            latest -= 1
+        overtaken = {s: each for s, each in account.promises.items() if s < latest}
+        if len(overtaken) < least:
+            return None
+        waits = torch.stack([each.open for each in overtaken.values()]).sum(0)  # T x b
+        booked = account._replace(promises=overtaken).promised
+        likely = waits * account.spent / known
+        dear = (waits >= least) & (likely > 0) & (booked > DEAR * likely)
+        if not bool(dear.any()):
+            return None
+        i, j = dear.nonzero()[0].tolist()
+        cost, left = likely[i, j].item(), self.left(account)[i, j].item()
+        return (
+            f"the budget {self.labels[j]!r}: {int(waits[i, j])} choices that later "
+            f"ones overtook have no answer, and are booked at {booked[i, j].item():.3g}"
+            ", the sum of their one-sided 95 % bounds; as many answered choices have "
+            f"cost {cost:.3g}, and {left:.3g} is left. Tell what they cost, or "
+            "policy.cancel(choice, cost=...) where no answer will come: cost=0 if the "
+            "choice was never played, as policy.cancel(choice) alone keeps its bound "
+            "as spent"
+        )
 
     def spent_up(self, account: Account, least: Tensor) -> BudgetError:
         """Return the error for trials that can afford no action.

@@ -330,6 +330,7 @@ class GPPolicy(Policy):
     piecemeal = True  # costs of one choice may come one by one
     splits = True  # whether ranks may share the set; else each keeps all of it
     _budgets: Budgets | None = None
+    _overpromised = False  # whether a warning came about promises of budgets
     hears_costs = True  # whether move uses the costs told
     takes_outcomes = True  # whether outcomes may be binary or counted
     common = GP_POLICY
@@ -858,6 +859,11 @@ class GPPolicy(Policy):
         account = account.promising(
             asked.t, Promise(pace, bound, plays.expand_as(bound))
         )
+        if not self._overpromised:
+            text = budgets.reminder(account, asked.t, self._together)
+            if text is not None:
+                self._overpromised = True
+                warn(f"{self.name}: {text}")
         decision.pace, decision.promised = pace, bound
         if bool(idle.any()):
             decision.idle = idle

@@ -211,7 +211,10 @@ def _record(
         mean_reward, mean_cost = world.expected(choice, shown, t)
         tape.put("expected_rewards", mean_reward)
         tape.put("expected_costs", mean_cost)
-    for name, value in world.truth(choice.x, t, played.cost.shape[-1]).items():
+    if shown.partial and world.in_blocks:
+        tape.flush(world)  # from here on the account is kept round by round
+        world.in_blocks = False
+    for name, value in world.truth(choice.x, shown, t, played.cost.shape[-1]).items():
         tape.put(name, value)
     if failed is not None or tape.has("failed"):
         nowhere = torch.zeros(world.batch, dtype=torch.bool)
