@@ -42,7 +42,7 @@ Limited = list[tuple[Pool, int]]  # pools, and what they were limited to before
 
 
 class _Mine(threading.local):
-    """What one Python thread has limited for itself."""
+    """The limits that one Python thread has set for itself."""
 
     inside = False
     before: Limited = []  # noqa: RUF012  # replaced, never changed
