@@ -41,6 +41,7 @@ from cbandit._core.hints import check_arguments, hinted
 from cbandit._core.log import LOG, warn
 from cbandit._core.names import trusted
 from cbandit._core.randomness import Position, Streams, Trials, trial_range
+from cbandit._core.threads import threads_for
 from cbandit.actions import (
     Actions,
     Contextual,
@@ -721,10 +722,11 @@ class Policy(metaclass=ABCMeta):
             shown,
             None if confidence is None else self._least_chance(confidence),
         )
-        if t > self.design and not self.senses.budgets:
-            answer: object = self.decide(now.state, asked)
-        else:
-            answer = self._answer(now.state, asked)
+        with threads_for(on.size * self.size):
+            if t > self.design and not self.senses.budgets:
+                answer: object = self.decide(now.state, asked)
+            else:
+                answer = self._answer(now.state, asked)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise CBanditError(
                 f"{type(self).__name__}.decide must return a cb.Decision and the state "
@@ -1164,10 +1166,14 @@ class Policy(metaclass=ABCMeta):
         if now.settled and heard == now.heard:
             return now
         self._latest = None
-        if heard != now.heard:
-            for news in ledger.news(now.heard):
-                state = self.absorb(state, news)
-        self._now = now = Now(now.t, self._due(state), now.position, heard, True)
+        domain = self.actions.domain
+        size = domain.size if domain.finite else self.actions.size
+        with threads_for(size * self.size):
+            if heard != now.heard:
+                for news in ledger.news(now.heard):
+                    state = self.absorb(state, news)
+            state = self._due(state)
+        self._now = now = Now(now.t, state, now.position, heard, True)
         ledger.tidy(heard, self._history.put)
         return now
 
