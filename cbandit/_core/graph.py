@@ -297,7 +297,7 @@ class _Bounds:
             )
         self._weights[number] = weight, depth
 
-    def _of(self, part: Any) -> tuple[int, int]:
+    def _of(self, part: object) -> tuple[int, int]:
         return self._weights.get(part[0], (1, 0)) if type(part) is list else (1, 0)
 
     def hash(self, parts: Sequence[Any], keys: Sequence[Any]) -> None:
@@ -440,7 +440,7 @@ class _Reader:
                 whole[key] = value
         return whole
 
-    def _attributes(self, state: Any) -> list[Any]:
+    def _attributes(self, state: object) -> list[Any]:
         """Return the values in an object's state, as the file has them."""
         if type(state) is not list:
             return []

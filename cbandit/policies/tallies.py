@@ -50,7 +50,7 @@ def tallied(
         tries = _wide(read, label, value[1], events)
         _check(name, events, tries, outcomes[0])
         return events, tries
-    several = isinstance(value, list | tuple) and len(value) == count > 1
+    several = isinstance(value, list | tuple) and len(value) == count
     if several and any(isinstance(entry, tuple) for entry in value):
         parts = [
             tallied(f"{name}[{j}]", entry, [kind], exposure, read)
