@@ -80,12 +80,14 @@ class Score(AcquisitionFunction):
         self._hold("scale", scale)
         self.m = len(scale) - 1
         width = self._functions("beta", beta, "cost_beta", cost_beta)
-        self._hold("width", checks.nonnegative("beta and cost_beta", width))
-        tau = checks.finite("thresholds", checks.tensor("thresholds", thresholds))
+        self._hold("width", checks.nonnegative("beta and cost_beta", width, graph=True))
+        tau = checks.finite(
+            "thresholds", checks.tensor("thresholds", thresholds, graph=True)
+        )
         self._hold("thresholds", self._costs("thresholds", tau))
         self._hold("units", None if units is None else _units(units, 1 + self.m))
         if noise is not None:
-            noise = checks.nonnegative("noise", noise)
+            noise = checks.nonnegative("noise", noise, graph=True)
             noise = one_or_each("noise", noise, model.num_outputs)
         self._hold("noise", noise)
         self.register_buffer("X_pending", None)
@@ -181,11 +183,11 @@ class Score(AcquisitionFunction):
         mean = posterior.mean[..., :-1, :]
         if self.noise is not None:
             return self.noise.to(mean).expand_as(mean)
-        with torch.no_grad(), small_variances():
+        with small_variances():
             noisy: Any = self.model.posterior(before, observation_noise=True)
             lam: Tensor = noisy.variance - posterior.variance[..., :-1, :]
             lam = lam.clamp_min(0)
-        if not bool(torch.isfinite(lam).all()):
+        if checks.readable() and not bool(torch.isfinite(lam).all()):
             raise CBanditError(
                 "noise cannot be had from the model, which has data of infinite "
                 "variance: give noise=, the variance of an observation"
@@ -247,11 +249,11 @@ class Score(AcquisitionFunction):
         self, name: str, value: object, cost_name: str, costs: object
     ) -> Tensor:
         """Join values of the reward and of the costs to ``(*b, 1 + m)``."""
-        first = checks.tensor(name, value).unsqueeze(-1)
+        first = checks.tensor(name, value, graph=True).unsqueeze(-1)
         self._check_batch(name, first.shape[:-1])
         if costs is None:
             return first.expand(*first.shape[:-1], 1 + self.m)
-        others = self._costs(cost_name, checks.tensor(cost_name, costs))
+        others = self._costs(cost_name, checks.tensor(cost_name, costs, graph=True))
         try:
             batch = torch.broadcast_shapes(first.shape[:-1], others.shape[:-1])
         except RuntimeError:
@@ -282,7 +284,7 @@ def soft(values: Tensor, temperature: Tensor) -> Tensor:
 
 def _units(units: object, count: int) -> Tensor:
     """Return the units of ``count`` functions."""
-    value = checks.positive("units", units)
+    value = checks.positive("units", units, graph=True)
     if tuple(value.shape) != (count,):
         raise CBanditError(
             f"units must have shape (1 + m,) = {(count,)}, the reward's first; got "

@@ -81,7 +81,8 @@ class PathwisePrimalDual(Weighted):
         p = 0 if self.X_pending is None else self.X_pending.shape[-2]
         drawn = [self._path(p + i)(x) for i, x in enumerate(X.split(1, -2))]
         path = self._arranged(one_each(torch.cat(drawn, -2), X).mT)
-        if bool(self.width.eq(1).all()):
+        plain = checks.readable() and not self.width.requires_grad
+        if plain and bool(self.width.eq(1).all()):
             return self._finished(path)
         posterior: Any = self.model.posterior(X)
         mean = self._arranged(posterior.mean.mT)

@@ -73,7 +73,10 @@ class CKB(GPPolicy):
             ``slack`` and ``slater``. With
             ``dual="queue"`` also a callable of the round. Left out beside ``slater``,
             ``clip`` and ``horizon``, ``rho / (G sqrt(T))``. Left out without them, 0.5,
-            if all beliefs are standardised.
+            if all beliefs are standardised. Gradients reach ``step``, ``slack`` and
+            ``cap`` through :meth:`move` and :meth:`score`; what ``ask`` stores has
+            none. To learn a step over rounds, unroll :mod:`cbandit.multipliers` and
+            :mod:`cbandit.scores`.
         cap: ``rho``. Left out beside ``slater`` and ``clip``, ``4 B / (slater -
             slack)``; without them 20, if all beliefs are standardised. The multiplier
             is the reward given up for a unit of cost, in spreads where beliefs are
@@ -203,7 +206,7 @@ class CKB(GPPolicy):
             slack,
             slater,
             dual_beta,
-            shaped=self._number,
+            shaped=self._parameter,
             bounds=self._bound,
             units=self._beliefs.units(),
             epoch=self.restart or self.horizon,

@@ -1,0 +1,285 @@
+"""Gradients, ``torch.func`` and ``torch.compile`` over scores, multipliers and widths.
+
+``fullgraph=True`` with the backend ``eager`` shows that a function can be compiled, and
+needs no C++ compiler.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import gpytorch
+import pytest
+import torch
+from botorch.models.deterministic import GenericDeterministicModel
+from botorch.models.model import Model
+from plugins import make
+
+import cbandit as cb
+from cbandit import acquisition, explore, multipliers, scores
+from cbandit._core.randomness import Streams
+from cbandit.acquisition import OptimisticFeasible, PathwisePrimalDual
+
+F64 = torch.float64
+CPU = torch.device("cpu")
+
+
+class Posterior:
+    def __init__(self, mean, variance):
+        self.mean, self.variance = mean, variance
+
+
+class Smooth(Model):
+    """A reward and two costs of known mean and variance, without a GP."""
+
+    num_outputs, batch_shape = 3, torch.Size()
+
+    def posterior(self, X, *args, **kwargs):
+        mean = truth(X)
+        return Posterior(mean, 0.3 + mean.square())
+
+
+def truth(X):
+    first, second = X[..., 0], X[..., 1]
+    parts = (6 * first).sin() + second, first - 0.6, (5 * second).cos()
+    return torch.stack(parts, -1)
+
+
+def explored(rule, *known):
+    """Estimates by a rule of exploration, from widths to the last action."""
+
+    def of(beta, cost_beta, mean, std):
+        widths = rule(beta, cost_beta).widths.bind((), 2, CPU)
+        width = widths(3, torch.zeros(1, 3, dtype=F64), lambda: None)
+        factor = rule(1.0).coefficient(width, Streams(0, None))
+        return explore.estimates(mean, std, factor)
+
+    return of
+
+
+def theory(form):
+    def of(norm, subgaussian, gain, noise):
+        schedule = cb.RKHS(norm, subgaussian, form=form)
+        return schedule(3, gain, noise=noise)
+
+    return of
+
+
+def values(*shapes, low=0.2, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [low + torch.rand(s, generator=generator, dtype=F64) for s in shapes]
+
+
+# estimates of both signs, away from the corners at 0
+F, G = (2 * v - 1.4 for v in values(5, (3, 5), seed=2))
+MOMENTS = values((1, 3, 6), (1, 3, 6))
+
+# name: (function, its tensors)
+FUNCTIONS = {
+    "multipliers.projected": (
+        multipliers.projected,
+        [*values(3, 3, 3, 3), torch.full((3,), 1.1, dtype=F64)],
+    ),
+    "multipliers.projected by numbers": (
+        lambda phi, g: multipliers.projected(phi, g, 0.1, 0.2, 5.0),
+        values(3, 3),
+    ),
+    "multipliers.queue": (multipliers.queue, values(3, 3, 3)),
+    "multipliers.rectified": (multipliers.rectified, values(3, 3, 3)),
+    "multipliers.exponential": (multipliers.exponential, values(3, ())),
+    "multipliers.polynomial": (multipliers.polynomial, values(3, (), ())),
+    "scores.primal_dual": (scores.primal_dual, [F, G, *values(3)]),
+    "scores.primal_dual of one cost": (scores.primal_dual, [F, G[:1], *values(1)]),
+    "scores.rectified": (scores.rectified, [F, G, *values(3)]),
+    "scores.optimistic_feasible": (
+        lambda f, g: scores.optimistic_feasible(f, g).clamp_min(-50.0),
+        [F, -G.abs()],
+    ),
+    "scores.least_violating": (scores.least_violating, [G]),
+    "scores.least_total": (scores.least_total, [F, G]),
+    "scores.clip": (scores.clip, [F, *values(())]),
+    "scores.PrimalDual": (lambda f, g, phi: scores.PrimalDual(phi)(f, g), [F, G, G[:, 0]]),
+    "scores.Rectified": (lambda f, g, phi: scores.Rectified(phi)(f, g), [F, G, G[:, 0]]),
+    "scores.Feasible": (lambda f, g: scores.Feasible()(f, g), [F, -G.abs()]),
+    "scores.LeastViolating": (lambda f, g: scores.LeastViolating()(f, g), [F, G]),
+    "scores.Reward": (lambda f, g: scores.Reward()(f, g), [F, G]),
+    "explore.estimates": (explore.estimates, [*MOMENTS, *values((1, 3))]),
+    "explore.clip": (explore.clip, [F.expand(1, 2, 5), *values((1, 2, 1))]),
+    "UCB": (explored(cb.UCB), [*values((), (2,)), *MOMENTS]),
+    "TS": (explored(cb.TS), [*values((), (2,)), *MOMENTS]),
+    "Rand": (explored(cb.Rand), [*values((), (2,)), *MOMENTS]),
+    "Constant": (lambda beta: cb.Constant(beta)(3, None), values((2,))),
+    "RKHS": (theory("any-lam"), values(2, 2, 2, 2)),
+    "RKHS, tight": (theory("tight"), values(2, 2, 2, 2)),
+    "RKHS, small-lam": (theory("small-lam"), values(2, 2, 2, 2)),
+    "sketched_width": (
+        lambda *v: cb.confidence.sketched_width(*v, 0.1),
+        values(2, 2, 2, 2, 2),
+    ),
+    "count_width": (lambda n: cb.confidence.count_width(n, 1.0, 0.1), values(3, low=2)),
+}
+
+
+def acquired(kind, model, **fixed):
+    """A function of the parameters and the points of an acquisition function."""
+
+    def of(X, **parameters):
+        return kind(model, **fixed, **parameters)(X)
+
+    return of
+
+
+BETA, PHI, COST_BETA, TAU, UNITS, ROUND, LEVEL = (
+    {"beta": values(())[0]},
+    {"multiplier": values(2, seed=1)[0]},
+    {"cost_beta": values(2, seed=2)[0]},
+    {"thresholds": values(2, seed=3)[0] - 0.6},
+    {"units": values(3, low=0.7)[0]},
+    {"smooth": values(3)[0]},
+    {"floor": torch.tensor(-9.0, dtype=F64)},
+)
+BELIEFS = BETA | COST_BETA | TAU | UNITS
+ACQUISITIONS = {
+    "PrimalDual": (acquisition.PrimalDual, BELIEFS | PHI | ROUND),
+    "RectifiedPenalty": (acquisition.RectifiedPenalty, BELIEFS | PHI),
+    "RectifiedPenalty, smooth": (acquisition.RectifiedPenalty, BELIEFS | PHI | ROUND),
+    "OptimisticFeasible": (OptimisticFeasible, BELIEFS | LEVEL),
+    "OptimisticFeasible, smooth": (
+        OptimisticFeasible,
+        BELIEFS | {"smooth": values(2)[0]},
+    ),
+    "PathwisePrimalDual": (PathwisePrimalDual, BELIEFS | PHI | ROUND),
+}
+
+
+def arguments(kind):
+    """Arguments that take no gradient; ``PathwisePrimalDual`` draws a path."""
+    return {"seed": 3} if kind is PathwisePrimalDual else {}
+
+
+def free(tensors):
+    return [v.clone().requires_grad_() for v in tensors]
+
+
+def twice(tensors):
+    """Two sets of values, close to each other, on a first axis."""
+    return [torch.stack([v, 1.01 * v]) for v in tensors]
+
+
+@pytest.fixture(params=FUNCTIONS)
+def case(request):
+    return FUNCTIONS[request.param]
+
+
+@pytest.fixture(params=ACQUISITIONS)
+def named(request):
+    """A function of tensors: an acquisition's parameters, and points."""
+    kind, parameters = ACQUISITIONS[request.param]
+    path = kind is PathwisePrimalDual
+    model = GenericDeterministicModel(truth, 3) if path else Smooth()
+    call = acquired(kind, model, **arguments(kind))
+
+    def of(X, *tensors):
+        return call(X, **dict(zip(parameters, tensors, strict=True)))
+
+    return of, [torch.rand(4, 1, 2, dtype=F64, generator=torch.Generator().manual_seed(4)), *parameters.values()]
+
+
+def check_transforms(function, tensors):
+    """Compare gradients and batches of ``torch.func`` with plain calls."""
+    numbers = tuple(range(len(tensors)))
+    inputs = free(tensors)
+    expected = torch.autograd.grad(
+        function(*inputs).sum(), inputs, materialize_grads=True
+    )
+    found = torch.func.grad(lambda *v: function(*v).sum(), numbers)(*tensors)
+    torch.testing.assert_close(found, expected)
+    both = torch.func.vmap(function)(*twice(tensors))
+    apart = [function(*[v[i] for v in twice(tensors)]) for i in range(2)]
+    torch.testing.assert_close(both, torch.stack(apart))
+    slopes = torch.func.vmap(torch.func.grad(lambda *v: function(*v).sum(), numbers))
+    for slope, first in zip(slopes(*twice(tensors)), expected, strict=True):
+        torch.testing.assert_close(slope[0], first)
+
+
+def check_compiled(function, tensors):
+    """Compare a function compiled in one graph with the function, and its slopes."""
+    torch.compiler.reset()
+    inputs, again = free(tensors), free(tensors)
+    expected, found = (
+        function(*inputs),
+        torch.compile(function, fullgraph=True, backend="aot_eager")(*again),
+    )
+    torch.testing.assert_close(found, expected)
+    slopes = (
+        torch.autograd.grad(value.sum(), given, materialize_grads=True)
+        for value, given in ((found, again), (expected, inputs))
+    )
+    torch.testing.assert_close(*slopes)
+
+
+class TestFunctions:
+    def test_gradients(self, case):
+        function, tensors = case
+        assert torch.autograd.gradcheck(function, free(tensors))
+
+    def test_transforms(self, case):
+        check_transforms(*case)
+
+    def test_compiled(self, case):
+        check_compiled(*case)
+
+    def test_long_rows(self):
+        """From 2^14 actions on rows are scaled one by one, where nothing is asked."""
+        size = 1 << 14
+        mean, std, factor = values((1, 2, size), (1, 2, size), (1, 2))
+        factor.requires_grad_()
+        explore.estimates(mean, std, factor).sum().backward()
+        torch.testing.assert_close(factor.grad, std.sum(-1))
+        bound = values((1, 2, 1))[0].requires_grad_()
+        explore.clip(mean, bound).sum().backward()
+        torch.testing.assert_close(bound.grad, (mean > bound).sum(-1, True).to(mean))
+
+    def test_numbers_are_checked_outside_of_traces(self):
+        phi, g = values(2, 2)
+        with pytest.raises(cb.CBanditError, match="step must be finite and at least 0"):
+            multipliers.projected(phi, g, -phi)
+        with pytest.raises(cb.CBanditError, match=r"g must have the shape \(\*b, m\)"):
+            torch.func.vmap(multipliers.queue)(phi.expand(3, 2), g[:1].expand(3, 3))
+
+
+class TestAcquisitions:
+    def test_gradients(self, named):
+        function, tensors = named
+        assert torch.autograd.gradcheck(function, free(tensors))
+
+    def test_transforms(self, named):
+        check_transforms(*named)
+
+    @pytest.mark.parametrize("name", ACQUISITIONS)
+    def test_compiled(self, name):
+        kind, parameters = ACQUISITIONS[name]
+        path = kind is PathwisePrimalDual
+        model = GenericDeterministicModel(truth, 3) if path else Smooth()
+        check_compiled(kind(model, **parameters, **arguments(kind)), [torch.rand(4, 1, 2, dtype=F64, generator=torch.Generator().manual_seed(4))])
+
+    @pytest.mark.parametrize("name", ACQUISITIONS)
+    @pytest.mark.parametrize("q", [1, 2])
+    def test_gradients_on_a_gp(self, name, q):
+        """Of every parameter, ``beta`` of 1 included, and of a noise that is given."""
+        kind, parameters = ACQUISITIONS[name]
+        parameters = parameters | {"beta": torch.tensor(1.0, dtype=F64)}
+        if kind is PathwisePrimalDual:
+            parameters = parameters | {"cost_beta": torch.ones(2, dtype=F64)}
+        else:
+            parameters = parameters | {"noise": torch.tensor(0.1, dtype=F64)}
+        model, X = make(), values((3, q, 2), low=0.0)[0]
+        call = acquired(kind, model, **arguments(kind))
+
+        def of(*tensors):
+            return call(X, **dict(zip(parameters, tensors, strict=True)))
+
+        inputs = free(parameters.values())
+        assert torch.autograd.gradcheck(of, inputs)
+        slopes = torch.autograd.grad(of(*inputs).sum(), inputs, materialize_grads=True)
+        assert bool(slopes[0] != 0)  # of beta
