@@ -85,7 +85,7 @@ def _pair(
             f"{other} must have the shape (*b, m) of {name}, {tuple(phi.shape)}; got "
             f"{tuple(g.shape)}"
         )
-    checks.finite(other, g.detach())
+    checks.finite(other, g)
     return _within(name, phi), g
 
 

@@ -39,10 +39,12 @@ def tensor(
 
     Gradients flow back through the copy if ``graph``; without it, it is plain data.
     """
-    if not isinstance(value, Tensor):
-        out = _from_numpy(name, value)
-    else:
+    if isinstance(value, Tensor):
         out = _dense(name, value) if graph else plain(name, value)
+    elif torch.compiler.is_compiling():  # which knows few of numpy's options
+        return torch.as_tensor(value, dtype=dtype, device=device)
+    else:
+        out = _from_numpy(name, value)
     if out.is_complex():
         raise CBanditError(f"{name} must be real; got {out.dtype}")
     if dtype is None and out.dtype not in COMPUTED:
@@ -123,9 +125,10 @@ def finite(name: str, value: Tensor, advice: str = "") -> Tensor:
     """Return ``value``, or raise if it holds NaN or infinity."""
     if not readable():
         return value
+    seen = value.detach()
     # one pass; only an overflowing or infinite sum needs a closer look
-    if not math.isfinite(float(value.sum())) and not bool(value.isfinite().all()):
-        bad = value[~torch.isfinite(value)].flatten()[0].item()
+    if not math.isfinite(float(seen.sum())) and not bool(seen.isfinite().all()):
+        bad = seen[~torch.isfinite(seen)].flatten()[0].item()
         raise CBanditError(f"{name} must be finite; got {bad}{advice}")
     return value
 

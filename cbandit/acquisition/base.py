@@ -126,7 +126,7 @@ class Score(AcquisitionFunction):
             shape = tuple(self._points("X_pending", X_pending).shape)
             if len(shape) != 2:
                 raise CBanditError(f"X_pending must have shape (p, d); got {shape}")
-            checks.finite("X_pending", X_pending.detach())
+            checks.finite("X_pending", X_pending)
         super().set_X_pending(X_pending)
 
     def _points(self, name: str, X: object) -> Tensor:

@@ -131,7 +131,6 @@ class Dual:
             epoch: ``T``, or ``"doubling"``; ``None``: it is unknown.
         """
 
-
         def positive(name: str, value: ArrayLike) -> Tensor:
             return shaped(name, checks.positive(name, value, graph=True))
 
