@@ -121,6 +121,8 @@ class UCB:
 class TS:
     """Thompson sampling: a joint draw of ``GP(mean, beta^2 covariance)`` per function.
 
+    Where a choice has a ``distribution``, it is the law of the action given this draw.
+
     Draws are exact on small sets and on product grids; on other sets random features
     approximate the prior (``cbandit info`` and ``policy.engine`` say which).
     Random features exist for RBF, Matern, linear and constant kernels, for categories
@@ -181,7 +183,8 @@ Draw = Callable[[Streams, tuple[int, ...]], Tensor]
 class Rand:
     """A random width: ``mean + Z std``, with one ``Z`` per round and function.
 
-    All actions share it.
+    All actions share it. Where a choice has a ``distribution``, it is the law of the
+    action given ``Z``.
 
     Args:
         beta: the scale of ``Z``, as for :class:`UCB`.

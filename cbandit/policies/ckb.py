@@ -103,9 +103,10 @@ class CKB(GPPolicy):
             estimates, the expected cost equals the limit, corrected by what was really
             spent; with contexts, the price over the last ``price_window`` contexts.
             The choice is a draw from ``choice.distribution``, over actions that are
-            equally good at this price. ``policy.multiplier`` is the price of the
-            latest ``ask``. Finite choices only; ``step``, ``cap``, ``slater`` and
-            ``anytime`` are errors beside it.
+            equally good at this price. With TS and Rand this is the law given the
+            round's draw, not the chance of an action before it, so no propensity.
+            ``policy.multiplier`` is the price of the latest ``ask``. Finite choices
+            only; ``step``, ``cap``, ``slater`` and ``anytime`` are errors beside it.
         dual_beta: the width of the costs' estimate in the dual step, a number,
             ``(*trials,)`` or ``(*trials, m)``. 0: the mean. -1: the mean plus one
             deviation, pessimistic. ``"score"``: the score's own estimate, as in the
