@@ -13,12 +13,17 @@ import pytest
 import torch
 from botorch.models.deterministic import GenericDeterministicModel
 from botorch.models.model import Model
+from inside import Streams, clip, estimates
 from plugins import make
 
 import cbandit as cb
-from cbandit import acquisition, explore, multipliers, scores
-from cbandit._core.randomness import Streams
-from cbandit.acquisition import OptimisticFeasible, PathwisePrimalDual
+from cbandit import multipliers, scores
+from cbandit.acquisition import (
+    OptimisticFeasible,
+    PathwisePrimalDual,
+    PrimalDual,
+    RectifiedPenalty,
+)
 
 F64 = torch.float64
 CPU = torch.device("cpu")
@@ -52,7 +57,7 @@ def explored(kind, **more):
     def of(beta, cost_beta, mean, std):
         rule = kind(beta, cost_beta, **more)
         width = rule.widths.bind((), 2, CPU)(3, torch.zeros(1, 3), lambda: None)
-        return explore.estimates(mean, std, rule.coefficient(width, STREAMS))
+        return estimates(mean, std, rule.coefficient(width, STREAMS))
 
     return of
 
@@ -110,8 +115,8 @@ FUNCTIONS = {
     "scores.Feasible": (lambda f, g: scores.Feasible()(f, g), [F, -G.abs()]),
     "scores.LeastViolating": (lambda f, g: scores.LeastViolating()(f, g), [F, G]),
     "scores.Reward": (lambda f, g: scores.Reward()(f, g), [F, G]),
-    "explore.estimates": (explore.estimates, [*MOMENTS, *values((1, 3))]),
-    "explore.clip": (explore.clip, [F.expand(1, 2, 5), *values((1, 2, 1))]),
+    "explore.estimates": (estimates, [*MOMENTS, *values((1, 3))]),
+    "explore.clip": (clip, [F.expand(1, 2, 5), *values((1, 2, 1))]),
     "UCB": (explored(cb.UCB), [*values((), (2,)), *MOMENTS]),
     "TS": (explored(cb.TS), [*values((), (2,)), *MOMENTS]),
     "Rand": (
@@ -150,9 +155,9 @@ BETA, PHI, COST_BETA, TAU, UNITS, ROUND, LEVEL = (
 )
 BELIEFS = BETA | COST_BETA | TAU | UNITS
 ACQUISITIONS = {
-    "PrimalDual": (acquisition.PrimalDual, BELIEFS | PHI | ROUND),
-    "RectifiedPenalty": (acquisition.RectifiedPenalty, BELIEFS | PHI),
-    "RectifiedPenalty, smooth": (acquisition.RectifiedPenalty, BELIEFS | PHI | ROUND),
+    "PrimalDual": (PrimalDual, BELIEFS | PHI | ROUND),
+    "RectifiedPenalty": (RectifiedPenalty, BELIEFS | PHI),
+    "RectifiedPenalty, smooth": (RectifiedPenalty, BELIEFS | PHI | ROUND),
     "OptimisticFeasible": (OptimisticFeasible, BELIEFS | LEVEL),
     "OptimisticFeasible, smooth": (
         OptimisticFeasible,
@@ -246,10 +251,10 @@ class TestFunctions:
         size = 1 << 14
         mean, std, factor = values((1, 2, size), (1, 2, size), (1, 2))
         factor.requires_grad_()
-        explore.estimates(mean, std, factor).sum().backward()
+        estimates(mean, std, factor).sum().backward()
         torch.testing.assert_close(factor.grad, std.sum(-1))
         bound = values((1, 2, 1))[0].requires_grad_()
-        explore.clip(mean, bound).sum().backward()
+        clip(mean, bound).sum().backward()
         torch.testing.assert_close(bound.grad, (mean > bound).sum(-1, True).to(mean))
 
     def test_numbers_are_checked_outside_of_traces(self):
@@ -274,6 +279,36 @@ class TestAcquisitions:
         path = kind is PathwisePrimalDual
         model = GenericDeterministicModel(truth, 3) if path else Smooth()
         check_compiled(kind(model, **parameters, **arguments(kind)), [POINTS])
+
+    @pytest.mark.parametrize("name", ACQUISITIONS)
+    @pytest.mark.parametrize("q", [1, 2])
+    @pytest.mark.parametrize("which", ["one", "list"])
+    def test_transforms_on_a_gp(self, name, q, which):
+        """GPyTorch's functions take no part in them: the model is beneath."""
+        kind, parameters = ACQUISITIONS[name]
+        if kind is PathwisePrimalDual:
+            parameters = parameters | {"cost_beta": torch.ones(2, dtype=F64)}
+        else:
+            parameters = parameters | {"noise": torch.tensor(0.1, dtype=F64)}
+        pending = values((2, 2), low=0.0, seed=7)[0]
+        call = acquired(kind, make(which), X_pending=pending, **arguments(kind))
+
+        def of(X, *tensors):
+            return call(X, **dict(zip(parameters, tensors, strict=True)))
+
+        X = values((3, q, 2), low=0.0)[0]
+        check_transforms(of, [X, *parameters.values()])
+
+    def test_floors_on_a_gp(self):
+        model, X = make(), values((3, 1, 2), low=0.0)[0]
+
+        def of(tau):
+            return OptimisticFeasible(model, 1.0, thresholds=tau)(X).sum()
+
+        tau = torch.full((2,), -3.0, dtype=F64)
+        (slope,) = torch.autograd.grad(of(given := tau.clone().requires_grad_()), given)
+        torch.testing.assert_close(torch.func.grad(of)(tau), slope)
+        assert slope.sum() == 3
 
     @pytest.mark.parametrize("name", ACQUISITIONS)
     @pytest.mark.parametrize("q", [1, 2])
@@ -309,7 +344,7 @@ class TestLearnedSteps:
     def estimates(self, t):
         """The bounds of round ``t``, which narrow as the rounds go by."""
         beta = torch.tensor([[1.0, -1.0, -1.0]], dtype=F64) / (1 + t / 5)
-        return explore.estimates(self.MEAN[None], self.STD.expand(1, 3, -1), beta)[0]
+        return estimates(self.MEAN[None], self.STD.expand(1, 3, -1), beta)[0]
 
     def unroll(self, step, choose):
         """What the rounds cost, and the places ``(rounds, n)`` chosen."""

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn.functional import pad, softplus
 
 from cbandit._core import checks
+from cbandit.acquisition.beneath import evaluated
 from cbandit.acquisition.models import (
     Moments,
     Outputs,
@@ -115,7 +116,7 @@ class Score(AcquisitionFunction):
         a model does not know it, so with ``units`` give a ``B`` that does not bind.
         """
         X = self._points("X", X)
-        mean, std = self._moments(X)
+        mean, std = evaluated(self._moments, X, self.noise)
         sign = torch.ones_like(self.width)
         sign[..., 1:] = -1
         return self._finished(estimates(mean, std, sign * self.width))
@@ -151,7 +152,7 @@ class Score(AcquisitionFunction):
 
     # -- from the model ----------------------------------------------------------------
 
-    def _moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
+    def _moments(self, X: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return means and standard deviations of all functions, ``(*b, 1 + m, q)``."""
         pending: Tensor | None = self.X_pending
         points, p = X, 0
@@ -169,8 +170,8 @@ class Score(AcquisitionFunction):
             before = points[..., :-1, :]
             if pending is not None and X.shape[-2] == 1:
                 before = pending.to(X)
-            noise = self._noise(before, posterior)
-            variance = one_by_one(covariances(posterior), noise)[..., p:]
+            lam = self._noise(before, posterior, noise)
+            variance = one_by_one(covariances(posterior), lam)[..., p:]
         return self._arranged(mean), self._arranged(root(variance), sign=False)
 
     def _arranged(self, values: Tensor, sign: bool = True) -> Tensor:
@@ -178,11 +179,13 @@ class Score(AcquisitionFunction):
         scale = (self.scale if sign else self.scale.abs()).to(values).unsqueeze(-1)
         return values.index_select(-2, self.place.to(values.device)) * scale
 
-    def _noise(self, before: Tensor, posterior: Moments) -> Tensor:
+    def _noise(
+        self, before: Tensor, posterior: Moments, noise: Tensor | None
+    ) -> Tensor:
         """Return the noise's variance at ``before``, ``(*b, n - 1, outputs)``."""
         mean = posterior.mean[..., :-1, :]
-        if self.noise is not None:
-            return self.noise.to(mean).expand_as(mean)
+        if noise is not None:
+            return noise.to(mean).expand_as(mean)
         with small_variances():
             noisy: Any = self.model.posterior(before, observation_noise=True)
             lam: Tensor = noisy.variance - posterior.variance[..., :-1, :]

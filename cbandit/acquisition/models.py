@@ -173,13 +173,14 @@ def _conditioned(posterior: MultitaskGPPosterior, size: int) -> Tensor:
     The posterior's ``distribution`` has variances alone. Here the prior covariance is
     conditioned on the data, as in the posterior's draws.
     """
-    data = posterior.train_train_covar + posterior.train_noise
+    data: Any = posterior.train_train_covar + posterior.train_noise
     cross: Tensor = posterior.test_train_covar.to_dense()
     factor = psd_safe_cholesky(data.to_dense())
     solved = torch.linalg.solve_triangular(factor, cross.mT, upper=False)
     root: Tensor = posterior.joint_covariance_matrix.root.to_dense()
     root = root[..., -size:, :]  # new points come after the data
-    return root @ root.mT - solved.mT @ solved
+    left: Tensor = root @ root.mT - solved.mT @ solved
+    return left
 
 
 def one_by_one(blocks: list[Tensor], noise: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from cbandit import scores
 from cbandit._core import checks
 from cbandit.acquisition.base import Score, one_or_each, soft
+from cbandit.acquisition.beneath import evaluated
 from cbandit.acquisition.models import Outputs, data, parts, root, small_variances
 from cbandit.errors import CBanditError
 
@@ -227,10 +228,14 @@ def _floor(score: Score) -> Tensor:
             f"floor cannot be had from a {type(part).__name__}: give floor=, a number "
             "below every reward"
         )
-    with torch.no_grad(), small_variances():
-        posterior: Any = part.posterior(x.movedim(-2, 0).unsqueeze(-2))
-        mean = scale * posterior.mean[..., output]
-        std = scale.abs() * root(posterior.variance[..., output])
+
+    def moments(points: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        with torch.no_grad(), small_variances():
+            posterior: Any = part.posterior(points)
+            return posterior.mean[..., output], root(posterior.variance[..., output])
+
+    mean, std = evaluated(moments, x.movedim(-2, 0).unsqueeze(-2), None)
+    mean, std = scale * mean, scale.abs() * std
     size = torch.maximum(mean.abs().max(), std.max())
     floor: Tensor = (mean - 6 * std).min() - FAR * torch.where(size > 0, size, 1.0)
     return floor if score.units is None else floor / score.units[0]
