@@ -4,6 +4,9 @@ All three are ``mean + coefficient * spread``. For UCB, the spread is the standa
 deviation and the coefficient is ``+beta`` for the reward and ``-beta`` for costs,
 optimistic in both. For Rand, the coefficient is one draw per round and function. For
 Thompson sampling, the spread is a joint draw of the posterior less its mean.
+
+Gradients reach widths, means and spreads. A policy uses the numbers alone, so that its
+state holds no graph.
 """
 
 from __future__ import annotations

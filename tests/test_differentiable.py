@@ -223,7 +223,7 @@ def check_compiled(function, tensors):
     inputs, again = free(tensors), free(tensors)
     expected, found = (
         function(*inputs),
-        torch.compile(function, fullgraph=True, backend="aot_eager")(*again),
+        torch.compile(function, fullgraph=True, backend="eager")(*again),
     )
     torch.testing.assert_close(found, expected)
     slopes = (
@@ -281,8 +281,7 @@ class TestAcquisitions:
         check_compiled(kind(model, **parameters, **arguments(kind)), [POINTS])
 
     @pytest.mark.parametrize("name", ACQUISITIONS)
-    @pytest.mark.parametrize("q", [1, 2])
-    @pytest.mark.parametrize("which", ["one", "list"])
+    @pytest.mark.parametrize(("q", "which"), [(1, "list"), (2, "one")])
     def test_transforms_on_a_gp(self, name, q, which):
         """GPyTorch's functions take no part in them: the model is beneath."""
         kind, parameters = ACQUISITIONS[name]
@@ -296,7 +295,7 @@ class TestAcquisitions:
         def of(X, *tensors):
             return call(X, **dict(zip(parameters, tensors, strict=True)))
 
-        X = values((3, q, 2), low=0.0)[0]
+        X = values((2, q, 2), low=0.0)[0]
         check_transforms(of, [X, *parameters.values()])
 
     def test_floors_on_a_gp(self):
@@ -328,7 +327,7 @@ class TestAcquisitions:
             return call(X, **dict(zip(parameters, tensors, strict=True)))
 
         inputs = free(parameters.values())
-        assert torch.autograd.gradcheck(of, inputs)
+        assert torch.autograd.gradcheck(of, inputs, fast_mode=True)
         slopes = torch.autograd.grad(of(*inputs).sum(), inputs, materialize_grads=True)
         assert bool(slopes[0] != 0)  # of beta
 
@@ -346,10 +345,10 @@ class TestLearnedSteps:
         beta = torch.tensor([[1.0, -1.0, -1.0]], dtype=F64) / (1 + t / 5)
         return estimates(self.MEAN[None], self.STD.expand(1, 3, -1), beta)[0]
 
-    def unroll(self, step, choose):
+    def unroll(self, step, choose, rounds=ROUNDS):
         """What the rounds cost, and the places ``(rounds, n)`` chosen."""
         phi, total, chosen = step.new_zeros(2), 0.0, []
-        for t in range(self.ROUNDS):
+        for t in range(rounds):
             estimate = self.estimates(t)
             f, g = estimate[0], estimate[1:]
             share = choose(t, scores.primal_dual(f, g, phi))
@@ -402,7 +401,7 @@ class TestLearnedSteps:
 
     def test_compiled(self):
         check_compiled(
-            lambda step: self.unroll(step, self.softly)[0],
+            lambda step: self.unroll(step, self.softly, 5)[0],
             [torch.tensor([0.4, 0.3], dtype=F64)],
         )
 
