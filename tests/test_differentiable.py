@@ -298,6 +298,19 @@ class TestAcquisitions:
         X = values((2, q, 2), low=0.0)[0]
         check_transforms(of, [X, *parameters.values()])
 
+    def test_a_model_of_ones_own(self):
+        """Without GPyTorch gradients of ``torch.func`` reach what is inside, too."""
+
+        def of(slope):
+            model = GenericDeterministicModel(lambda X: slope * truth(X), 3)
+            return PrimalDual(model, 1.0, [0.5, 0.2])(POINTS).sum()
+
+        weights = torch.tensor([1.0, -0.5, -0.2], dtype=F64)
+        wanted = (truth(POINTS) * weights).sum()
+        torch.testing.assert_close(
+            torch.func.grad(of)(torch.ones((), dtype=F64)), wanted
+        )
+
     def test_floors_on_a_gp(self):
         model, X = make(), values((3, 1, 2), low=0.0)[0]
 

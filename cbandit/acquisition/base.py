@@ -116,7 +116,7 @@ class Score(AcquisitionFunction):
         a model does not know it, so with ``units`` give a ``B`` that does not bind.
         """
         X = self._points("X", X)
-        mean, std = evaluated(self._moments, X, self.noise)
+        mean, std = evaluated(self.model, self._moments, X, self.noise)
         sign = torch.ones_like(self.width)
         sign[..., 1:] = -1
         return self._finished(estimates(mean, std, sign * self.width))

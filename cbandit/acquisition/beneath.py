@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import gpytorch
 import torch
+from botorch.models.model import Model
 from torch import Tensor
 from torch.autograd import Function
 
@@ -20,13 +22,16 @@ Moments = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 """``(X (*b, q, d), noise or None) -> (mean, spread)``, with ``*b`` leading both."""
 
 
-def evaluated(call: Moments, X: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return ``call(X, noise)``, in ``torch.func`` too.
+def evaluated(
+    model: Model, call: Moments, X: Tensor, noise: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return ``call(X, noise)``, which evaluates ``model``; in ``torch.func`` too.
 
-    There, gradients reach ``X`` and ``noise``, not the model's hyperparameters, and
-    there are no second ones.
+    There, on a model with parts of GPyTorch, gradients reach ``X`` and ``noise``, not
+    the model's hyperparameters, and there are no second ones.
     """
-    if checks.readable() or torch.compiler.is_compiling():
+    plain = checks.readable() or torch.compiler.is_compiling()
+    if plain or not any(isinstance(part, gpytorch.Module) for part in model.modules()):
         return call(X, noise)
     mean, spread = _apply(_Values, X, noise, call)
     return mean, spread

@@ -83,7 +83,7 @@ class PathwisePrimalDual(Weighted):
         plain = checks.readable() and not self.width.requires_grad
         if plain and bool(self.width.eq(1).all()):
             return self._finished(self._paths(X))
-        mean, spread = evaluated(self._moments, X, None)
+        mean, spread = evaluated(self.model, self._moments, X, None)
         return self._finished(estimates(mean, spread, self.width))
 
     def _moments(self, X: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -234,7 +234,7 @@ def _floor(score: Score) -> Tensor:
             posterior: Any = part.posterior(points)
             return posterior.mean[..., output], root(posterior.variance[..., output])
 
-    mean, std = evaluated(moments, x.movedim(-2, 0).unsqueeze(-2), None)
+    mean, std = evaluated(part, moments, x.movedim(-2, 0).unsqueeze(-2), None)
     mean, std = scale * mean, scale.abs() * std
     size = torch.maximum(mean.abs().max(), std.max())
     floor: Tensor = (mean - 6 * std).min() - FAR * torch.where(size > 0, size, 1.0)
