@@ -47,7 +47,7 @@ from cbandit.experiments.settings import SEAL, Settings, read_toml, versions
 from cbandit.experiments.study import expanded
 from cbandit.experiments.study_beliefs import belief
 from cbandit.experiments.tables import read_table
-from cbandit.explore import TS, estimates
+from cbandit.explore import TS, clip, estimates
 from cbandit.policies import gp as gp_policy
 from cbandit.policies import keywords, opb
 from cbandit.policies.choices import Asked

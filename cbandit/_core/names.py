@@ -89,7 +89,8 @@ FUNCTIONS = {
     "cbandit._core.checks": "nonnegative per_cost per_trial positive",
     "cbandit.multipliers": "exponential polynomial",
     "cbandit.scores": "least_total",
-    "cbandit.policies.base": "Policy._number Policy._per_cost Policy._per_trial",
+    "cbandit.policies.base": "Policy._number Policy._parameter Policy._per_cost "
+    "Policy._per_trial",
     "gpytorch.constraints.constraints": "inv_sigmoid inv_softplus",
     "gpytorch.kernels.hamming_kernel": "HammingIMQKernel._alpha_closure "
     "HammingIMQKernel._alpha_param HammingIMQKernel._beta_closure "

@@ -528,7 +528,7 @@ class BKB(GPPolicy):
                 0.0 if slack is None else slack,
                 slater,
                 dual_beta,
-                shaped=self._number,
+                shaped=self._parameter,
                 bounds=self._bound,
                 units=None,
                 epoch=self.horizon,

@@ -457,18 +457,22 @@ class Policy(metaclass=ABCMeta):
         """Return a number or ``(*trials,)`` as ``(T,)``."""
         return devices.put(checks.per_trial(name, value, self.batch_shape), self.device)
 
-    def _per_cost(self, name: str, value: ArrayLike) -> Tensor:
+    def _per_cost(self, name: str, value: ArrayLike, graph: bool = False) -> Tensor:
         """Return a number, ``(m,)`` or ``(*trials, 1 or m)`` as ``(T, m)``."""
-        value = checks.finite(name, checks.tensor(name, value))
-        shaped = checks.per_cost(name, value, self.batch_shape, self.m)
+        value = checks.finite(name, checks.tensor(name, value, graph=graph))
+        shaped = checks.per_cost(name, value, self.batch_shape, self.m, graph=graph)
         return devices.put(shaped, self.device)
 
-    def _number(self, name: str, value: ArrayLike) -> Tensor:
+    def _number(self, name: str, value: ArrayLike, graph: bool = False) -> Tensor:
         """Return a number, ``(*trials,)`` or ``(1 or *trials, m)`` as ``(T, m)``."""
-        value = checks.tensor(name, value)
+        value = checks.tensor(name, value, graph=graph)
         if self.batch_shape and tuple(value.shape) == self.batch_shape:
             value = value.unsqueeze(-1)
-        return self._per_cost(name, value)
+        return self._per_cost(name, value, graph)
+
+    def _parameter(self, name: str, value: ArrayLike) -> Tensor:
+        """Return a number as :meth:`_number` does, in its graph."""
+        return self._number(name, value, graph=True)
 
     def _outside(self, value: Tensor) -> Tensor:
         """Return a tensor ``(T, ...)`` as users see it: ``(*trials, ...)``."""

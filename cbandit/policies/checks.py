@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -383,6 +384,8 @@ def probability(name: str, values: Tensor, given: object) -> Tensor:
 def score_of(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
     """Return a score; a user's function is wrapped so that its results are checked.
 
+    A weight is returned without its graph.
+
     Args:
         name: what errors call the rule that returned the score.
         score: what the rule returned.
@@ -392,7 +395,8 @@ def score_of(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
     weight = score.weight if isinstance(score, Formed) else None
     if weight is not None:
         if floating_shape(weight) == weights:
-            return score
+            plain = not weight.requires_grad
+            return score if plain else replace(score, weight=weight.detach())
         raise CBanditError(
             f"{name} must weigh costs by a tensor of shape (T, m) = {weights}; got "
             f"{floating_shape(weight)}{hint}"
@@ -427,10 +431,10 @@ def score_of(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
 
 
 def multiplier_of(name: str, moved: object, like: Tensor) -> Tensor:
-    """Return the multiplier that a rule returned; raise an error if it is invalid."""
+    """Return a rule's multiplier without its graph; raise an error if it is invalid."""
     if isinstance(moved, Tensor) and moved.shape == like.shape:
         if moved.is_floating_point():
-            return moved
+            return moved.detach()  # a graph would grow with every round
     raise CBanditError(
         f"{name} must return the multiplier, a tensor of shape (T, m) = "
         f"{tuple(like.shape)} of floating numbers; got {floating_shape(moved)}"

@@ -605,7 +605,8 @@ class GPPolicy(Policy):
         widths = self.explore.widths
         if isinstance(self.feedback, Sliding):
             widths = widths.for_any_noise()
-        bound = widths.bind(self.batch_shape, len(beliefs) - 1, self.device)
+        costs = len(beliefs) - 1
+        bound = widths.bind(self.batch_shape, costs, self.device, graph=False)
         for part, which in bound.rkhs_parts():
             if part.rkhs.form == "tight" and isinstance(self.feedback, Delayed):
                 raise CBanditError(
@@ -728,6 +729,10 @@ class GPPolicy(Policy):
 
         Estimates and excesses are in spreads where beliefs are standardised; an excess
         told before its cost has a unit arrives once it has one.
+
+        Called by the user it is differentiable, in its arguments and in the policy's
+        own parameters. A policy keeps the multiplier without its graph, which would
+        grow with every round.
         """
         return multiplier
 
@@ -1741,7 +1746,7 @@ class GPPolicy(Policy):
             if self._epoch(after) > played.t:
                 phi = self._start
             else:
-                phi = self.move(played.t, phi, played.estimate, arrived)
+                phi = self.move(played.t, phi, played.estimate, arrived).detach()
         deviation = rounds[-1].deviation if rounds else None
         state = self._now.state._replace(multiplier=phi, moved=phi, deviation=deviation)
         self._streams = Streams(self.seed, self.trials, f"round {t + 1}")
