@@ -100,6 +100,7 @@ class Joint(Engine):
     def append(self, update: Update) -> None:
         """Condition on one more observation."""
         self.settle()
+        self._changed()
         slots = cast("Sequence[int]", update.keys)
         if len(slots) == 1:  # a plain view is quicker than gathering
             var = self._var.select(1, slots[0])
@@ -139,6 +140,7 @@ class Joint(Engine):
     def forget(self, update: Update) -> None:
         """Remove an observation by solving without it."""
         self.settle()
+        self._changed()
         slots, precision = cast("Sequence[int]", update.keys), update.precision
         slot = devices.put(slots, self._cov.device)
         self.history.enter(slots, update, -1)
@@ -176,6 +178,15 @@ class Joint(Engine):
             weights = self.history.system().weights(self._size)
             self.mean = self._combined(weights).contiguous()
             self.stale = False
+
+    def _sample(self) -> Tensor:
+        count = min(self.SUREST, self._size)
+        return self.history.precision.topk(count).indices
+
+    def _kept(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        self.settle()
+        places = index.unsqueeze(1).expand(-1, self.functions, -1)
+        return self.mean.gather(-1, places), self._var.gather(-1, index)
 
     def _combined(self, weights: Tensor) -> Tensor:
         """Return combinations ``(T, k, N)`` of prior covariances by ``weights``."""
