@@ -44,7 +44,7 @@ WIDE = LIMITS[torch.float64]
 """The limits of small systems and of sums of features, which are always float64."""
 
 
-class Moments(NamedTuple):
+class Kept(NamedTuple):
     """Means ``(T, F, n)`` less prior means, and variances ``(T, n)``."""
 
     mean: Tensor
@@ -63,17 +63,19 @@ class Error(NamedTuple):
     deviations: float
 
 
-def compare(kept: Moments, true: Moments, prior: Tensor, limits: Limits) -> Error:
+def compare(kept: Kept, true: Kept, prior: Tensor, limits: Limits) -> Error:
     """Return how far kept moments are off.
 
     Args:
-        kept: the moments in an engine's arrays.
+        kept: moments of some actions in an engine's arrays.
         true: the same moments by a float64 solve.
         prior: the prior variances, ``(T, n)``.
         limits: those of the arrays' dtype.
     """
-    size, std = prior.sqrt(), true.var.clamp_min(0).sqrt()
-    least, level = RESOLVED * size, true.mean.abs().amax(-1, keepdim=True)
+    # the largest of them, as it may be 0 at some actions
+    size = prior.amax(-1, keepdim=True).sqrt()
+    std, least = true.var.clamp_min(0).sqrt(), RESOLVED * size
+    level = true.mean.abs().amax(-1, keepdim=True)
     off_std = (kept.var.double().clamp_min(0).sqrt() - std).abs()
     off_mean = (kept.mean.double() - true.mean).abs()
     allowed = torch.minimum(limits.off * size, OFF_STD * std + least)

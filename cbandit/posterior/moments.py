@@ -222,12 +222,17 @@ class Moments:
         """Return how many distinct actions each trial has observed."""
         return list(map(len, self._times))
 
-    def surest(self, count: int) -> list[list[int]]:
-        """Return each trial's numbered actions that were told most often."""
-        return [
-            [k for k, _ in Counter(times).most_common(count) if isinstance(k, int)]
-            for times in self._times
-        ]
+    def surest(self, count: int) -> list[list[Hashable]]:
+        """Return the keys of each trial's actions that were told most often.
+
+        They are numbers of the set, or else all coordinates.
+        """
+        kept = []
+        for times in self._times:
+            keys = [key for key, _ in Counter(times).most_common(count)]
+            numbers: list[Hashable] = [key for key in keys if isinstance(key, int)]
+            kept.append(numbers or keys)
+        return kept
 
     def keep(self, functions: Tensor) -> None:
         """Drop all functions but these."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit._core.randomness import Streams
 from cbandit.posterior.covariance import Prior
+from cbandit.posterior.digits import Kept
 from cbandit.posterior.draws.roots import pivoted_root, prior_root
 from cbandit.posterior.engines.protocol import Engine, Fused, Plan
 from cbandit.posterior.look import Best, Block
@@ -179,14 +180,14 @@ class Joint(Engine):
             self.mean = self._combined(weights).contiguous()
             self.stale = False
 
-    def _sample(self) -> Tensor:
-        count = min(self.SUREST, self._size)
-        return self.history.precision.topk(count).indices
-
-    def _kept(self, index: Tensor) -> tuple[Tensor, Tensor]:
+    def _checked(self) -> tuple[Tensor, Kept]:
         self.settle()
+        count = min(self.SUREST, self._size)
+        surest = self.history.precision.topk(count).indices
+        index, points = self._with_others(surest.cpu())
         places = index.unsqueeze(1).expand(-1, self.functions, -1)
-        return self.mean.gather(-1, places), self._var.gather(-1, index)
+        kept = self.mean.gather(-1, places), self._var.gather(-1, index)
+        return points, Kept(*kept)
 
     def _combined(self, weights: Tensor) -> Tensor:
         """Return combinations ``(T, k, N)`` of prior covariances by ``weights``."""

@@ -34,9 +34,8 @@ from cbandit._core import devices
 from cbandit._core.log import warn
 from cbandit._core.randomness import Streams
 from cbandit.errors import CBanditError
-from cbandit.posterior import digits
 from cbandit.posterior.covariance import Prior
-from cbandit.posterior.digits import LIMITS, WIDE, Error, Limits, compare
+from cbandit.posterior.digits import LIMITS, WIDE, Error, Kept, Limits, compare
 from cbandit.posterior.draws.features import Pathwise
 from cbandit.posterior.draws.roots import pivoted_root
 from cbandit.posterior.look import Best, Block
@@ -88,6 +87,7 @@ class Engine:
     dtype = torch.float64
     """The dtype in which arrays change, if it keeps arrays."""
     SUREST = 64  # tried actions at which arrays are checked
+    OTHERS = 32  # and others, spread over the set
     _changes = 0  # of the arrays
     _due = 0  # the change after which arrays are checked next
     _strained = False  # whether the last check took the last means
@@ -254,15 +254,12 @@ class Engine:
         )
 
     def error(self) -> Error:
-        """Return how far arrays are off at some actions, most of them tried."""
-        index = self._sample()
-        if index is None:
+        """Return how far arrays are off at the surest actions and at some others."""
+        points = self._checked()
+        if points is None:
             return Error(0.0, 0.0)
-        index = devices.put(index, self.prior.device)
-        points = self.prior.actions.at(index).double()
-        prior = self.prior.covariance.variance(points).expand(index.shape)
-        kept = digits.Moments(*self._kept(index))
-        true = digits.Moments(*self._exact(points))
+        (x, kept), true = points, Kept(*self._exact(points[0]))
+        prior = self.prior.covariance.variance(x).expand(true.var.shape)
         return compare(kept, true, prior, self.limits)
 
     def _mends(self) -> Iterable[Callable[[], None]]:
@@ -286,13 +283,21 @@ class Engine:
             wait = max(wait, self._changes) if self._warned else self.limits.first
         self._due = self._changes + wait
 
-    def _sample(self) -> Tensor | None:
-        """Return the actions to be checked, ``(T, k)``; ``None``: no array is kept."""
+    def _checked(self) -> tuple[Tensor, Kept] | None:
+        """Return points ``(T, k, d)`` to check, float64, and the arrays' moments there.
+
+        ``None``: nothing is kept, or nothing was told.
+        """
         return None
 
-    def _kept(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return means ``(T, F, k)`` and variances ``(T, k)`` in the arrays."""
-        raise NotImplementedError
+    def _with_others(self, tried: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the numbers of ``tried (T, k)`` and of other actions, and points."""
+        first, last = self.prior.ends
+        count = min(self.OTHERS, last - first)
+        others = torch.arange(count) * ((last - first) // count) + 7919 * self._changes
+        others = (others % (last - first) + first).expand(len(tried), -1)
+        index = devices.put(torch.cat([tried, others], 1), self.prior.device)
+        return index, self.prior.actions.at(index).double()
 
     def _exact(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return the same at points ``(T, k, d)``, by a float64 solve."""

@@ -37,7 +37,7 @@ from cbandit._core.devices import free_memory
 from cbandit._core.randomness import Streams
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Prior
-from cbandit.posterior.digits import Error
+from cbandit.posterior.digits import Kept
 from cbandit.posterior.draws.features import correction
 from cbandit.posterior.engines.protocol import Engine, Fused, Plan
 from cbandit.posterior.look import Best, Block, first_of
@@ -67,7 +67,6 @@ class Swept(Engine):
     PENDING_LIMIT = 32
     FUSED_LIMIT = 4  # changes that one kernel applies on the way
     REWEIGH_EVERY = 64  # removals after which the means are computed afresh
-    CHECK_ACTIONS = 32  # checked besides the tried ones
     FALLEN = 0.1  # a variance below this share of its last solve is solved for again
     LOST = 1e-6  # share of the prior's; a refresh loses smaller variances in rounding
     SOLVED_TOGETHER = 1 << 12
@@ -305,31 +304,19 @@ class Swept(Engine):
 
     # -- digits ----------------------------------------------------------------------
 
-    def error(self) -> Error:
-        """Return how far arrays are off at some actions, most of them tried."""
-        if self.history.used == 0:
-            return Error(0.0, 0.0)
-        return super().error()
-
-    def _sample(self) -> Tensor:
-        """Return the surest actions, ``(T, k)``, and some that are spread over all."""
-        (first, last), trials = self._ends, len(self._trial)
-        count = min(self.CHECK_ACTIONS, last - first)
-        offset = self._changes * 7919
-        spread = torch.arange(count) * ((last - first) // count) + offset
-        spread = (spread % (last - first) + first).expand(trials, -1)
-        used = self.history.used
-        numbers = torch.zeros(trials, used, dtype=torch.long)
+    def _checked(self) -> tuple[Tensor, Kept] | None:
+        (first, last), used = self._ends, self.history.used
+        if not used:
+            return None
+        numbers = torch.full((len(self._trial), used), first)
         for row, keys in zip(numbers, self.history.keys(), strict=True):
-            here = [k if isinstance(k, int) and first <= k < last else first for k in keys]
-            row[: len(keys)] = torch.tensor(here)
-            row[len(keys) :] = first
-        precision = self.history.precision[:, :used]
-        surest = precision.topk(min(self.SUREST, used)).indices.cpu()
-        return torch.cat([numbers.gather(1, surest), spread], 1)
-
-    def _kept(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        return self.at(index)
+            for slot, key in enumerate(keys):
+                if isinstance(key, int) and first <= key < last:
+                    row[slot] = key
+        precision = self.history.precision[:, :used].cpu()
+        surest = precision.topk(min(self.SUREST, used)).indices
+        index, points = self._with_others(numbers.gather(1, surest))
+        return points, Kept(*self.at(index))
 
     def _mends(self) -> Iterable[Callable[[], None]]:
         if not self.drifts:

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from cbandit._core import devices
 from cbandit._core.devices import free_memory
 from cbandit._core.randomness import Streams
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Prior
+from cbandit.posterior.digits import Kept
 from cbandit.posterior.engines.protocol import Engine, Path, Plan
 from cbandit.posterior.look import Block
 from cbandit.posterior.moments import Moments, check_width
@@ -181,20 +183,24 @@ class Weights(Engine):
                     self._mean.addcmul_(shift[..., j, None], column.unsqueeze(1))
                     self._var.addcmul_(spread[:, j, None] * column, column, value=-1)
 
-    def _sample(self) -> Tensor | None:
-        """Return the actions told most often, ``(T, k)``."""
-        surest = self.history.surest(self.SUREST) if self.prior.actions.finite else []
-        count = max(map(len, surest), default=0)
-        if not count:
+    def _checked(self) -> tuple[Tensor, Kept] | None:
+        keys = self.history.surest(self.SUREST)
+        some = next(filter(None, keys), None)
+        if some is None:
             return None
-        return torch.tensor([row + [0] * (count - len(row)) for row in surest])
-
-    def _kept(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        count = max(map(len, keys))
+        # the same length in each trial: a key more than once does no harm
+        keys = [(row or some)[:1] * (count - len(row)) + row for row in keys]
+        if not all(isinstance(key, int) for row in keys for key in row):
+            points = devices.put(keys, self.prior.device, torch.float64)
+            return points, Kept(*self.history.at(points))
+        index, points = self._with_others(torch.tensor(keys))
         if self._mean is None or self._var is None:
-            return self.history.at(self.prior.actions.at(index))
+            return points, Kept(*self.history.at(points))
         self.settle()
         places = index.unsqueeze(1).expand(-1, self.functions, -1)
-        return self._mean.gather(-1, places), self._var.gather(-1, index)
+        kept = self._mean.gather(-1, places), self._var.gather(-1, index)
+        return points, Kept(*kept)
 
     def _exact(self, points: Tensor) -> tuple[Tensor, Tensor]:
         return self.history.exact(points)
