@@ -35,7 +35,7 @@ from cbandit._core.log import warn
 from cbandit._core.randomness import Streams
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Prior
-from cbandit.posterior.digits import LIMITS, WIDE, Error, Kept, Limits, compare
+from cbandit.posterior.digits import LIMITS, Error, Kept, Limits, compare
 from cbandit.posterior.draws.features import Pathwise
 from cbandit.posterior.draws.roots import pivoted_root
 from cbandit.posterior.look import Best, Block
@@ -90,7 +90,8 @@ class Engine:
     OTHERS = 32  # and others, spread over the set
     _changes = 0  # of the arrays
     _due = 0  # the change after which arrays are checked next
-    _strained = False  # whether the last check took the last means
+    LASTING = 4  # checks in a row that need the last means, before a warning
+    _strained = 0  # such checks
     _warned = False
     light = False
     """Whether a checkpoint leaves its arrays out."""
@@ -143,7 +144,7 @@ class Engine:
     @property
     def drifts(self) -> bool:
         """Whether its dtype is so narrow that forgetting leaves rounding errors."""
-        return self.limits is not WIDE
+        return self.dtype != torch.float64
 
     def describe(self) -> str:
         """Return the engine's name and the reason for it, in words."""
@@ -225,8 +226,8 @@ class Engine:
     def check(self, fresh: bool = False) -> None:
         """Compare arrays with a float64 solve; mend them if they are off.
 
-        A warning says once what would help if they stay off, or if they were mended by
-        the last means and are off again by the next check.
+        A warning says once what would help if they stay off, or if they need the last
+        means again and again.
 
         Args:
             fresh: whether the arrays have just been computed afresh.
@@ -238,10 +239,9 @@ class Engine:
         while error.excess > 1 and left:
             left.pop(0)()
             error = self.error()
-        strained = self.drifts and found.excess > 1 and not left
-        again = strained and self._strained and not fresh
-        self._strained = strained
-        if self._warned or not (again or error.excess > 1):
+        strained = self.drifts and found.excess > 1 and not left and not fresh
+        self._strained = self._strained + 1 if strained else 0
+        if self._warned or (error.excess <= 1 and self._strained < self.LASTING):
             return
         self._warned = True
         wider = "dtype='float64', or " if self.drifts else ""
@@ -279,8 +279,10 @@ class Engine:
             return
         self.check()
         wait = min(self._changes, self.limits.every)
-        if self._strained:  # see whether it lasts; if not, spend no more than on rounds
-            wait = max(wait, self._changes) if self._warned else self.limits.first
+        if self._strained and not self._warned:
+            wait = self.limits.first  # see soon whether it lasts
+        elif self._strained:
+            wait += self._changes  # the last means may cost as much as many rounds
         self._due = self._changes + wait
 
     def _checked(self) -> tuple[Tensor, Kept] | None:

@@ -191,7 +191,10 @@ class Weights(Engine):
         count = max(map(len, keys))
         # the same length in each trial: a key more than once does no harm
         keys = [(row or some)[:1] * (count - len(row)) + row for row in keys]
-        if not all(isinstance(key, int) for row in keys for key in row):
+        numbered = {isinstance(key, int) for row in keys for key in row}
+        if len(numbered) > 1:  # trials that were told together have the same kind
+            return None
+        if not numbered.pop():
             points = devices.put(keys, self.prior.device, torch.float64)
             return points, Kept(*self.history.at(points))
         index, points = self._with_others(torch.tensor(keys))
