@@ -191,12 +191,12 @@ class Weights(Engine):
         count = max(map(len, keys))
         # the same length in each trial: a key more than once does no harm
         keys = [(row or some)[:1] * (count - len(row)) + row for row in keys]
-        numbered = {isinstance(key, int) for row in keys for key in row}
-        if len(numbered) > 1:  # trials that were told together have the same kind
-            return None
-        if not numbered.pop():
+        kinds = {type(key) for row in keys for key in row}
+        if kinds == {tuple}:
             points = devices.put(keys, self.prior.device, torch.float64)
             return points, Kept(*self.history.at(points))
+        if kinds != {int} or not self.prior.actions.finite:
+            return None
         index, points = self._with_others(torch.tensor(keys))
         if self._mean is None or self._var is None:
             return points, Kept(*self.history.at(points))
