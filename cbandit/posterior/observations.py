@@ -419,7 +419,7 @@ class History:
         dtype: torch.dtype = torch.float64,
     ) -> None:
         self.covariance, self.trials, self.functions = covariance, trials, functions
-        self.table, self.device, self._limits = table, device, LIMITS[dtype]
+        self.table, self.device, self.dtype = table, device, dtype
         self._trial = torch.arange(trials, device=device)
         self._capacity = 0 if table is None else table.shape[-1]
         self._slots = Slots(trials)
@@ -582,7 +582,7 @@ class History:
             sharpness = float(update.precision.max() * variance)
             if update.usual:
                 self.sharpness = sharpness
-        self.cancels |= sharpness > self._limits.sharp
+        self.cancels |= sharpness > LIMITS[self.dtype].sharp
         if sharpness <= WIDE.sharp:  # the system is float64 whatever the arrays are
             return False
         pairs = zip(self._count, slots, strict=True)
@@ -592,7 +592,7 @@ class History:
         """Return whether an action is known too well for the arrays' dtype."""
         variance = self.gram.diagonal(dim1=-2, dim2=-1)
         known = self.precision[:, : self.used] * variance
-        return bool((known > self._limits.sure).any())
+        return bool((known > LIMITS[self.dtype].sure).any())
 
     def _forget_system(self) -> None:
         self._system = None
