@@ -226,8 +226,8 @@ class Engine:
     def check(self, fresh: bool = False) -> None:
         """Compare arrays with a float64 solve; mend them if they are off.
 
-        A warning says once what would help if they stay off, or if they need the last
-        means again and again.
+        In a narrow dtype a warning says once what would help if they stay off, or if
+        they need the last means again and again.
 
         Args:
             fresh: whether the arrays have just been computed afresh.
@@ -241,15 +241,15 @@ class Engine:
             error = self.error()
         strained = self.drifts and found.excess > 1 and not left and not fresh
         self._strained = self._strained + 1 if strained else 0
-        if self._warned or (error.excess <= 1 and self._strained < self.LASTING):
+        lasting = error.excess > 1 or self._strained >= self.LASTING
+        if self._warned or not (self.drifts and lasting):
             return
         self._warned = True
-        wider = "dtype='float64', or " if self.drifts else ""
         warn(
             f"beliefs in {str(self.dtype).removeprefix('torch.')} are off by "
             f"{found.deviations:.2g} standard deviations where an action was tried: "
             "outcomes that differ far more than the belief's noise= says need "
-            f"{wider}a larger noise=",
+            "dtype='float64', or a larger noise=",
             RuntimeWarning,
         )
 
