@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from unittest import mock
 
+import torch
+
 from cbandit import policies
 from cbandit._core import checkpoint, files, randomness
 from cbandit._core.arguments import differences, settings_of
@@ -55,7 +57,7 @@ from cbandit.policies.failures import Failed
 from cbandit.policies.journal import Call
 from cbandit.policies.safe import classes
 from cbandit.policies.safe.mixtures import best_mixture
-from cbandit.posterior import observations
+from cbandit.posterior import digits, observations
 from cbandit.posterior.beliefs import Beliefs, Group, Stacked
 from cbandit.posterior.covariance import (
     Covariance,
@@ -457,6 +459,12 @@ def safe_of(policy):
 def count_singly(monkeypatch):
     """Let no open choices be joined, however many and alike they are."""
     monkeypatch.setattr(observations, "CROWD", 10**9)
+
+
+def check_every(monkeypatch, changes):
+    """Let engines in float64 compare their arrays with a solve so often."""
+    limits = digits.LIMITS[torch.float64]._replace(first=changes, every=changes)
+    monkeypatch.setitem(digits.LIMITS, torch.float64, limits)
 
 
 def hold_no_arms(monkeypatch):
