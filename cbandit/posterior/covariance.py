@@ -11,6 +11,7 @@ import copy
 import functools
 import itertools
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import gpytorch
 import torch
 from gpytorch import kernels as gpk
+from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from cbandit._core.log import warn
@@ -140,14 +142,17 @@ class Term:
         curves = any(form.kind != "linear" for form in self.forms)
         return curves or self.apart is not None
 
-    def values(self, x: Tensor) -> Tensor:
-        """Return the term's values ``(*b, n, n)`` between inputs ``(*b, n, d)``."""
-        out = self.amplitude.to(x)[..., None, None].expand(*x.shape[:-2], 1, 1)
+    def values(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return values ``(*b, n, u)`` at inputs ``x (*b, n, d)``, ``y (*b, u, d)``."""
+        shape = x.shape[-2], y.shape[-2]
+        out = self.amplitude.to(x)[..., None, None].expand(
+            *self.amplitude.shape, *shape
+        )
         for form in self.forms:
-            scaled = x * form.scale.unsqueeze(-2)
-            out = out * kernel_matrix_ref(scaled, scaled, form.kind)
+            scale = form.scale.unsqueeze(-2).to(x)
+            out = out * kernel_matrix_ref(x * scale, y * scale, form.kind)
         if self.apart is not None:
-            differ = x.unsqueeze(-2) != x.unsqueeze(-3)
+            differ = x.unsqueeze(-2) != y.unsqueeze(-3)
             apart = torch.where(differ, self.apart[..., None, None, :], 1.0)
             out = out * apart.prod(-1)
         return out
@@ -192,11 +197,6 @@ def terms_of(node: Node, dim: int) -> list[Term] | None:
     for terms in parts:
         out = [a.times(b) for a, b in itertools.product(out, terms)]
     return out
-
-
-def _sum_of(terms: list[Term], x: Tensor) -> Tensor:
-    """Return the sum of terms ``(*b, n, n)`` between inputs ``(*b, n, d)``."""
-    return functools.reduce(torch.add, [term.values(x) for term in terms])
 
 
 class Covariance:
@@ -432,7 +432,15 @@ class Covariance:
         """Return ``k(x, y) (*b, n, u)`` of ``x (*b, n, d)`` and ``y (*b, u, d)``."""
         if self.forms is not None:
             return self.times(self._product(self.scaled(x), self.scaled(y)))
+        if self.terms is not None and not self.level:
+            # GPyTorch factors sums with linear parts when they are evaluated
+            return self._sum_of(self.terms, x, y)
         return self._dense(x, y)
+
+    def _sum_of(self, terms: list[Term], x: Tensor, y: Tensor) -> Tensor:
+        """Return the sum of terms ``(*b, n, u)`` at points."""
+        x, y = self.inputs(x), self.inputs(y)
+        return functools.reduce(torch.add, [term.values(x, y) for term in terms])
 
     def variance(self, x: Tensor) -> Tensor:
         """Return ``k(x_i, x_i)``, ``(*b, n)``."""
@@ -486,7 +494,9 @@ class Covariance:
         """Raise unless this agrees with the kernel at points ``x (*trials, n, d)``."""
         name, count = type(self.kernel).__name__, x.shape[-2]
         try:
-            with torch.no_grad():
+            with torch.no_grad(), warnings.catch_warnings():
+                # of roots of sums with linear parts, which are not used
+                warnings.simplefilter("ignore", NumericalWarning)
                 dense = self.kernel(self.inputs(x)).to_dense()
                 readings = self._readings(x)
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as e:
@@ -515,7 +525,7 @@ class Covariance:
         rows = [self.cross(part, lead) for part in lead.split(half, -2)]
         readings = {"kernel(x, y)": torch.cat(rows, -2)}
         if self.terms is not None:
-            readings["its closed form"] = _sum_of(self.terms, self.inputs(x))
+            readings["its closed form"] = self._sum_of(self.terms, x, x)
             if self.finite:
                 features = self.features(x)
                 readings["the product of its features"] = features @ features.mT
@@ -647,7 +657,7 @@ def together(kernel: gpk.Kernel) -> gpk.Kernel:
 
     def widened(value: Tensor, own: tuple[int, ...]) -> Tensor:
         one = value[0] if own else value
-        return one.expand(*batch, *one.shape).clone()
+        return one.expand((*batch, *one.shape)).clone()
 
     return _changed(kernel, widened, batch)
 
@@ -775,9 +785,7 @@ def _agrees(
     covariance: Covariance, kernels: list[AxisKernel], actions: ProductGrid
 ) -> bool:
     """Return whether the factors' product is the kernel, on a few sample actions."""
-    count = min(actions.size, 7)
-    picks = torch.arange(count) * (actions.size // count) + actions.size % count
-    x = actions.points(picks.to(actions.axes[0].device))
+    x = spread_points(actions, 2 * FEW, neighbours=True)
     product = torch.ones((), dtype=torch.float64, device=x.device)
     for j, kernel in enumerate(kernels):
         product = product * kernel(x[:, j], x[:, j])
