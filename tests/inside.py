@@ -346,7 +346,12 @@ def epochs(policy):
 
 def torn(policy):
     """Make every engine stand for no log, as a call that broke off leaves it."""
-    for group in beliefs_of(policy).groups:
+    tear(beliefs_of(policy))
+
+
+def tear(beliefs):
+    """Make the engines of some beliefs stand for no log: they are rebuilt."""
+    for group in beliefs.groups:
         group.held.history.stands_for = None
 
 

@@ -21,7 +21,6 @@ from botorch.models.kernels import (
     LinearTruncatedFidelityKernel,
 )
 from botorch.models.kernels.contextual_sac import SACKernel
-from botorch.models.kernels.orthogonal_additive_kernel import OrthogonalAdditiveKernel
 from botorch.models.kernels.positive_index import PositiveIndexKernel
 from gpytorch import kernels as gpk
 
@@ -217,9 +216,6 @@ CASES = {
     "wide network": Case(lambda: InfiniteWidthBNNKernel(2, acos_eps=1e-15)),
     "truncated fidelity": Case(
         lambda: LinearTruncatedFidelityKernel(fidelity_dims=[1], dimension=3)
-    ),
-    "orthogonal": Case(
-        lambda: scale(OrthogonalAdditiveKernel(dim=2, dtype=F64), active_dims=[0, 1])
     ),
     "contexts": Case(
         lambda: SACKernel({"a": [0], "b": [1]}, batch_shape=torch.Size([]))

@@ -652,7 +652,8 @@ def together(kernel: gpk.Kernel) -> gpk.Kernel:
     batch = tuple(kernel.batch_shape)
     batch = () if batch == (1,) else batch
     parts = [part for part in kernel.modules() if isinstance(part, gpk.Kernel)]
-    if all(part._batch_shape == batch for part in parts):
+    batches = {tuple(part._batch_shape) for part in parts}
+    if batches == {batch} or batches - {(), (1,), batch}:  # some batch leaves inside
         return kernel
 
     def widened(value: Tensor, own: tuple[int, ...]) -> Tensor:
