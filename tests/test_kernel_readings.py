@@ -26,6 +26,16 @@ from gpytorch import kernels as gpk
 
 import cbandit as cb
 
+# GPyTorch's own: deprecated arguments, sparse tensors, and roots that nobody asks for
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{message}")
+    for message in (
+        "The last_dim_is_batch argument:DeprecationWarning",
+        "Sparse invariant checks:UserWarning",
+        "A not p.d.:linear_operator.utils.warnings.NumericalWarning",
+    )
+]
+
 F64 = torch.float64
 LAM = 1e-2
 ONE = torch.Size([1])
@@ -238,10 +248,10 @@ CASES = {
 }
 
 
-def told(count=len(TRIED)):
+def told():
     """Outcomes of the tried actions."""
     generator = torch.Generator().manual_seed(2)
-    return torch.randn(count, generator=generator, dtype=F64)
+    return torch.randn(len(TRIED), generator=generator, dtype=F64)
 
 
 def reference(kernel, y):
@@ -273,12 +283,6 @@ def believed(kernel, engine, dtype):
     return found.mean.double(), found.std.double()
 
 
-# GPyTorch's own: deprecated arguments, sparse tensors, and roots that nobody asks for
-@pytest.mark.filterwarnings("ignore:The last_dim_is_batch argument:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
-@pytest.mark.filterwarnings(
-    "ignore:A not p.d.:linear_operator.utils.warnings.NumericalWarning"
-)
 @pytest.mark.parametrize("name", CASES)
 def test_all_engines_agree_with_gpytorch(name):
     case = CASES[name]
@@ -295,3 +299,130 @@ def test_all_engines_agree_with_gpytorch(name):
             for values, want in zip(found, (mean, std), strict=True):
                 off = float((values - want).abs().max()) / prior
                 assert off < bound, (engine, dtype, off)
+
+
+def test_the_reference_is_gpytorchs_own_posterior():
+    """Of ``ExactGP`` itself, for a sum on different columns."""
+    kernel = CASES["additive, three kinds"].kernel()
+
+    class Exact(gpytorch.models.ExactGP):
+        def __init__(self):
+            super().__init__(POINTS[TRIED], told(), likelihood)
+            self.mean_module = gpytorch.means.ZeroMean()
+            self.covar_module = kernel
+
+        def forward(self, x):
+            return gpytorch.distributions.MultivariateNormal(
+                self.mean_module(x), self.covar_module(x)
+            )
+
+    likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
+    likelihood.noise = LAM
+    model = Exact().eval()
+    with torch.no_grad(), gpytorch.settings.fast_computations(False, False, False):
+        found = model(POINTS)
+    mean, std, prior = reference(kernel, told())
+    assert float((found.mean - mean).abs().max()) < 1e-8 * prior
+    assert float((found.stddev - std).abs().max()) < 1e-8 * prior
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_parts_of_a_kernel_may_have_different_batch_shapes(engine, batch):
+    """Two scalings of an RBF on swapped columns, with a part for all trials at once."""
+    if engine == "weights":
+        kernel = scale(linear(1, 0), batch_shape=torch.Size([batch])).double()
+    else:
+        kernel = scale(rbf(1, 0, ard=True), batch_shape=torch.Size([batch])).double()
+        kernel.base_kernel.lengthscale = torch.tensor([0.4, 0.7], dtype=F64)
+    kernel.outputscale = torch.linspace(0.5, 1.5, batch, dtype=F64)
+    kernel = kernel.requires_grad_(False)
+    box = engine == "box"
+    policy = cb.GPUCB(
+        BOX if box else SET,
+        reward=cb.GP(kernel, noise=LAM),
+        engine="auto" if box else engine,
+        trials=3,
+    )
+    y = torch.stack([told(), -told(), 2 * told()])
+    where = {"x": POINTS[TRIED]} if box else {"index": TRIED}
+    policy.observe(**where, reward=y)
+    found = (policy.posterior(POINTS) if box else policy.posterior()).reward
+    for trial in range(3):
+        one = scale(kernel.base_kernel).double()
+        one.outputscale = kernel.outputscale[trial % batch]
+        mean, std, prior = reference(one.requires_grad_(False), y[trial])
+        assert float((found.mean[trial] - mean).abs().max()) < 1e-8 * prior
+        assert float((found.std[trial] - std).abs().max()) < 1e-8 * prior
+    policy.refit()  # parts of their own for each trial
+
+
+class WrongDiagonal(gpk.RBFKernel):
+    """An RBF whose diagonal is not that of its matrix."""
+
+    def forward(self, x1, x2, diag=False, **params):
+        values = super().forward(x1, x2, diag=diag, **params)
+        return 2 * values if diag else values
+
+
+class Noisy(gpk.RBFKernel):
+    """An RBF that adds noise where it gets the same points twice."""
+
+    def forward(self, x1, x2, diag=False, **params):
+        values = super().forward(x1, x2, diag=diag, **params)
+        same = x1.shape == x2.shape and torch.equal(x1, x2)
+        return values + 0.1 * torch.eye(len(x1)) if same and not diag else values
+
+
+class Broken(gpk.Kernel):
+    """A kernel that needs five coordinates."""
+
+    def forward(self, x1, x2, diag=False, **params):
+        return x1[..., 4:5] @ x2[..., 4:5].mT
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (WrongDiagonal, r"WrongDiagonal cannot be used, since kernel\(x, diag=True\)"),
+        (Noisy, r"Noisy cannot be used, since kernel\(x, y\) differs from"),
+        (gpk.RBFKernelGrad, "RBFKernelGrad .*one value per pair"),
+        (lambda: gpk.RBFKernel(ard_num_dims=4), "ard_num_dims = 4; .* d = 3"),
+        (lambda: rbf(0, 3), r"active_dims = \[0, 3\]; the actions have d = 3"),
+        (lambda: rbf(-1), r"active_dims = \[-1\]; the actions have d = 3"),
+        (lambda: scale(rbf(0) + rbf(3)), r"active_dims = \[3\]; .* d = 3"),
+    ],
+)
+@pytest.mark.parametrize("actions", [SET, BOX], ids=["set", "box"])
+def test_a_kernel_that_cannot_be_read_is_refused_by_name(make, why, actions):
+    with pytest.raises(cb.CBanditError, match=why):
+        cb.GPUCB(actions, reward=cb.GP(make(), noise=LAM))
+
+
+def test_a_reading_that_differs_is_refused(monkeypatch):
+    """As where a module is changed under the hands of its class."""
+    kernel = rbf(1, 0).double()
+    real = kernel.forward
+    monkeypatch.setattr(kernel, "forward", lambda x, y, **more: 2 * real(x, y, **more))
+    with pytest.raises(cb.CBanditError, match="RBFKernel cannot be used, since"):
+        cb.GPUCB(SET, reward=cb.GP(kernel, noise=LAM))
+
+
+def test_places_far_apart_are_no_disagreement():
+    """GPyTorch's distances lose digits there, and ours do not."""
+    far = torch.linspace(0, 1e6, 40, dtype=F64)
+    points = torch.cat([far, far + 1.0]).unsqueeze(-1)
+    policy = cb.GPUCB(cb.Finite(points), reward=cb.GP(matern(0.5), noise=LAM))
+    policy.observe(index=[3], reward=[1.0])
+    assert float(policy.posterior().reward.mean[3]) == pytest.approx(1 / (1 + LAM))
+
+
+@pytest.mark.parametrize("size", [400, 600])
+def test_a_prior_variance_that_is_not_flat_does_not_depend_on_the_engine(size):
+    """From 512 actions on ``auto`` is not the joint engine."""
+    axis = torch.linspace(0, 1, size, dtype=F64).unsqueeze(-1)
+    kernel = ExponentialDecayKernel().double()
+    policy = cb.GPUCB(cb.Finite(axis), reward=cb.GP(kernel, noise=LAM))
+    want = kernel(axis).to_dense().diagonal().detach().sqrt()
+    found = policy.posterior().reward.std
+    assert float((found - want).abs().max()) < 1e-8 * float(want.max())
