@@ -16,7 +16,15 @@ from cbandit._core.packed import packed, unpacked
 from cbandit._core.peaks import SHORT, argmax, best_place, ranked
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
 from cbandit._core.threads import on_one_thread
-from cbandit.actions import Actions, Box, Finite, ProductGrid, Star, middle
+from cbandit.actions import (
+    Actions,
+    Box,
+    Finite,
+    ProductGrid,
+    Star,
+    middle,
+    spread_points,
+)
 from cbandit.baselines import safe_set
 from cbandit.baselines.admmbo import feasible_improvement, improvement
 from cbandit.baselines.bkb import Sketched, Sketches

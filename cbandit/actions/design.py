@@ -55,7 +55,7 @@ def spread_points(actions: Actions, count: int, neighbours: bool = False) -> Ten
     Sobol sequence in a box. With ``neighbours`` each point is followed by the next
     action, or by a point close to it.
     """
-    picks = count // 2 if neighbours else count
+    actions, picks = actions.domain, count // 2 if neighbours else count
     if actions.finite:
         size = int(actions.size)
         shares = [(0.5 + k * GOLDEN) % 1.0 for k in range(picks)]

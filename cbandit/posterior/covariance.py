@@ -145,9 +145,8 @@ class Term:
     def values(self, x: Tensor, y: Tensor) -> Tensor:
         """Return values ``(*b, n, u)`` at inputs ``x (*b, n, d)``, ``y (*b, u, d)``."""
         shape = x.shape[-2], y.shape[-2]
-        out = self.amplitude.to(x)[..., None, None].expand(
-            *self.amplitude.shape, *shape
-        )
+        amplitude = self.amplitude.to(x)[..., None, None]
+        out = amplitude.expand(*self.amplitude.shape, *shape)
         for form in self.forms:
             scale = form.scale.unsqueeze(-2).to(x)
             out = out * kernel_matrix_ref(x * scale, y * scale, form.kind)
@@ -653,7 +652,7 @@ def together(kernel: gpk.Kernel) -> gpk.Kernel:
     batch = () if batch == (1,) else batch
     parts = [part for part in kernel.modules() if isinstance(part, gpk.Kernel)]
     batches = {tuple(part._batch_shape) for part in parts}
-    if batches == {batch} or batches - {(), (1,), batch}:  # some batch leaves inside
+    if batches == {batch} or batches - {(), (1,), batch}:  # a batch inside some part
         return kernel
 
     def widened(value: Tensor, own: tuple[int, ...]) -> Tensor:
@@ -674,6 +673,8 @@ def one_a_trial(kernel: gpk.Kernel, trials: int) -> gpk.Kernel:
 
 def trial_of(kernel: gpk.Kernel, trial: int) -> gpk.Kernel:
     """Return a copy of a kernel with the hyperparameters of one trial."""
+    if not kernel.batch_shape:
+        return copy.deepcopy(kernel)
     return _changed(kernel, lambda value, own: value[trial].clone(), ())
 
 
