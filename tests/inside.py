@@ -18,7 +18,15 @@ from cbandit._core.packed import packed, unpacked
 from cbandit._core.peaks import SHORT, argmax, best_place, ranked
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
 from cbandit._core.threads import on_one_thread, threads_for
-from cbandit.actions import Actions, Box, Finite, ProductGrid, Star, middle
+from cbandit.actions import (
+    Actions,
+    Box,
+    Finite,
+    ProductGrid,
+    Star,
+    middle,
+    spread_points,
+)
 from cbandit.baselines import safe_set
 from cbandit.baselines.admmbo import feasible_improvement, improvement
 from cbandit.baselines.bkb import Sketched, Sketches
@@ -348,7 +356,12 @@ def epochs(policy):
 
 def torn(policy):
     """Make every engine stand for no log, as a call that broke off leaves it."""
-    for group in beliefs_of(policy).groups:
+    tear(beliefs_of(policy))
+
+
+def tear(beliefs):
+    """Make the engines of some beliefs stand for no log: they are rebuilt."""
+    for group in beliefs.groups:
         group.held.history.stands_for = None
 
 

@@ -1079,7 +1079,7 @@ class Group(Value):
             data,
             Learning(gp.learn_noise, gp.learn_mean, gp.noise_prior, bool(gp.unit)),
         )
-        covariance = Covariance(kernel, covariance.dim, covariance.unit)
+        covariance = covariance.with_kernel(kernel)
         least = covariance.least_noise(prior.actions)
         constants = means.unsqueeze(-1) if gp.learn_mean else None
         if constants is not None and self.scale.link is not None:

@@ -444,7 +444,7 @@ class History:
         # whether any observation was too sharp for running variances
         self.cancels = False
         # if the prior variance is the same everywhere, new slots do not change that
-        self._level = table is None and bool(covariance.kernel.is_stationary)
+        self._level = table is None and covariance.level
         self._stale = False  # whether the system has old targets
         # number of the log that the engine's arrays hold; None while they are written
         self.stands_for: int | None = BLANK
