@@ -89,6 +89,7 @@ from cbandit.policies.failures import Barred, Failed
 from cbandit.policies.history import History, best_tried, read_rows
 from cbandit.policies.journal import Call, Journal, calls_in
 from cbandit.policies.keywords import POLICY, Observed, Values
+from cbandit.policies.status import Counts, LimitStatus, Status
 from cbandit.policies.tallies import check_events, check_single, tallied
 from cbandit.policies.words import UNSAID, Senses
 from cbandit.recommend import Recommendation
@@ -218,6 +219,7 @@ class Now(NamedTuple):
         state: what the policy's rule keeps.
         position: where the streams of draws are.
         heard: the serial number of the last item of feedback in ``state``.
+        counts: how often limits were kept, see :meth:`Policy.status`.
         settled: whether the work due by this round is done.
     """
 
@@ -225,6 +227,7 @@ class Now(NamedTuple):
     state: Any
     position: Position
     heard: int
+    counts: Counts
     settled: bool = False
 
 
@@ -419,7 +422,10 @@ class Policy(metaclass=ABCMeta):
         self._ledger = Ledger(self.size, self.m, costs)
         self._history = History(self.size, self.m, self.actions.dim)
         self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
-        self._now = Now(0, None, self._streams.position(), 0)
+        counts = Counts.none(self.size, self.m, self.device)
+        self._now = Now(0, None, self._streams.position(), 0, counts)
+        #: the kinds of warnings of :meth:`status` that were given
+        self._alarmed: frozenset[str] = frozenset()
 
     # -- what a policy fills in ------------------------------------------------------
 
@@ -885,7 +891,7 @@ class Policy(metaclass=ABCMeta):
         )
         ledger.open(private, choice, made)
         # this one assignment makes the round count
-        self._now = Now(t, state, streams.position(), now.heard)
+        self._now = Now(t, state, streams.position(), now.heard, now.counts)
         self._latest = asked
         if LOG.isEnabledFor(DEBUG):
             LOG.debug("%s asks %s", self.name, choice)
@@ -1295,13 +1301,78 @@ class Policy(metaclass=ABCMeta):
         heard, state = ledger.last, now.state
         if now.settled and heard == now.heard:
             return now
-        self._latest = None
+        self._latest, counts = None, now.counts
         if heard != now.heard:
             for news in ledger.news(now.heard):
-                state = self.absorb(state, news)
-        self._now = now = Now(now.t, self._due(state), now.position, heard, True)
+                state, counts = self.absorb(state, news), counts.after(news)
+        state = self._due(state)
+        self._now = now = Now(now.t, state, now.position, heard, counts, True)
         ledger.tidy(heard, self._history.put)
+        self._warn_once()
         return now
+
+    def _warn_once(self) -> None:
+        """Warn of what is wrong; of each kind once."""
+        for kind, text in self._alarms().items():
+            if kind not in self._alarmed:
+                self._alarmed |= {kind}
+                warn(f"{self.name}: {text}")
+
+    def _alarms(self) -> dict[str, str]:
+        """Return what is wrong at present, by kind, in words."""
+        counts, words = self._now.counts, []
+        for j in counts.broken:
+            label, (n, above) = self._labels[1 + j], counts.recent()
+            i = int((above[:, j] / n[:, j].clamp_min(1)).argmax())
+            side = "below" if self.senses.above(j) else "above"
+            trial = "" if self.trials is None else f" of trial {self.trials[i]}"
+            words.append(
+                f"{label} was told {side} its limit in {int(above[i, j])} of the last "
+                f"{int(n[i, j])} rounds{trial}"
+            )
+        if not words:
+            return {}
+        return {
+            "limits": f"{'; '.join(words)}. recommend() says what keeps the limits, if "
+            "anything does; limit(name, ...) changes one; status() has the counts"
+        }
+
+    @locked
+    def status(self) -> Status:
+        """Return the standing of every limit, open choices, fits and warnings.
+
+        It prints as text, and ``.frame()`` is a table. A round counts for a limit once
+        that cost has been told, by the limit of its own round. Nothing of it is a
+        guarantee.
+
+        Example:
+            >>> import cbandit as cb
+            >>> space = cb.Space(threads=cb.Int(1, 8))
+            >>> gp = cb.GP.default(space)
+            >>> policy = cb.RPOL(
+            ...     space, reward=gp, costs={"ms": gp}, thresholds={"ms": "<= 90"}
+            ... )
+            >>> policy.tell(policy.ask(), reward=2.0, cost={"ms": 95.0})
+            >>> print(policy.status())
+            RPOL-UCB: round 1, 0 open, 0 fits
+            ms <= 90: within in 0 of 1 rounds told, 0 of the last 1; mean 95
+        """
+        now, outside, senses = self._settled(), self._outside, self.senses
+        counts, limits = now.counts.whole(), self.limits(now.t + 1)
+        n, above = counts.recent()
+        means = senses.costs(counts.total / counts.told)
+        standing = []
+        for j in range(self.m):
+            limit = senses.costs(limits)[:, j].expand(self.size).clone()
+            parts = counts.told, counts.within, n, n - above, means
+            columns = [outside(part[:, j].clone()) for part in parts]
+            sign = ">=" if senses.above(j) else "<="
+            label = senses.label(j)
+            standing.append(LimitStatus(label, sign, outside(limit), *columns))
+        waiting, alarms = len(self._ledger.waiting(now.t)), self._alarms()
+        fits, texts = getattr(now.state, "fits", 0), tuple(alarms.values())
+        limited = tuple(standing)
+        return Status(self.name, now.t, limited, waiting, fits, texts, self.trials)
 
     def _change(self, state: object) -> None:
         """Replace the state between rounds."""

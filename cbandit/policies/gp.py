@@ -64,6 +64,7 @@ from cbandit.policies.choices import (
     Place,
     private_copy,
 )
+from cbandit.policies.contradiction import BLOCK, EVERY, RATE, Recent
 from cbandit.policies.failing import Failing, Result, begun, belief_of, noted
 from cbandit.policies.failures import Barred, lasting, remaining
 from cbandit.policies.history import STATES
@@ -73,6 +74,7 @@ from cbandit.policies.outliers import Readings, bounded_data
 from cbandit.policies.retired import Retired, category_of, offered
 from cbandit.policies.share import Rounds, waiting_round
 from cbandit.policies.sliding import Windowed, allowance
+from cbandit.policies.status import Status
 from cbandit.policies.words import Senses
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.links import BINARY
@@ -162,6 +164,8 @@ class GPState(NamedTuple):
             given.
         failing: what is known of failures; ``None``: nothing has failed.
         errors: of the latest predictions; ``None``: restarts do not depend on them.
+        recent: the latest readings; ``None``: they are not compared with the belief.
+        fits: how often hyperparameters were fitted.
     """
 
     beliefs: Any
@@ -179,6 +183,8 @@ class GPState(NamedTuple):
     rounds: Rounds | None = None
     failing: Failing | None = None
     errors: Errors | None = None
+    recent: Recent | None = None
+    fits: int = 0
 
     def measured(self) -> tuple[tuple[Tensor, ...], Waiting | None]:
         """Return the told costs in units, and those that still have no unit."""
@@ -433,6 +439,8 @@ class GPPolicy(Policy):
         if failures is None and type(self).decide is GPPolicy.decide:
             self._failure_belief = belief_of(self.actions.domain)
         state = GPState(fresh, self._start, Arrivals(late), readings=readings)
+        if feedback is None and not self.forget and not fresh.fades:
+            state = state._replace(recent=Recent())
         if restart == ADAPTIVE:
             state = state._replace(errors=Errors.none(fresh.noises().double()))
         self.begin(state._replace(account=account, rounds=rounds))
@@ -1284,6 +1292,9 @@ class GPPolicy(Policy):
             for costs in news.costs if place.t > self.design else ():
                 values, came = costs.wide(self.m)
                 arrived = (*arrived, (values - news.limits) * came)
+        if state.recent is not None:
+            recent = state.recent.after(place, news.by_functions())
+            state = state._replace(recent=recent)
         if state.errors is not None:
             beliefs, chances = state.beliefs, self._chances(state)
             errors = state.errors.after(news, place, beliefs, self._widths, chances)
@@ -1308,11 +1319,46 @@ class GPPolicy(Policy):
         if state.failing is not None:
             state = self._learned(state)
         beliefs, held = self._timing.due((state.beliefs, state.held), self._now.t)
+        fits = state.fits
         if self._refits:
-            beliefs = beliefs.refit(due_only=True)
-        if beliefs is state.beliefs and held is state.held:
+            before, beliefs = beliefs, beliefs.refit(due_only=True)
+            pairs = zip(before.groups, beliefs.groups, strict=False)
+            fits += any(old is not new for old, new in pairs)
+        recent = state.recent
+        if recent is not None and recent.fresh >= EVERY:
+            recent = recent.looked(beliefs, list(self._outcomes))
+        if beliefs is state.beliefs and held is state.held and recent is state.recent:
             return state
-        return state._replace(beliefs=beliefs, held=held)
+        return state._replace(beliefs=beliefs, held=held, fits=fits, recent=recent)
+
+    def _alarms(self) -> dict[str, str]:
+        alarms, recent = super()._alarms(), getattr(self._now.state, "recent", None)
+        if recent is not None and recent.against:
+            labels = " and ".join(self._labels[f] for f in recent.against)
+            alarms["belief"] = (
+                f"the latest readings of {labels} lie to one side of what the belief, "
+                "which holds them, says, by more than its noise explains: the world "
+                "may have changed, or noise= or the kernel does not fit it, and "
+                "recommend() rests on that belief. feedback=cb.Sliding(window), or "
+                "restart='adaptive' with forget=True, follow a world that changes. "
+                f"(While the belief holds, at most {RATE:.0%} of policies say this.)"
+            )
+        return alarms
+
+    def _compare(self) -> None:
+        """Compare readings that came since with the belief, before it is relied on."""
+        now = self._settled()
+        recent = now.state.recent
+        if recent is not None and recent.fresh >= BLOCK:
+            recent = recent.looked(now.state.beliefs, list(self._outcomes))
+            self._now = now._replace(state=now.state._replace(recent=recent))
+            self._warn_once()
+
+    @locked
+    def status(self) -> Status:
+        """Return the standing of every limit, open choices, fits and warnings."""
+        self._compare()
+        return super().status()
 
     @locked
     def observe(
@@ -1610,7 +1656,9 @@ class GPPolicy(Policy):
         call this before any trial was told a reward, as the prior holds all actions
         alike; later, trials without a reward have NaN.
         """
-        confidence, now = checks.share("confidence", confidence), self._settled()
+        confidence = checks.share("confidence", confidence)
+        self._compare()
+        now = self._now
         beliefs, actions = now.state.beliefs, self.actions
         shown = self._shown(context)
         limits, units = self.limits(max(now.t, 1)), beliefs.units()
@@ -1698,7 +1746,8 @@ class GPPolicy(Policy):
     def refit(self) -> None:
         """Fit hyperparameters to all data now, by marginal likelihood."""
         state: GPState = self._settled().state
-        self._change(state._replace(beliefs=state.beliefs.refit()))
+        beliefs, fits = state.beliefs.refit(), state.fits + 1
+        self._change(state._replace(beliefs=beliefs, fits=fits))
 
     @property
     @locked
