@@ -81,7 +81,7 @@ def test_counts_by_hand(trials, tmp_path):
     assert torch.equal(first.recent, torch.full(shape, 100.0).double())
     assert torch.equal(first.recent_within, kept[-100:].sum().double().expand(shape))
     torch.testing.assert_close(first.mean, told.mean().expand(shape))
-    assert torch.equal(first.limit, torch.full(shape, 0.3).double())
+    assert first.limit.reshape(-1).tolist() == [0.3] * (trials or 1)
     assert (second.sign, float(second.limit.mean())) == (">=", 0.2)
     assert torch.equal(second.within, second.told)
     torch.testing.assert_close(second.mean, torch.full(shape, 0.5).double())
@@ -116,8 +116,9 @@ def test_rounds_above_a_limit_warn_once(which, trials):
     assert "warning: " in str(policy.status())
     # once the limit is kept again, the status says so
     cost = {"ms": lambda t: 0.1, "up": lambda t: 0.9}
-    assert play(policy, 120, cost) == []
-    assert policy.status().warnings == ()
+    later = play(policy, 120, cost)
+    assert all("readings of" in text for text in later)  # they jumped
+    assert not any("limit" in text.split(".")[0] for text in policy.status().warnings)
 
 
 def test_a_warning_that_is_an_error_changes_nothing():
@@ -143,12 +144,12 @@ def test_at_most_one_run_in_a_hundred_warns_of_a_fair_coin():
     be silent in 99 of 100 seeds, and this one is fixed. As policies of their own, the
     same rounds would warn in at most 4 of 400, up to chance 10 (1e-3 at most).
     """
-    from cbandit.policies.status import EVERY, LAST, Counts
+    from cbandit.policies.status import EVERY, LAST, LimitCounts
 
     generator = torch.Generator().manual_seed(0)
     coins = torch.randn(320, 400, 1, generator=generator, dtype=torch.float64)
-    one = Counts.none(1, 1, torch.device("cpu"))
-    many, fired = Counts.none(400, 1, torch.device("cpu")), 0
+    one = LimitCounts.none(1, 1, torch.device("cpu"))
+    many, fired = LimitCounts.none(400, 1, torch.device("cpu")), 0
     alone = torch.zeros(400, dtype=torch.bool)
     for k in range(EVERY, 321, EVERY):
         last = torch.full((LAST, 400, 1), torch.nan).double()
@@ -236,7 +237,7 @@ def test_at_most_one_policy_in_a_hundred_warns_where_the_belief_is_right():
     f, g = (torch.randn(2, 200, 20, generator=generator).double() @ root.mT).unbind(0)
     tau = torch.full((200, 1), 10.0)
     table = cb.problems.Table(
-        f, g.unsqueeze(1), 0.1, 0.1, actions=SET, trials=200, thresholds=tau
+        f, g.unsqueeze(1), 0.01, 0.01, actions=SET, trials=200, thresholds=tau
     )
     policy = cb.RPOL(
         SET, reward=GP, costs=GP, thresholds=10.0, trials=200, explore=cb.UCB(2.0)

@@ -89,7 +89,7 @@ from cbandit.policies.failures import Barred, Failed
 from cbandit.policies.history import History, best_tried, read_rows
 from cbandit.policies.journal import Call, Journal, calls_in
 from cbandit.policies.keywords import POLICY, Observed, Values
-from cbandit.policies.status import Counts, LimitStatus, Status
+from cbandit.policies.status import LimitCounts, LimitStatus, Status
 from cbandit.policies.tallies import check_events, check_single, tallied
 from cbandit.policies.words import UNSAID, Senses
 from cbandit.recommend import Recommendation
@@ -227,7 +227,7 @@ class Now(NamedTuple):
     state: Any
     position: Position
     heard: int
-    counts: Counts
+    counts: LimitCounts
     settled: bool = False
 
 
@@ -422,7 +422,7 @@ class Policy(metaclass=ABCMeta):
         self._ledger = Ledger(self.size, self.m, costs)
         self._history = History(self.size, self.m, self.actions.dim)
         self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
-        counts = Counts.none(self.size, self.m, self.device)
+        counts = LimitCounts.none(self.size, self.m, self.device)
         self._now = Now(0, None, self._streams.position(), 0, counts)
         #: the kinds of warnings of :meth:`status` that were given
         self._alarmed: frozenset[str] = frozenset()

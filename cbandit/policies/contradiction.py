@@ -37,7 +37,7 @@ MANY = 20  # outcomes, before which a learned unit is not relied on
 Items = Sequence[tuple[Told, list[int]]]
 
 
-class Recent(NamedTuple):
+class Contradiction(NamedTuple):
     """The latest readings, and what a look at them has found.
 
     Args:
@@ -52,12 +52,12 @@ class Recent(NamedTuple):
     looks: int = 0
     against: tuple[int, ...] = ()
 
-    def after(self, place: Place, items: Items) -> Recent:
+    def after(self, place: Place, items: Items) -> Contradiction:
         """Return this with what was told of one choice."""
         rounds = (*self.rounds, (place, items))[-KEPT:]
         return self._replace(rounds=rounds, fresh=self.fresh + 1)
 
-    def looked(self, beliefs: Beliefs, linked: Sequence[int]) -> Recent:
+    def looked(self, beliefs: Beliefs, linked: Sequence[int]) -> Contradiction:
         """Return this after a look at the readings.
 
         Args:

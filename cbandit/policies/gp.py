@@ -64,7 +64,7 @@ from cbandit.policies.choices import (
     Place,
     private_copy,
 )
-from cbandit.policies.contradiction import BLOCK, EVERY, RATE, Recent
+from cbandit.policies.contradiction import BLOCK, EVERY, RATE, Contradiction
 from cbandit.policies.failing import Failing, Result, begun, belief_of, noted
 from cbandit.policies.failures import Barred, lasting, remaining
 from cbandit.policies.history import STATES
@@ -183,7 +183,7 @@ class GPState(NamedTuple):
     rounds: Rounds | None = None
     failing: Failing | None = None
     errors: Errors | None = None
-    recent: Recent | None = None
+    recent: Contradiction | None = None
     fits: int = 0
 
     def measured(self) -> tuple[tuple[Tensor, ...], Waiting | None]:
@@ -440,7 +440,7 @@ class GPPolicy(Policy):
             self._failure_belief = belief_of(self.actions.domain)
         state = GPState(fresh, self._start, Arrivals(late), readings=readings)
         if feedback is None and not self.forget and not fresh.fades:
-            state = state._replace(recent=Recent())
+            state = state._replace(recent=Contradiction())
         if restart == ADAPTIVE:
             state = state._replace(errors=Errors.none(fresh.noises().double()))
         self.begin(state._replace(account=account, rounds=rounds))

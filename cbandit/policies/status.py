@@ -28,8 +28,8 @@ EVERY = 16  # rounds told between two looks at the counts
 RATE = 0.01  # the share of runs that warn though rounds are above as often as below
 
 
-class Counts(NamedTuple):
-    """Counts of the rounds told, for each limit.
+class LimitCounts(NamedTuple):
+    """LimitCounts of the rounds told, for each limit.
 
     Args:
         told: how many rounds, ``(T, m)``.
@@ -52,20 +52,20 @@ class Counts(NamedTuple):
     held: tuple[tuple[Sequence[Told], Tensor], ...] = ()
 
     @classmethod
-    def none(cls, size: int, m: int, device: torch.device) -> Counts:
+    def none(cls, size: int, m: int, device: torch.device) -> LimitCounts:
         """Return the counts before the first round."""
         zero = torch.zeros(size, m, dtype=torch.float64, device=device)
         last = zero.new_full((LAST, size, m), torch.nan)
         return cls(zero, zero, zero, last)
 
-    def after(self, news: News) -> Counts:
+    def after(self, news: News) -> LimitCounts:
         """Return the counts with the news, which are looked at now and then."""
         if not news.costs:
             return self
         counts = self._replace(held=(*self.held, (news.costs, news.limits)))
         return counts.whole().looked() if len(counts.held) >= EVERY else counts
 
-    def whole(self) -> Counts:
+    def whole(self) -> LimitCounts:
         """Return the counts with all news counted."""
         if not self.held:
             return self
@@ -94,7 +94,7 @@ class Counts(NamedTuple):
             held=(),
         )
 
-    def looked(self) -> Counts:
+    def looked(self) -> LimitCounts:
         """Return the counts with the limits that most recent rounds were above."""
         looks, (size, m) = self.looks + 1, self.told.shape
         n, above = self.recent()
