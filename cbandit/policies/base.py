@@ -122,6 +122,15 @@ FIXED = frozenset(
     ]
 )
 NEAR = 1e-6  # rounding of shares and rates, as a part of the number of events
+GAPS = (
+    ": leave out the rows that have none. Rewards and costs of other rows go into "
+    "calls of their own; a history() goes in as it is, gaps and all: observe(history)"
+)
+BY_COLUMN = (
+    "cost by name must be a dict of columns, cost={'latency': [3.1, 2.8], 'up': "
+    "[...]}; got a list of dicts, one a row: {name: [row[name] for row in rows] for "
+    "name in rows[0]} makes one of the other"
+)
 LONG = 60  # letters; a longer repr of the set is shortened in the policy's
 
 Given = ParamSpec("Given")
@@ -1452,10 +1461,12 @@ class Policy(metaclass=ABCMeta):
                 continue
             of.append(None)
             value = self.senses.stacked(value)
+            if name == "cost" and lists_dicts(value):
+                raise CBanditError(BY_COLUMN)
             told, count = checks.tensor(name, value), len(functions)
             if single and told.shape in ((), (count,) if name == "cost" else ()):
                 told = told.reshape(1, -1)
-            told = checks.measured(name, told, self.dtype)
+            told = checks.measured(name, told, self.dtype, GAPS)
             told = checks.rows(name, told, batch, (count,), places.shape[1])
             if self.senses.shares:
                 self.senses.check_shares(told, functions, self.limits(self._now.t + 1))
@@ -1561,9 +1572,11 @@ class Policy(metaclass=ABCMeta):
             numbers = checks.tensor(label, numbers)
             if single and numbers.shape in ((), (count,) if count > 1 else ()):
                 numbers = numbers.reshape(1, -1)
-            numbers = checks.measured(label, numbers, self.dtype)
+            numbers = checks.measured(label, numbers, self.dtype, GAPS)
             return checks.rows(label, numbers, self.batch_shape, (count,), rows)
 
+        if lists_dicts(value):
+            raise CBanditError(BY_COLUMN)
         if isinstance(value, Mapping):
             columns = self.senses.columns(value) or []
             if len(columns) < self.m:
@@ -1831,12 +1844,14 @@ class Policy(metaclass=ABCMeta):
 
     def __setattr__(self, name: str, value: object) -> None:
         if name[0] != "_" and self._keeps(name):
-            way = f"build a policy with another {name}="
+            way = ""
             if name in ("thresholds", "senses"):
-                way = "limit(name, '<= 60') changes a limit, from the next ask on"
+                way = ": limit(name, '<= 60') changes a limit, from the next ask on"
+            elif name in inspect.signature(type(self)).parameters or name in POLICY:
+                way = f": build a policy with another {name}="
             raise ReadOnlyError(
-                f"{type(self).__name__}.{name} cannot be assigned, as its state rests "
-                f"on it: {way}"
+                f"{type(self).__name__}.{name} cannot be assigned, as the policy's "
+                f"state rests on it{way}"
             )
         object.__setattr__(self, name, value)
 
@@ -1868,6 +1883,12 @@ class Policy(metaclass=ABCMeta):
             first, count = self.trials[0], len(self.trials)
             parts.append(f"trials={self.trials if first else count}")
         return f"{type(self).__name__}({', '.join(parts)}, t={self._now.t})"
+
+
+def lists_dicts(value: Any) -> bool:
+    """Return whether a value is a list of dicts."""
+    listed = isinstance(value, list | tuple) and len(value) > 0
+    return listed and all(isinstance(row, Mapping) for row in value)
 
 
 def documented(cls: type[Any]) -> str | None:
