@@ -38,6 +38,10 @@ class HorizonError(CBanditError):
     """Raised when a round is asked for beyond the policy's horizon."""
 
 
+class ReadOnlyError(CBanditError, AttributeError):
+    """Raised when an attribute is assigned that a policy's state rests on."""
+
+
 class BudgetError(CBanditError):
     """Raised when no trial can afford an action any more, see :class:`cb.Budget`."""
 

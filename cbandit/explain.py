@@ -12,29 +12,7 @@ from torch import Tensor
 from cbandit.actions import Names
 from cbandit.choice import Distribution, params_of
 
-__all__ = ["Explanation", "Rival"]
-
-
-@dataclass(frozen=True)
-class Rival:
-    """Another action, with its score.
-
-    Args:
-        index: its number, ``(*trials,)``; ``None`` on a box.
-        x: the action, ``(*trials, d)``.
-        score: its score, ``(*trials,)``.
-        names: the names of the coordinates, if the policy's set has any.
-    """
-
-    index: Tensor | None
-    x: Tensor
-    score: Tensor
-    names: Names | None = field(default=None, repr=False)
-
-    @property
-    def params(self) -> Any:
-        """The action by name, a dict; with trials a list of dicts."""
-        return params_of(self.names, self.x)
+__all__ = ["Explanation"]
 
 
 @dataclass(frozen=True)
@@ -58,9 +36,6 @@ class Explanation:
         price: the multiplier in the user's units: the reward that one unit of each cost
             is worth, ``(*trials, m)``.
         score: the choice's score, ``(*trials,)``, in ``unit``.
-        runner_up: the action that would have been chosen instead.
-        unconstrained: the action that would have been chosen if costs did not matter;
-            its score is the reward's estimate.
         labels: the names of the reward and the costs.
         names: the names of the coordinates, if the policy's set has any.
         drawn_from: the actions that are equally good at the price, and their
@@ -80,8 +55,6 @@ class Explanation:
     estimate: Tensor | None = None
     multiplier: Tensor | None = None
     score: Tensor | None = None
-    runner_up: Rival | None = None
-    unconstrained: Rival | None = None
     labels: tuple[str, ...] = ()
     names: Names | None = field(default=None, repr=False)
     taken: Tensor | None = None
@@ -144,15 +117,6 @@ class Explanation:
             out.append(f"  drawn from {', '.join(shares)}: equally good at the price")
         if self.score is not None:
             out.append(f"  score {self.score.reshape(-1)[i].item():.6g}{scored}")
-        for what, rival in (
-            ("runner-up", self.runner_up),
-            ("if costs did not matter", self.unconstrained),
-        ):
-            if rival is not None:
-                number = _number(rival.index, i)
-                place = _place(self.names, _row(rival.x, i), number)
-                score = rival.score.reshape(-1)[i].item()
-                out.append(f"  {what}: {place}, score {score:.6g}{scored}")
         return out
 
 

@@ -519,11 +519,7 @@ def test_explanations_and_history_name_the_context(space):
     choice = policy.ask(context=SHOWN[space])
     explained = policy.explain(choice)
     assert explained.params == choice.params
-    assert explained.runner_up.params != choice.params
-    assert {n: explained.runner_up.params[n] for n in SHOWN[space]} == SHOWN[space]
     if space is not BOX:
-        assert int(explained.runner_up.index) < space.size
-        assert int(explained.runner_up.index) != int(choice.index)
         assert int(explained.index) == int(choice.index)
     frame = policy.history()
     assert len(frame) == 6

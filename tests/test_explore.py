@@ -330,14 +330,6 @@ class TestMargins:
             policy.tell(first, reward=0.5, cost=0.1)
             copy.tell(second, reward=0.5, cost=0.1)
 
-    def test_an_explanation_has_the_margin_of_its_round(self):
-        policy, *_ = told_policy(cb.RPOL, cb.Finite(self.GRID), beta=1.0, margin=2.0)
-        policy.tell(policy.ask(), reward=1.0, cost=0.5)
-        choice = policy.ask()
-        why = policy.explain(choice)
-        assert why.runner_up.score <= why.score
-        assert why.runner_up.index == pytest.approx(int(choice.index), abs=1)
-
     def test_a_draw_takes_one(self):
         policy = cb.RPOL(
             cb.Finite(self.GRID),

@@ -6,6 +6,7 @@ import logging
 import time
 
 import gpytorch
+import pandas as pd
 import pytest
 import torch
 
@@ -179,6 +180,150 @@ def test_every_policy_has_a_history_and_explains(name):
     assert ("action" in frame) == (name != "box")
 
 
+# ------------------------------------------------------- and back, by observe()
+
+
+def mixed(trials=None, on=SPACE):
+    """One cost of each kind, one with a lower limit, a reward to minimise."""
+    gp, many = rbf(), {"binary": "fails", "count": "restarts"}
+    kinds = {
+        name: cb.GP(rbf().kernel, outcome=kind, mean=mean)
+        for (kind, name), mean in zip(many.items(), (0.1, 2.0), strict=True)
+    }
+    return cb.RPOL(
+        on,
+        reward=gp,
+        costs={**kinds, "up": gp},
+        thresholds={"fails": "<= 10%", "restarts": 3.0, "up": ">= 0.5"},
+        minimise=True,
+        explore=cb.UCB(1.0),
+        trials=trials,
+    )
+
+
+def filled(policy):
+    """Tries, exposures, parts, a failure, a cancelled choice and an open one."""
+    shape = policy.batch_shape
+    for i in range(5):
+        cost = {
+            "fails": (torch.full(shape, 1), torch.full(shape, 400)),
+            "restarts": (torch.full(shape, i), torch.full(shape, 0.5)),
+            "up": torch.full(shape, 0.4 + i / 10),
+        }
+        policy.tell(policy.ask(), reward=torch.full(shape, 0.1 * i), cost=cost)
+    policy.tell(policy.ask(), failed=True)
+    part = policy.ask()
+    if shape:
+        policy.tell(part, reward=[0.3, 0.4], where=[True, False])
+        policy.tell(part, failed=True, where=[False, True])
+    policy.tell(policy.ask(), cost={"up": torch.full(shape, 0.9)})
+    policy.cancel(policy.ask())
+    return policy
+
+
+def same_beliefs(one, other, atol=1e-9):
+    p, q = one.posterior(), other.posterior()
+    for part in ("mean", "std"):
+        for which in ("reward", "costs"):
+            told = (getattr(getattr(each, which), part) for each in (p, q))
+            torch.testing.assert_close(*told, atol=atol, rtol=0)
+
+
+@pytest.mark.parametrize("csv", [False, True])
+@pytest.mark.parametrize("trials", [None, 2])
+def test_observe_takes_a_history_back(trials, csv, tmp_path):
+    old, new = filled(mixed(trials)), mixed(trials)
+    frame = old.history()
+    assert frame["fails"].iloc[0] == 1 / 400
+    assert frame["tries_fails"].iloc[0] == 400
+    assert frame["exposure_restarts"].iloc[0] == 0.5
+    assert not {"noise_up", "tries_up", "limit_up"} & set(frame.columns)
+    if csv:
+        frame.to_csv(tmp_path / "a.csv")
+        frame = pd.read_csv(tmp_path / "a.csv")
+    new.observe(frame)
+    same_beliefs(old, new, 1e-6)  # stand-ins of outcomes are swept to 1e-8
+    failing = [each._now.state.failing.beliefs.posterior()[0] for each in (old, new)]
+    assert torch.equal(*(mean.argmax(-1) for mean in failing))
+    # the first choice of the new policy is by what the old one knew
+    assert len(new.history()) == 0
+    new.ask()
+
+
+@pytest.mark.parametrize("kind", ["box", "context", "set"])
+def test_a_history_with_noise_on_every_set(kind):
+    shown, gp = {}, rbf()
+    on = {"box": cb.Box([0.0], [1.0]), "set": SET}.get(kind)
+    if on is None:
+        on = cb.Space(a=cb.Category("s", "m", "l"), z=cb.Context(2))
+        shown = {"context": {"z": [0.4, -0.2]}}
+
+    def make():
+        return cb.RPOL(on, reward=gp, costs=gp, thresholds=0.5, failures=False)
+
+    old, new = make(), make()
+    for i in range(4):
+        choice = old.ask(**shown)
+        old.tell(choice, reward=0.1 * i, noise=0.5 if i % 2 else None)
+        old.tell(choice, cost=0.2 * i, noise=0.01 * (1 + i))
+    old.tell(old.ask(**shown), failed=True)
+    frame = old.history()
+    assert frame["noise_reward"].isna().tolist() == [True, False, True, False, True]
+    assert frame["noise_cost1"].tolist()[:4] == [0.01, 0.02, 0.03, 0.04]
+    new.observe(frame)
+    places = torch.stack([each.x for each in [old.ask(**shown)]])
+    here, there = old.posterior(x=places), new.posterior(x=places)
+    torch.testing.assert_close(here.reward.mean, there.reward.mean, atol=1e-9, rtol=0)
+    torch.testing.assert_close(here.costs.std, there.costs.std, atol=1e-9, rtol=0)
+    assert new._failed is not None
+    # the same by keywords, with the noise by name
+    again = make()
+    told = frame.iloc[:4]
+    x = torch.stack(
+        [old._history.table(old._ledger.all(9))["x"][i, 0] for i in range(4)]
+    )
+    noise = {"reward": told["noise_reward"].fillna(0.01), "cost1": told["noise_cost1"]}
+    again.observe(x=x, reward=told["reward"], cost=told["cost1"], noise=noise)
+    other = again.posterior(x=places)
+    torch.testing.assert_close(other.reward.mean, there.reward.mean, atol=1e-9, rtol=0)
+    torch.testing.assert_close(other.costs.std, there.costs.std, atol=1e-9, rtol=0)
+
+
+def test_a_history_is_saved_with_tries_and_limits(tmp_path):
+    old = filled(mixed())
+    old.limit("up", ">= 0.6")
+    for _ in range(300):  # several blocks, where most have neither tries nor noise
+        choice = old.ask()
+        old.tell(choice, reward=0.0, cost={"fails": False, "restarts": 1, "up": 0.7})
+    old.save(tmp_path / "a.ckpt")
+    frame, loaded = old.history(), cb.load(tmp_path / "a.ckpt").history()
+    assert frame.drop(columns="id").equals(loaded.drop(columns="id"))
+    assert frame["tries_fails"].iloc[0] == 400
+    assert frame["tries_fails"].iloc[-1] == 1
+    assert frame["limit_up"].iloc[[0, -1]].tolist() == [0.5, 0.6]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda f: f.drop(columns="up"), "no column 'up'"),
+        (lambda f: f.drop(columns="codec"), "no column 'codec'"),
+        (lambda f: f.drop(columns="state"), "column 'state'"),
+        (lambda f: f.to_dict("records"), "pandas frame"),
+        (lambda f: f.assign(trial=range(len(f))), "this policy has none"),
+        (lambda f: f.assign(fails=0.5001), "fails must be"),
+    ],
+)
+def test_a_history_that_does_not_fit(wrong, words):
+    policy, frame = mixed(), filled(mixed()).history()
+    frame = frame.assign(tries_fails=1.0) if "fails" in words else frame
+    with pytest.raises(cb.CBanditError, match=words):
+        policy.observe(wrong(frame))
+    with pytest.raises(cb.CBanditError, match="not both"):
+        policy.observe(frame, index=[1])
+    assert not policy._beliefs.has_data().any()
+
+
 # ----------------------------------------------------------------------- explain
 
 
@@ -211,16 +356,6 @@ def test_an_explanation_says_what_the_round_was_decided_by(trials):
     torch.testing.assert_close(why.score.reshape(-1), top, atol=1e-9, rtol=0)
     assumed = torch.cat([f.gather(-1, at), g.gather(-1, at)], -1)
     torch.testing.assert_close(why.estimate.reshape(-1, 2), assumed, atol=1e-9, rtol=0)
-    second = score.scatter(-1, at, -torch.inf).max(-1)
-    assert torch.equal(why.runner_up.index.reshape(-1), second.indices)
-    torch.testing.assert_close(
-        why.runner_up.score.reshape(-1), second.values, atol=1e-9, rtol=0
-    )
-    free = f.max(-1)
-    assert torch.equal(why.unconstrained.index.reshape(-1), free.indices)
-    torch.testing.assert_close(
-        why.unconstrained.score.reshape(-1), free.values, atol=1e-9, rtol=0
-    )
 
 
 @pytest.mark.parametrize("explore", [cb.UCB(1.0), cb.TS(1.0), cb.Rand(1.0)])
@@ -230,13 +365,7 @@ def test_explaining_changes_nothing(explore, actions):
     for _ in range(4):
         one, other = asked.ask(), plain.ask()
         assert torch.equal(one.x, other.x)
-        why = asked.explain(one.id)
-        assert not torch.equal(why.runner_up.x, one.x)
-        assert why.runner_up.score <= why.score + 1e-9
-        # the same draws were looked at: without the choice left out it is the best
-        best = why.unconstrained.score - why.score
-        if bool((why.multiplier == 0).all()):
-            assert abs(float(best)) < 1e-9
+        asked.explain(one.id)
         tell(asked, one)
         tell(plain, other)
 
@@ -247,15 +376,13 @@ def test_an_explanation_is_whole_until_something_is_absorbed(tmp_path):
     tell(policy, old)
     new = policy.ask()
     tell(policy, new)
-    assert policy.explain(new).runner_up is not None  # told, not yet absorbed
+    assert policy.explain(new).mean is not None  # told, not yet absorbed
     before = policy.explain(old)
     assert before.mean is None
-    assert before.runner_up is None
     assert before.estimate is not None
     assert before.score is not None
     policy.posterior()
     after = policy.explain(new)
-    assert after.runner_up is None
     assert after.mean is None
     assert torch.equal(after.score, policy.explain(new.id).score)
     policy.save(tmp_path / "a.ckpt")
@@ -284,23 +411,13 @@ def test_explanations_speak_in_names():
     choice = policy.ask()
     why = policy.explain(choice)
     assert why.params == choice.params
-    assert why.runner_up.params != why.params
     text = str(why)
     for word in ("threads=", "codec=", "reward: believed", "latency: believed"):
         assert word in text
     assert "up: believed" in text
-    assert "runner-up: " in text
-    assert "if costs did not matter: " in text
     seen = policy.posterior(params=[why.params])
     assert why.mean[0] == pytest.approx(float(seen.reward.mean[0]), abs=1e-9)
     assert why.mean[1:].tolist() == pytest.approx(seen.costs.mean[:, 0].tolist())
-
-
-def test_the_only_action_has_no_rival():
-    policy = ckb()
-    why = policy.explain(policy.ask(among=[3]))
-    assert why.runner_up is None
-    assert int(why.unconstrained.index) == 3
 
 
 def test_unknown_choices_are_not_explained():

@@ -358,13 +358,6 @@ def test_own_kernels_and_arms_without_coordinates_begin_as_before():
     assert grid_policy(cb.CKB, arms).ask().index == 0
 
 
-def test_an_explanation_of_the_first_choice_names_its_neighbour():
-    policy = grid_policy(cb.CKB)
-    found = policy.explain(policy.ask())
-    assert found.runner_up.index == 7
-    assert found.unconstrained.index == 12
-
-
 def recommended(rewards, costs, limit, ns=range(1, 21)):
     space = cb.Space(n=cb.Int(1, 20))
     belief = cb.GP.default(space)

@@ -229,18 +229,22 @@ def test_boxes_and_contexts(kind):
     assert 0 < float(rounds.least) < 1
 
 
-def test_a_confidence_goes_before_it_and_the_runner_up_is_as_sure():
+def test_a_confidence_goes_before_it():
     policy = rpol(share=0.9)
     for _ in range(8):
         tell(policy, policy.ask())
-    policy.tell(policy.ask(confidence=0.05), reward=0.0, cost=[-1.0, -1.0])
-    choice = policy.ask()
-    least = float(policy._now.state.rounds.least)
-    runner_up = policy.explain(choice).runner_up
-    if not bool(choice.infeasible):
-        mean = policy.posterior(x=runner_up.x.reshape(1, 2)).costs
-        chance = norm.cdf(-(mean.mean / mean.std).numpy()).prod()
-        assert chance >= least - 1e-7
+    x, cost = (torch.stack(each) for each in told_of(policy))
+    sure = chances(x, cost, POINTS)
+    choice = policy.ask(confidence=0.05)
+    assert float(sure.max()) > 0.9  # share would ask for more
+    assert chances(x, cost, choice.x.unsqueeze(0))[0] >= 0.05
+    assert not choice.infeasible
+
+
+def told_of(policy):
+    frame = policy.history()
+    places = [POINTS[int(i)] for i in frame["action"]]
+    return places, [cost_at(x) for x in places]
 
 
 @pytest.mark.parametrize("wrong", [0.0, 1.0, 80, float("nan")])

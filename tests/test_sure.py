@@ -184,16 +184,6 @@ def test_default_beliefs_in_the_users_units_and_senses():
     assert float(room) > 0
 
 
-def test_the_runner_up_is_as_sure():
-    policy = RULES["RPOL"](SETS["grid"], belief())
-    x, cost = told(policy)
-    choice = policy.ask(confidence=0.9)
-    told_why = policy.explain(choice)
-    assert chance(x, cost, told_why.runner_up.x.reshape(1, 2))[0] >= 0.9
-    free = told_why.unconstrained.x.reshape(1, 2)
-    assert chance(x, cost, free)[0] < 0.9
-
-
 @pytest.mark.parametrize("wrong", [0.0, 1.0, -0.1, 90, float("nan")])
 def test_a_confidence_lies_between_0_and_1(wrong):
     policy = RULES["RPOL"](SETS["grid"], belief())

@@ -44,11 +44,12 @@ CLASSES = {
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
         Account Arms Arrivals AtOnce Average Awaited Barred Bounds Budget Budgets
-        CheckedPsi CKB Classes CountOPB Dual Entry Epoch EpochPenalty Errors Failed
-        Failing Failure GPOPB GPState GPTS GPUCB History LCLUCB Ledger Lock Made News
-        Now OPLB OPNLB Paired Penalty Place Plane Played Promise Readings Resolved
-        Result Round Rounds Row RPOL Safe SafeAction SafeEstimate Scales SCGPUCB
-        Schedule Senses Spending Stage Told Trust _Turned Waiting Windowed
+        CheckedPsi CKB Classes Contradiction CountOPB Dual Entry Epoch EpochPenalty
+        Errors Failed Failing Failure GPOPB GPState GPTS GPUCB History LCLUCB Ledger
+        LimitCounts Lock Made News Now OPLB OPNLB Paired Penalty Place Plane Played
+        Promise Readings Resolved Result Round Rounds Row RPOL Safe SafeAction
+        SafeEstimate Scales SCGPUCB Schedule Senses Spending Stage Told Trust _Turned
+        Waiting Windowed
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Engine Form Group History

@@ -310,6 +310,24 @@ class Names:
                 columns[f"{name}{j + 1}"] = values[..., j]
         return columns
 
+    def labels(self) -> list[str]:
+        """Return the columns of :meth:`table`."""
+        return list(self.table(torch.zeros(1, len(self.columns))))
+
+    def rows(self, columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+        """Return the columns of :meth:`table` as dicts, one a point."""
+        parts: dict[str, Sequence[Any]] = {}
+        for name, parameter in self.parameters.items():
+            if isinstance(parameter, Context) and parameter.parameter is None:
+                several = [columns[f"{name}{j + 1}"] for j in range(_width(parameter))]
+                parts[name] = list(zip(*several, strict=True))
+            else:
+                parts[name] = columns[name]
+        return [
+            dict(zip(parts, row, strict=True))
+            for row in zip(*parts.values(), strict=True)
+        ]
+
     def params(self, x: Tensor) -> Any:
         """Return a point ``(d,)`` as a dict, and more points as lists of dicts."""
         columns = {name: values.tolist() for name, values in self.read(x).items()}

@@ -252,6 +252,7 @@ class ADMMBO(GPPolicy):
 
     takes_outcomes = False
     name = "ADMMBO"
+    no_limit = "its search converges under the limits that it began with"
     contextual = False
     grows = False
     takes_no = TAKES_NO

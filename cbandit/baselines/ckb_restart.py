@@ -94,6 +94,7 @@ class CKBRestart(GPPolicy):
             units=self._beliefs.units(),
             epoch=self.restart or self.horizon,
         )
+        self.no_limit = self._dual.no_limit
 
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
         """Return ``f - sum_j phi_j g_j``."""

@@ -33,7 +33,7 @@ from cbandit.actions import Actions
 from cbandit.baselines.safe_set import SURE, Reach, SafeSet, SafeSets, per_cost
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.base import SAFE_START, locked
+from cbandit.policies.base import SAFE_LIMITS, SAFE_START, locked
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Data, Decision, News
 from cbandit.policies.gp import GPPolicy, GPState
@@ -64,7 +64,7 @@ class LoSBO(GPPolicy):
     takes_outcomes = False
     name = "LoSBO"
     contextual = False
-    takes_no, no_design = SURE, SAFE_START
+    takes_no, no_design, no_limit = SURE, SAFE_START, SAFE_LIMITS
     explores = (UCB,)
     usual = UCB(2.0)
     continuous = False

@@ -28,7 +28,7 @@ from cbandit.actions import Actions
 from cbandit.baselines.safe_set import SURE, SafeSets
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.base import SAFE_START, locked
+from cbandit.policies.base import SAFE_LIMITS, SAFE_START, locked
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
@@ -66,7 +66,7 @@ class SafeOpt(GPPolicy):
     takes_outcomes = False
     name = "SafeOpt"
     contextual = False
-    takes_no, no_design = SURE, SAFE_START
+    takes_no, no_design, no_limit = SURE, SAFE_START, SAFE_LIMITS
     explores = (UCB,)
     usual = UCB(2.0)
     continuous = False

@@ -29,7 +29,7 @@ from cbandit.baselines.random import uniform_number
 from cbandit.baselines.safe_set import SURE, rounds_of, seed_set
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.base import SAFE_START
+from cbandit.policies.base import SAFE_LIMITS, SAFE_START
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState, afresh
@@ -63,7 +63,7 @@ class SGPUCB(GPPolicy):
     name = "SGP-UCB"
     contextual = False
     grows = False
-    takes_no, no_design = SURE, SAFE_START
+    takes_no, no_design, no_limit = SURE, SAFE_START, SAFE_LIMITS
     explores = (UCB,)
     usual = UCB(2.0)
     continuous = False

@@ -30,7 +30,7 @@ from cbandit.actions import Actions
 from cbandit.baselines.safe_set import SURE, SafeSet, SafeSets, rounds_of
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.base import SAFE_START, locked
+from cbandit.policies.base import SAFE_LIMITS, SAFE_START, locked
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
@@ -77,7 +77,7 @@ class StageOpt(GPPolicy):
     takes_outcomes = False
     name = "StageOpt"
     contextual = False
-    takes_no, no_design = SURE, SAFE_START
+    takes_no, no_design, no_limit = SURE, SAFE_START, SAFE_LIMITS
     explores = (UCB,)
     usual = UCB(2.0)
     continuous = False

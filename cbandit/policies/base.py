@@ -58,8 +58,10 @@ from cbandit.errors import (
     CheckpointError,
     ChoiceError,
     HorizonError,
+    ReadOnlyError,
 )
 from cbandit.explain import Explanation
+from cbandit.policies.budget import Budget
 from cbandit.policies.checks import (
     array_type,
     costs_not_for,
@@ -85,10 +87,11 @@ from cbandit.policies.choices import (
     private_copy,
 )
 from cbandit.policies.failures import Barred, Failed
-from cbandit.policies.history import History, best_tried
+from cbandit.policies.history import History, best_tried, read_rows
 from cbandit.policies.journal import Call, Journal, calls_in
 from cbandit.policies.keywords import POLICY, Observed, Values
-from cbandit.policies.tallies import check_single, tallied
+from cbandit.policies.status import LimitCounts, LimitStatus, Status
+from cbandit.policies.tallies import check_events, check_single, tallied
 from cbandit.policies.words import UNSAID, Senses
 from cbandit.recommend import Recommendation
 
@@ -98,6 +101,37 @@ if TYPE_CHECKING:
 MANY = 100  # outstanding choices, beyond those of an n=, at which a policy warns
 TRIES = 8  # points of the sequence for each of a design, should some fail
 SAFE_START = "it plays only what it believes safe, from its first round on"
+SAFE_LIMITS = "what it holds for safe is for the limits that it was built with"
+#: attributes that stay as they are, beside those named like an argument
+FIXED = frozenset(
+    [
+        "actions",
+        "batch_shape",
+        "device",
+        "dtype",
+        "horizon",
+        "m",
+        "multiplier",
+        "price",
+        "seed",
+        "senses",
+        "size",
+        "standardized",
+        "t",
+        "thresholds",
+        "trials",
+    ]
+)
+NEAR = 1e-6  # rounding of shares and rates, as a part of the number of events
+GAPS = (
+    ": leave out the rows that have none. Rewards and costs of other rows go into "
+    "calls of their own; a history() goes in as it is, gaps and all: observe(history)"
+)
+BY_COLUMN = (
+    "cost by name must be a dict of columns, cost={'latency': [3.1, 2.8], 'up': "
+    "[...]}; got a list of dicts, one a row: {name: [row[name] for row in rows] for "
+    "name in rows[0]} makes one of the other"
+)
 LONG = 60  # letters; a longer repr of the set is shortened in the policy's
 
 Given = ParamSpec("Given")
@@ -195,6 +229,7 @@ class Now(NamedTuple):
         state: what the policy's rule keeps.
         position: where the streams of draws are.
         heard: the serial number of the last item of feedback in ``state``.
+        counts: how often limits were kept, see :meth:`Policy.status`.
         settled: whether the work due by this round is done.
     """
 
@@ -202,6 +237,7 @@ class Now(NamedTuple):
     state: Any
     position: Position
     heard: int
+    counts: LimitCounts
     settled: bool = False
 
 
@@ -285,6 +321,7 @@ class Policy(metaclass=ABCMeta):
     no_contexts = "Or build it on the choices alone, a cb.Space without the cb.Context"
     no_design = ""  # why its first rounds are not a design's, where they are not
     no_noise = ""  # why tell takes no noise, where it does not
+    no_limit = ""  # why limits stay as they were built, where they do
     #: which functions, 0 the reward, are "binary" or "count"
     _outcomes: Mapping[int, str] = {}
     piecemeal = False  # whether costs may come one by one; else they wait for all
@@ -310,7 +347,7 @@ class Policy(metaclass=ABCMeta):
     _retired: frozenset[tuple[str, float]] = frozenset()
     #: what is left of the choices, a mask or a smaller box, once some are retired
     _offer: tuple[Any, Tensor | None] | None = None
-    _latest: tuple[Asked, Position] | None = None  # the round, and draws before it
+    _latest: Asked | None = None  # the latest round, while its beliefs are the current
 
     def __init_subclass__(cls, **arguments: object) -> None:
         """Add the arguments that all policies share to the help of a new class."""
@@ -366,10 +403,9 @@ class Policy(metaclass=ABCMeta):
         if horizon is not None:
             horizon = checks.whole("horizon", horizon, 1, "None or a positive int")
         for j, budget in self.senses.budgets.items():
-            name = f"the total of {self.senses.label(j)!r}"
-            self._per_trial(name, budget.total)
-            horizon = min(budget.rounds, horizon or budget.rounds)
-        self.horizon = horizon
+            self._per_trial(f"the total of {self.senses.label(j)!r}", budget.total)
+        self._own_horizon = horizon
+        self.horizon = self._horizon(self.senses)
         self.design = checks.whole(
             "design", design, 0, "a whole number, 0 for none", 1_000_000
         )
@@ -383,7 +419,9 @@ class Policy(metaclass=ABCMeta):
             )
         if not callable(thresholds):
             thresholds = self._per_cost("thresholds", thresholds)
-        self.thresholds: Callable[[int], object] | Tensor = thresholds
+        self._given: Callable[[int], object] | Tensor = thresholds
+        # limits said later, by cost, where they do not fit into a tensor given first
+        self._later: dict[int, Callable[[int], object] | Tensor] = {}
         # whether a threshold differs from 0
         self._limited = callable(thresholds) or bool(thresholds.any())
         self._streams = Streams(self.seed, self.trials, "policy")
@@ -392,10 +430,12 @@ class Policy(metaclass=ABCMeta):
         self._lock = Lock()
         costs = self.m > 0 and self.learns_costs
         self._ledger = Ledger(self.size, self.m, costs)
-        budgets = len(self.senses.budgets)
-        self._history = History(self.size, self.m, self.actions.dim, budgets)
+        self._history = History(self.size, self.m, self.actions.dim)
         self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
-        self._now = Now(0, None, self._streams.position(), 0)
+        counts = LimitCounts.none(self.size, self.m, self.device)
+        self._now = Now(0, None, self._streams.position(), 0, counts)
+        #: the kinds of warnings of :meth:`status` that were given
+        self._alarmed: frozenset[str] = frozenset()
 
     # -- what a policy fills in ------------------------------------------------------
 
@@ -419,11 +459,15 @@ class Policy(metaclass=ABCMeta):
             news: ``news.choice`` is the choice of ``ask``, so that its ``index`` is
                 ``(*trials,)``; ``news.rewards`` and ``news.costs`` list what has come
                 since the last call: ``values`` are ``(T, 1)`` and ``(T, m)``, and only
-                the trials of ``mask()`` count.
+                the trials of ``mask()`` count. ``news.limits`` are the thresholds of
+                its round, ``(T, m)``.
         """
 
-    def _stood(self, state: Any, choice: Choice) -> Any:
-        """Return the state after a choice was made, before any feedback."""
+    def _stood(self, state: Any, choice: Choice, limits: Tensor) -> Any:
+        """Return the state after a choice was made, before any feedback.
+
+        ``limits (T, m)`` are those of its round.
+        """
         return state
 
     def _leans_on(self) -> Sequence[tuple[int | None, Tensor]] | None:
@@ -443,7 +487,7 @@ class Policy(metaclass=ABCMeta):
         """Return told values of functions; raise an error if one is not allowed."""
         return values
 
-    def _asked_again(self, asked: Asked, position: Position) -> dict[str, Any]:
+    def _beliefs_at(self, asked: Asked) -> dict[str, Any]:
         """Return the parts of the latest choice's explanation that were not stored."""
         return {}
 
@@ -478,12 +522,112 @@ class Policy(metaclass=ABCMeta):
         """Return a tensor ``(T, ...)`` as users see it: ``(*trials, ...)``."""
         return value if self.batch_shape else value[0]
 
+    # -- limits ----------------------------------------------------------------------
+
+    @property
+    def thresholds(self) -> Callable[[int], object] | Tensor:
+        """The limits, ``(T, m)``, negated for lower ones; or a callable of the round.
+
+        :meth:`limit` changes one of them.
+        """
+        return self.limits if self._later else self._given
+
     def limits(self, t: int) -> Tensor:
-        """Return the thresholds of a round, ``(T, m)``."""
-        if callable(self.thresholds):
-            limits = self.senses.limited(self.thresholds(t))
-            return self._per_cost("thresholds", limits)
-        return self.thresholds
+        """Return the thresholds ``(T, m)`` of a round to come.
+
+        Those of a round that was asked are kept with its choice, see ``news.limits``.
+        """
+        given = self._given
+        if not callable(given) and not self._later:
+            return given
+        if callable(given):
+            given = self._per_cost("thresholds", self.senses.limited(given(t)))
+        limits = given.clone()
+        for j, limit in self._later.items():
+            limits[:, j] = self._limit_of(j, limit, t)
+        return limits
+
+    def _limit_of(self, j: int, limit: Any, t: int) -> Tensor:
+        """Return what a limit of cost ``j`` is in round ``t``, ``(T,)``."""
+        if callable(limit):
+            limit = self.senses.read(j, limit(t))
+        return self._per_trial(f"the limit of {self.senses.label(j)}", limit)
+
+    def _horizon(self, senses: Senses) -> int | None:
+        """Return the last round that may be asked for; ``None``: there is none."""
+        last = [budget.last for budget in senses.budgets.values()]
+        if self._own_horizon is not None:
+            last.append(self._own_horizon)
+        return min(last, default=None)
+
+    @locked
+    def limit(self, name: str, limit: Any) -> None:
+        """Change the limit of a cost, from the next ``ask`` on.
+
+        Outstanding choices keep the limits of their rounds, and what was told stays
+        judged by them. Beliefs and multipliers go on. The limit is saved, and
+        :meth:`history` has a column ``limit_NAME`` once a limit has changed. Policies
+        whose theorem or safe action rests on the limits refuse.
+
+        Args:
+            name: the cost's name; ``"cost1"`` is the first of costs without names.
+            limit: ``"<= 60"``, ``"<= 1%"`` (which is .01), a number, ``(*trials,)``, or
+                a callable of the round that returns one of these; the side stays. Or a
+                :class:`~cbandit.Budget`, whose first round is the next one.
+
+        Example:
+            >>> import cbandit as cb
+            >>> space = cb.Space(threads=cb.Int(1, 8))
+            >>> gp = cb.GP.default(space)
+            >>> policy = cb.RPOL(
+            ...     space, reward=gp, costs={"ms": gp}, thresholds={"ms": "<= 90"}
+            ... )
+            >>> policy.limit("ms", "<= 60")
+            >>> policy.thresholds
+            tensor([[60.]], dtype=torch.float64)
+        """
+        if self.no_limit:
+            raise CBanditError(
+                f"{self.name} takes no other limit: {self.no_limit}. Build a policy "
+                "with the new thresholds=, and give it history() by observe()"
+            )
+        self._settled()
+        j = self.senses.number(name)
+        # one update, so that an interrupt changes nothing
+        vars(self).update(self._with_limit(j, limit), _latest=None)
+
+    def _allowed_limit(self, j: int, limit: Tensor, senses: Senses) -> Tensor:
+        """Return a new limit ``(T,)`` of cost ``j``; raise if it cannot have it."""
+        return limit
+
+    def _with_limit(self, j: int, limit: Any) -> dict[str, Any]:
+        """Return the attributes after the limit of cost ``j`` has changed."""
+        t, given, label = self._now.t + 1, self._given, self.senses.label(j)
+        said, budget = limit, None
+        if isinstance(limit, Budget):
+            if not self.spends or self.senses.above(j):
+                side = "a lower limit" if self.spends else "the policy spends none"
+                raise CBanditError(f"{label} cannot have a cb.Budget: {side}")
+            self._per_trial(f"the total of {label!r}", limit.total)
+            budget, limit = limit.from_round(t), limit.pace
+        if not callable(limit):
+            limit = self.senses.read(j, limit)
+        now = self._limit_of(j, limit, t)
+        later = {i: other for i, other in self._later.items() if i != j}
+        if callable(limit) or callable(given):
+            later[j] = limit if callable(limit) else now
+        else:
+            given = given.clone()
+            given[:, j] = now
+        senses = self.senses.with_limit(j, said if budget is None else budget)
+        self._allowed_limit(j, now, senses)
+        return {
+            "_given": given,
+            "_later": later,
+            "_limited": callable(given) or bool(later) or bool(given.any()),
+            "senses": senses,
+            "horizon": self._horizon(senses),
+        }
 
     def _place(self, choice: Choice) -> Place:
         """Return the names and the points of the actions that were chosen."""
@@ -749,20 +893,21 @@ class Policy(metaclass=ABCMeta):
             )
         choice = self._chosen(asked, decision)
         private = private_copy(choice)
-        state = self._stood(state, private)
+        limits = self.limits(t)
+        state = self._stood(state, private, limits)
         phi = getattr(state, "multiplier", None)
         made = Made(
             self._clock or time(),
+            limits,
             phi,
             decision.estimate,
             decision.score,
-            decision.pace,
             decision.promised,
         )
         ledger.open(private, choice, made)
         # this one assignment makes the round count
-        self._now = Now(t, state, streams.position(), now.heard)
-        self._latest = asked, now.position
+        self._now = Now(t, state, streams.position(), now.heard, now.counts)
+        self._latest = asked
         if LOG.isEnabledFor(DEBUG):
             LOG.debug("%s asks %s", self.name, choice)
         if len(ledger) >= MANY + self._together and not (
@@ -1065,6 +1210,8 @@ class Policy(metaclass=ABCMeta):
         batch, dtype = self.batch_shape, self.dtype
         values = told_values(name, value, len(functions), mask, batch, dtype)
         values = devices.put(values, self.device)
+        if self.senses.shares:
+            self.senses.check_shares(values, functions, self.limits(self._now.t + 1))
         if not self.senses.plain:
             values = self.senses.turned(values, functions)
         return self._accepted(name, values, functions, mask)
@@ -1169,17 +1316,81 @@ class Policy(metaclass=ABCMeta):
         heard, state = ledger.last, now.state
         if now.settled and heard == now.heard:
             return now
-        self._latest = None
+        self._latest, counts = None, now.counts
         domain = self.actions.domain
         size = domain.size if domain.finite else self.actions.size
         with threads_for(size * self.size):
             if heard != now.heard:
                 for news in ledger.news(now.heard):
-                    state = self.absorb(state, news)
+                    state, counts = self.absorb(state, news), counts.after(news)
             state = self._due(state)
-        self._now = now = Now(now.t, state, now.position, heard, True)
+        self._now = now = Now(now.t, state, now.position, heard, counts, True)
         ledger.tidy(heard, self._history.put)
+        self._warn_once()
         return now
+
+    def _warn_once(self) -> None:
+        """Warn of what is wrong; of each kind once."""
+        for kind, text in self._alarms().items():
+            if kind not in self._alarmed:
+                self._alarmed |= {kind}
+                warn(f"{self.name}: {text}")
+
+    def _alarms(self) -> dict[str, str]:
+        """Return what is wrong at present, by kind, in words."""
+        counts, words = self._now.counts, []
+        for j in counts.broken:
+            label, (n, above) = self._labels[1 + j], counts.recent()
+            i = int((above[:, j] / n[:, j].clamp_min(1)).argmax())
+            side = "below" if self.senses.above(j) else "above"
+            trial = "" if self.trials is None else f" of trial {self.trials[i]}"
+            words.append(
+                f"{label} was told {side} its limit in {int(above[i, j])} of the last "
+                f"{int(n[i, j])} rounds{trial}"
+            )
+        if not words:
+            return {}
+        return {
+            "limits": f"{'; '.join(words)}. recommend() says what keeps the limits, if "
+            "anything does; limit(name, ...) changes one; status() has the counts"
+        }
+
+    @locked
+    def status(self) -> Status:
+        """Return the standing of every limit, open choices, fits and warnings.
+
+        It prints as text, and ``.frame()`` is a table. A round counts for a limit once
+        that cost has been told, by the limit of its own round. Nothing of it is a
+        guarantee.
+
+        Example:
+            >>> import cbandit as cb
+            >>> space = cb.Space(threads=cb.Int(1, 8))
+            >>> gp = cb.GP.default(space)
+            >>> policy = cb.RPOL(
+            ...     space, reward=gp, costs={"ms": gp}, thresholds={"ms": "<= 90"}
+            ... )
+            >>> policy.tell(policy.ask(), reward=2.0, cost={"ms": 95.0})
+            >>> print(policy.status())
+            RPOL-UCB: round 1, 0 open, 0 fits
+            ms <= 90: within in 0 of 1 rounds told, 0 of the last 1; mean 95
+        """
+        now, outside, senses = self._settled(), self._outside, self.senses
+        counts, limits = now.counts.whole(), self.limits(now.t + 1)
+        n, above = counts.recent()
+        means = senses.costs(counts.total / counts.told)
+        standing = []
+        for j in range(self.m):
+            limit = senses.costs(limits)[:, j].expand(self.size).clone()
+            parts = counts.told, counts.within, n, n - above, means
+            columns = [outside(part[:, j].clone()) for part in parts]
+            sign = ">=" if senses.above(j) else "<="
+            label = senses.label(j)
+            standing.append(LimitStatus(label, sign, outside(limit), *columns))
+        waiting, alarms = len(self._ledger.waiting(now.t)), self._alarms()
+        fits, texts = getattr(now.state, "fits", 0), tuple(alarms.values())
+        limited = tuple(standing)
+        return Status(self.name, now.t, limited, waiting, fits, texts, self.trials)
 
     def _change(self, state: object) -> None:
         """Replace the state between rounds."""
@@ -1193,6 +1404,7 @@ class Policy(metaclass=ABCMeta):
         cost: Any,
         params: Any,
         exposure: Any,
+        noise: Any,
     ) -> Data:
         """Return data from before the first round, checked, with signs turned."""
         x = named_points(self.actions, x, params)
@@ -1221,17 +1433,14 @@ class Policy(metaclass=ABCMeta):
             numbers = numbers.to(self.device)
             actions.points(numbers)
             numbers = numbers.long()  # an empty list has no dtype of its own
+        if numbers is not None:
+            places = actions.at(numbers.expand(self.size, -1))
         else:
             points = checks.tensor("x", x, self.dtype, self.device)
             points = points.unsqueeze(0) if single else points
             points = checks.measured("x", points, self.dtype)
             points = checks.rows("x", points, batch, (actions.dim,))
-            if actions.continuous:
-                places = actions.inside(points)
-            else:
-                numbers = actions.index(points)
-        if numbers is not None:
-            places = actions.at(numbers.expand(self.size, -1))
+            numbers, places = self._located(points)
         if exposure is not None:
             known = {0: reward, **dict.fromkeys(self._costs, cost)}
             kinds = self._outcomes
@@ -1261,13 +1470,97 @@ class Policy(metaclass=ABCMeta):
                 continue
             of.append(None)
             value = self.senses.stacked(value)
+            if name == "cost" and lists_dicts(value):
+                raise CBanditError(BY_COLUMN)
             told, count = checks.tensor(name, value), len(functions)
             if single and told.shape in ((), (count,) if name == "cost" else ()):
                 told = told.reshape(1, -1)
-            told = checks.measured(name, told, self.dtype)
+            told = checks.measured(name, told, self.dtype, GAPS)
             told = checks.rows(name, told, batch, (count,), places.shape[1])
+            if self.senses.shares:
+                self.senses.check_shares(told, functions, self.limits(self._now.t + 1))
             parts.append((functions, self.senses.turned(told, functions)))
-        return Data(numbers, places, parts, of)
+        own: list[Tensor | None] = [None] * len(parts)
+        if noise is not None:
+            of = [
+                None if tries is None else tries[..., k : k + 1]
+                for (functions, _), tries in zip(parts, of, strict=True)
+                for k in range(len(functions))
+            ]
+            parts = [
+                ([f], values[..., k : k + 1])
+                for functions, values in parts
+                for k, f in enumerate(functions)
+            ]
+            own = [self._noise_of(noise, f, places.shape[1]) for (f,), _ in parts]
+        return Data(numbers, places, parts, of, own, [None] * len(parts))
+
+    def _located(self, points: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Return the numbers ``(1 or T, n)``, if any, and points ``(T, n, d)``."""
+        actions = self.actions.domain
+        if actions.continuous:
+            places = actions.inside(points)
+            return None, places.expand(self.size, -1, -1)
+        numbers = actions.index(points)
+        return numbers, actions.at(numbers.expand(self.size, -1))
+
+    def _noise_of(self, noise: Any, f: int, rows: int) -> Tensor | None:
+        """Return the variances of rows told of function ``f``, ``(1 or T, n)``."""
+        if self.no_noise:
+            raise CBanditError(self.no_noise)
+        if isinstance(noise, Mapping):
+            odd = [name for name in noise if name not in self._labels]
+            if odd:
+                known = list(self._labels)
+                raise CBanditError(f"noise by name must be of {known}; got {odd[0]!r}")
+            noise = noise.get(self._labels[f])
+        if noise is None:
+            return None
+        value = checks.nonnegative("noise", checks.tensor("noise", noise))
+        return checks.rows("noise", value, self.batch_shape, (), rows)
+
+    def _past(self, history: Any) -> Data:
+        """Return what :meth:`history` holds as data, with signs turned."""
+        actions, kinds = self.actions, self._outcomes
+        rows = read_rows(
+            history, self.senses, actions.names, self.trials, actions.dim, kinds
+        )
+        points = checks.measured("x", rows.x.to(self.device, self.dtype), self.dtype)
+        numbers, places = self._located(points)
+        failed = rows.failed.expand(self.size, -1)
+        parts: list[tuple[list[int], Tensor]] = []
+        of: list[Tensor | None] = []
+        noise: list[Tensor | None] = []
+        where: list[Tensor | None] = []
+        together = [[0], [*self._costs]]
+        if self.piecemeal:
+            together = [[f] for f in (0, *self._costs)]
+        for functions in together if len(history) else []:
+            values, tries = rows.values[..., functions], rows.tries[..., functions]
+            came, own = ~values.isnan().any(-1), rows.noise[..., functions[0]]
+            if not self.piecemeal:  # a row counts once all of it has come
+                came = ~rows.values.isnan().any(-1)
+            if not (functions and bool(came.any())):
+                continue
+            values = torch.where(came.unsqueeze(-1), values, 0.0)
+            for k, f in enumerate(functions):
+                label = self._labels[f]
+                checks.measured(label, values[..., k], self.dtype)
+                if f in kinds:
+                    events = values[..., k] * tries[..., k]
+                    whole = events.round()
+                    close = (events - whole).abs() <= NEAR * whole.clamp_min(1)
+                    events = torch.where(close, whole, events)
+                    check_events(label, events, tries[..., k], kinds[f])
+                    values[..., k] = events / tries[..., k]
+            stated = came & ~own.isnan()
+            if bool(stated.any()) and self.no_noise:
+                raise CBanditError(self.no_noise)
+            parts.append((functions, self.senses.turned(values, functions)))
+            of.append(tries if any(f in kinds for f in functions) else None)
+            noise.append(own.where(stated, torch.nan) if bool(stated.any()) else None)
+            where.append(came.expand(self.size, -1))
+        return Data(numbers, places, parts, of, noise, where, failed)
 
     def _tallied_rows(
         self,
@@ -1288,9 +1581,11 @@ class Policy(metaclass=ABCMeta):
             numbers = checks.tensor(label, numbers)
             if single and numbers.shape in ((), (count,) if count > 1 else ()):
                 numbers = numbers.reshape(1, -1)
-            numbers = checks.measured(label, numbers, self.dtype)
+            numbers = checks.measured(label, numbers, self.dtype, GAPS)
             return checks.rows(label, numbers, self.batch_shape, (count,), rows)
 
+        if lists_dicts(value):
+            raise CBanditError(BY_COLUMN)
         if isinstance(value, Mapping):
             columns = self.senses.columns(value) or []
             if len(columns) < self.m:
@@ -1329,22 +1624,26 @@ class Policy(metaclass=ABCMeta):
         Columns: ``id``, ``round``, the action by name (else ``action`` and ``x1``..),
         ``state`` (open, told, failed or cancelled), the times ``asked`` and (last)
         ``told``, ``reward``, costs, multipliers, and ``score`` if the policy maximises
-        one.
+        one. Where they were told, also the tries (``tries_fails``; for counts
+        ``exposure_restarts``) that a share or rate is of, and observations' own
+        variances (``noise_reward``); where they change, limits (``limit_latency``).
+        A GP policy takes it back: ``observe(history)``.
 
         Data given to ``observe`` is not in it, as no round was asked for it.
         """
         entries, names = self._ledger.all(self._now.t), self.actions.names
-        return self._history.frame(entries, self.senses, names, self.trials)
+        return self._history.frame(
+            entries, self.senses, names, self.trials, self._outcomes
+        )
 
     @locked
     def explain(self, choice: Choice | str) -> Explanation:
         """Explain why a choice was made; takes a choice or its id, prints as text.
 
-        The explanation is complete for the latest choice of a GP policy, until the next
-        ``ask`` or look at the beliefs absorbs feedback. For other choices it has what
-        was stored: estimates, multiplier and score. With standardised beliefs these
-        three are in spreads of the data seen, and the text says so; all else is in the
-        user's units.
+        Every choice has what was stored when it was made: estimates, multiplier and
+        score. With standardised beliefs these are in spreads of the data seen, and the
+        text says so. The latest choice of a GP policy also has the beliefs it was made
+        by, in the user's units, until the next ``ask`` or look absorbs feedback.
         """
         if not isinstance(choice, str | Choice):
             raise ChoiceError(
@@ -1356,8 +1655,8 @@ class Policy(metaclass=ABCMeta):
             raise ChoiceError(f"no choice of this policy is called {name!r}")
         outside, index, t = self._outside, row["index"], int(row["round"])
         latest, more = self._latest, {}
-        if latest is not None and t == latest[0].t:
-            more = self._asked_again(*latest)
+        if latest is not None and t == latest.t:
+            more = self._beliefs_at(latest)
         known: dict[str, Any] = {
             name: None if bool(row[name].isnan().all()) else outside(row[name])
             for name in ("estimate", "score", *["multiplier"] * (self.m > 0))
@@ -1552,6 +1851,26 @@ class Policy(metaclass=ABCMeta):
 
     __copy__ = copy.deepcopy  # a shallow one would share the ledger
 
+    def __setattr__(self, name: str, value: object) -> None:
+        if name[0] != "_" and self._keeps(name):
+            way = ""
+            if name in ("thresholds", "senses"):
+                way = ": limit(name, '<= 60') changes a limit, from the next ask on"
+            elif name in inspect.signature(type(self)).parameters or name in POLICY:
+                way = f": build a policy with another {name}="
+            raise ReadOnlyError(
+                f"{type(self).__name__}.{name} cannot be assigned, as the policy's "
+                f"state rests on it{way}"
+            )
+        object.__setattr__(self, name, value)
+
+    def _keeps(self, name: str) -> bool:
+        """Return whether an attribute stays as the constructor has set it."""
+        held = vars(self)
+        if name in FIXED or name in held.get("settings", ()):
+            return name in held or isinstance(getattr(type(self), name, 0), property)
+        return False
+
     @locked
     def __getstate__(self) -> dict[str, Any]:
         # the streams themselves say where they are
@@ -1573,6 +1892,12 @@ class Policy(metaclass=ABCMeta):
             first, count = self.trials[0], len(self.trials)
             parts.append(f"trials={self.trials if first else count}")
         return f"{type(self).__name__}({', '.join(parts)}, t={self._now.t})"
+
+
+def lists_dicts(value: Any) -> bool:
+    """Return whether a value is a list of dicts."""
+    listed = isinstance(value, list | tuple) and len(value) > 0
+    return listed and all(isinstance(row, Mapping) for row in value)
 
 
 def documented(cls: type[Any]) -> str | None:

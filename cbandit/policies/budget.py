@@ -11,6 +11,7 @@ form: the mean of one outcome plus 1.64 of its deviations, at most 1 for a binar
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -67,6 +68,19 @@ class Budget:
                 f"{tuple(self.total.shape)}"
             )
         self.rounds = checks.whole("rounds", rounds, 1, "a positive int")
+        #: how many rounds came before its first one
+        self.before = 0
+
+    def from_round(self, t: int) -> Budget:
+        """Return the same budget, its first round being ``t``."""
+        later = copy.copy(self)
+        later.before = t - 1
+        return later
+
+    @property
+    def last(self) -> int:
+        """Its last round."""
+        return self.before + self.rounds
 
     @property
     def pace(self) -> float | Tensor:
@@ -116,12 +130,10 @@ class Promise(NamedTuple):
     """The bounds of an outstanding choice on its costs.
 
     Args:
-        limits: the limits of its round, ``(T, b)``.
         bound: what the choice may cost, ``(T, b)``, 0 once the cost has come.
         open: where the cost has not come, ``(T, b)`` bool.
     """
 
-    limits: Tensor
     bound: Tensor
     open: Tensor
 
@@ -161,6 +173,26 @@ class Account(NamedTuple):
         """Return the account after the choice of round ``t``."""
         return self._replace(promises={**self.promises, t: promise})
 
+    def over(self, before: Sequence[int], after: Sequence[int], new: int) -> Account:
+        """Return the account of other budgets.
+
+        Args:
+            before: the numbers of the costs that had a budget.
+            after: those that have one now.
+            new: the cost whose budget, if any, begins now: choices made before are not
+                charged to it.
+        """
+        kept = [k for k, j in enumerate(before) if j in after and j != new]
+        at = [k for k, j in enumerate(after) if j != new]
+
+        def moved(part: Tensor) -> Tensor:
+            out = part.new_zeros(len(part), len(after))
+            out[:, at] = part[:, kept]
+            return out
+
+        promises = {t: Promise(*map(moved, p)) for t, p in self.promises.items()}
+        return Account(moved(self.spent), promises)
+
     def after(self, news: News, columns: Sequence[int], m: int) -> Account:
         """Return the account after news; ``columns`` of its ``m`` costs have budgets.
 
@@ -196,13 +228,13 @@ class Budgets:
         columns: the numbers of these ``b`` costs, from 0.
         labels: their names.
         totals: ``(T, b)``.
-        rounds: the number of rounds of each.
+        last: the last round of each.
     """
 
     columns: tuple[int, ...]
     labels: tuple[str, ...]
     totals: Tensor
-    rounds: tuple[int, ...]
+    last: tuple[int, ...]
 
     @classmethod
     def of(
@@ -221,7 +253,7 @@ class Budgets:
             tuple(budgets),
             tuple(labels[j] for j in budgets),
             devices.put(torch.stack(totals, -1).double(), device),
-            tuple(budget.rounds for budget in budgets.values()),
+            tuple(budget.last for budget in budgets.values()),
         )
 
     def opened(self) -> Account:
@@ -234,17 +266,13 @@ class Budgets:
 
     def pace(self, account: Account, t: int) -> Tensor:
         """Return the limits ``(T, b)`` of round ``t``, which has not been asked."""
-        rounds = [max(1, n - t + 1) for n in self.rounds]
+        rounds = [max(1, last - t + 1) for last in self.last]
         each = torch.tensor(rounds, dtype=torch.float64).to(self.totals)
         return self.left(account).clamp_min(0) / each
 
     def limits(self, limits: Tensor, account: Account, t: int) -> Tensor:
-        """Return thresholds ``(T, m)`` with the budgets' limits of round ``t``.
-
-        Once all costs of that round have come, its limit is the current pace.
-        """
-        promise = account.promises.get(t)
-        paces = self.pace(account, t) if promise is None else promise.limits
+        """Return thresholds ``(T, m)`` with the budgets' limits of round ``t``."""
+        paces = self.pace(account, t)
         out = limits.expand(len(paces), -1).clone()
         out[:, list(self.columns)] = paces.to(out)
         return out
@@ -300,11 +328,11 @@ class Budgets:
             ]
         )
         standings = {}
-        for label, column, rounds in zip(
-            self.labels, parts.unbind(-1), self.rounds, strict=True
+        for label, column, last in zip(
+            self.labels, parts.unbind(-1), self.last, strict=True
         ):
             total, spent, promised, left, pace = map(outside, column.unbind(0))
-            rest = max(0, rounds - t)
+            rest = max(0, last - t)
             standings[label] = Standing(total, spent, promised, left, pace, rest)
         return standings
 

@@ -268,6 +268,12 @@ def told_values(
     else:
         wanted = "(*trials,)" if name == "reward" else "(*trials, m)"
         expected = batch if name == "reward" else (*batch, count)
+        if count == 1 and name == "cost" and shape[:-1] == batch and shape[-1:] > (1,):
+            k = shape[-1]
+            advice = (
+                f": this policy has one cost, and a choice has one number; for {k} "
+                f"costs build it with costs=[gp] * {k}, or by name"
+            )
         raise CBanditError(
             f"{name} must have shape {wanted} = {expected}; got {shape}{advice}"
         )
@@ -377,7 +383,10 @@ def decided(
 def probability(name: str, values: Tensor, given: object) -> Tensor:
     """Return probabilities; raise an error unless they lie between 0 and 1."""
     if not bool(((values > 0) & (values < 1)).all()):
-        raise CBanditError(f"{name} must lie between 0 and 1; got {given!r}")
+        cent, hint = float(values.max()), ""
+        if 1 < cent < 100 and values.min() > 0:
+            hint = f": {cent:g} % is {name}={cent / 100:g}"
+        raise CBanditError(f"{name} must lie between 0 and 1; got {given!r}{hint}")
     return values
 
 

@@ -81,27 +81,6 @@ class Asked(NamedTuple):
         x = best.x.unsqueeze(1)
         return x if self.shown is None else self.shown.whole(x)
 
-    def without(self, choice: Choice) -> Asked:
-        """Return the same round with one of its choices left out."""
-        on, index = self.actions, choice.index
-        if on.continuous:
-            x = choice.x if self.shown is None else self.shown.space.split(choice.x)[0]
-            x = x.reshape(-1, on.dim).double().cpu()
-            points: tuple[Tensor, ...] = x.split(1)
-            if self.barred is not None:
-                pairs = zip(points, self.barred.points, strict=True)
-                points = tuple(torch.cat(pair) for pair in pairs)
-            return self._replace(barred=Barred(on, points))
-        if index is None:
-            return self
-        numbers = index if self.shown is None else on.index(choice.x)
-        numbers = numbers.reshape(-1, 1)
-        shape, device = (len(numbers), on.size), numbers.device
-        mask = torch.ones(shape, dtype=torch.bool, device=device)
-        if self.mask is not None:
-            mask &= self.mask
-        return self._replace(mask=mask.scatter_(1, numbers, False))
-
 
 @dataclass
 class Decision:
@@ -117,8 +96,8 @@ class Decision:
         estimate: of reward and costs in that score, ``(T, 1 + m)``, for the history.
         sure: whether the action is known to fit the set; otherwise ``ask`` checks it.
         idle: trials ``(T,)`` that play nothing; ``None``: none.
-        pace: this round's limits of the ``b`` budgets, ``(T, b)``, for the history.
-        promised: the bounds of what the choice may cost, ``(T, b)``, for the history.
+        promised: the bounds of what the choice may cost, ``(T, m)``, NaN for costs
+            without a budget, for the history.
     """
 
     index: Tensor | None
@@ -130,7 +109,6 @@ class Decision:
     estimate: Tensor | None = None
     sure: bool = False
     idle: Tensor | None = None
-    pace: Tensor | None = None
     promised: Tensor | None = None
 
     def doubted(self, where: Tensor) -> Decision:
@@ -215,6 +193,7 @@ class News(NamedTuple):
             are charged for.
         came: which functions have been told by now, ``(T, 1 + m)`` bool on the host;
             none in trials in which the action has failed.
+        limits: the thresholds of the choice's round, ``(T, m)``.
         failed: the trials in which the action has failed since, ``(T,)`` bool on the
             host; ``None``: in none.
     """
@@ -225,6 +204,7 @@ class News(NamedTuple):
     cancelled: bool
     charged: Sequence[Told]
     came: Tensor
+    limits: Tensor
     failed: Tensor | None = None
 
     def by_functions(self) -> list[tuple[Told, list[int]]]:
@@ -260,54 +240,89 @@ class Data:
         parts: pairs of function numbers, 0 the reward, and values ``(1 or T, n, f)``.
         tries: for each part the tries or exposure of its values, in their shape;
             ``None``: 1 each.
+        noise: for each part its observations' own variances, ``(1 or T, n)``, NaN for
+            the belief's; ``None``: the belief's.
+        came: for each part where there is a value, ``(T, n)`` bool on the host;
+            ``None``: everywhere.
+        failed: where the action could not be measured, ``(T, n)`` bool on the host;
+            ``None``: nowhere.
     """
 
     numbers: Tensor | None
     places: Tensor
     parts: list[tuple[list[int], Tensor]]
     tries: list[Tensor | None]
+    noise: list[Tensor | None]
+    came: list[Tensor | None]
+    failed: Tensor | None = None
+
+    def keys(self, i: int) -> list[Hashable]:
+        """Return the keys of row ``i``, one a trial."""
+        if self.numbers is None:
+            return [tuple(point) for point in self.places[:, i].tolist()]
+        keys: list[Hashable] = self.numbers[:, i].tolist()
+        return keys * len(self.places) if len(keys) < len(self.places) else keys
 
     def rows(self) -> list[tuple[Sequence[Hashable], Tensor, list[Part]]]:
         """Return a row for each observation, in the form that beliefs absorb."""
         out: list[tuple[Sequence[Hashable], Tensor, list[Part]]] = []
-        every = [True] * len(self.places)
+        every, device = [True] * len(self.places), self.places.device
         for i in range(self.places.shape[1]):
             told: list[Part] = []
-            for (functions, value), tries in zip(self.parts, self.tries, strict=True):
+            for (functions, value), tries, noise, came in zip(
+                self.parts, self.tries, self.noise, self.came, strict=True
+            ):
+                wanted = every if came is None else came[:, i].tolist()
+                if not any(wanted):
+                    continue
                 of = None
                 if tries is not None:
-                    of = tries[:, i].to(self.places.device).expand(len(every), -1)
-                row = value[:, i].to(self.places.device)
-                told.append(Part(functions, row, every, None, of))
-            keys: list[Hashable] = (
-                [tuple(point) for point in self.places[:, i].tolist()]
-                if self.numbers is None
-                else self.numbers[:, i].tolist()
-            )
-            out.append((keys, self.places[:, i], told))
+                    of = tries[:, i].to(device).expand(len(every), -1)
+                row = value[:, i].to(device)
+                for where, own in _by_noise(wanted, noise, i):
+                    own = None if own is None else own.to(device)
+                    told.append(Part(functions, row, where, own, of))
+            if told:
+                out.append((self.keys(i), self.places[:, i], told))
         return out
+
+
+def _by_noise(
+    wanted: list[bool], noise: Tensor | None, i: int
+) -> list[tuple[list[bool], Tensor | None]]:
+    """Return the trials of row ``i`` without a variance of its own, and those with."""
+    if noise is None:
+        return [(wanted, None)]
+    row = noise[:, i].expand(len(wanted))
+    stated = (~row.isnan()).tolist()
+    plain = [w and not s for w, s in zip(wanted, stated, strict=True)]
+    own = [w and s for w, s in zip(wanted, stated, strict=True)]
+    parts = [(plain, None), (own, row.nan_to_num(1.0))]
+    return [(where, value) for where, value in parts if any(where)]
 
 
 # -- choices that wait for feedback ----------------------------------------------------
 
 
 class Made(NamedTuple):
-    """The facts known when a decision is made, for the history.
+    """The facts known when a decision is made.
 
     Args:
         time: when the round was asked, in seconds since 1970.
+        limits: the thresholds of the round, ``(T, m)``: by these its costs are judged,
+            whenever they come.
         multiplier: the one used, ``(T, m)``, if there is one.
         estimate: of reward and costs at the choice, ``(T, 1 + m)``, where it is known.
         score: the choice's score, ``(T,)``, where it is known.
-        pace: the limits by budgets, ``(T, b)``, where there are any.
-        promised: the bounds of what the choice may cost, ``(T, b)``, likewise.
+        promised: the bounds of what the choice may cost, ``(T, m)``, where there are
+            budgets.
     """
 
     time: float
+    limits: Tensor
     multiplier: Tensor | None = None
     estimate: Tensor | None = None
     score: Tensor | None = None
-    pace: Tensor | None = None
     promised: Tensor | None = None
 
 
@@ -633,7 +648,7 @@ class Ledger:
                 failed = failed_in([f for f in entry.failures if f.serial > heard])
             if rewards or costs or cancelled or charged or failed is not None:
                 told = rewards, costs, cancelled, charged
-                out.append(News(entry.choice, *told, came, failed))
+                out.append(News(entry.choice, *told, came, entry.made.limits, failed))
         return out
 
     def reminder(self, name: str) -> str:

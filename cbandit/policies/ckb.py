@@ -191,11 +191,7 @@ class CKB(GPPolicy):
                 mean = explore is None and isinstance(self.actions, Contextual)
                 dual_beta = 0.0 if mean else "score"
             self._dual = Resolved.of(
-                slack,
-                dual_beta,
-                price_window,
-                shaped=self._number,
-                budgets=self.senses.budgets,
+                slack, dual_beta, price_window, shaped=self._number
             )
             spending = Spending(torch.zeros_like(self._dual.slack))
             self.begin(self._now.state._replace(own=spending))
@@ -212,6 +208,7 @@ class CKB(GPPolicy):
             units=self._beliefs.units(),
             epoch=self.restart or self.horizon,
         )
+        self.no_limit = self._dual.no_limit
 
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
         """Return ``f - sum_j phi_j g_j``."""
@@ -248,7 +245,9 @@ class CKB(GPPolicy):
         f, g = self._allowed(values[:, 0], asked, numbers), values[:, 1:]
         row = values[:, :, -1]
         limits = self.limits(asked.t)
-        target, unit = resolved.target(spending, limits, beliefs.units(), asked.t)
+        target, unit = resolved.target(
+            spending, limits, beliefs.units(), asked.t, self.senses.budgets
+        )
         if shown is None:
             price = resolve_row(f[:, 0], g[:, :, 0], target, unit)
         else:
@@ -344,7 +343,7 @@ class CKB(GPPolicy):
         before, state = state.own, super().absorb(state, news)
         if isinstance(self._dual, Dual) or not news.costs:
             return state
-        return state._replace(own=before.after(news, self.limits(news.choice.t)))
+        return state._replace(own=before.after(news))
 
     # -- between rounds ----------------------------------------------------------------
 

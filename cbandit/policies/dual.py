@@ -27,6 +27,10 @@ from cbandit.scores import clip
 from cbandit_kernels import Look
 
 STEP, CAP, DUAL_BETA = 0.5, 20.0, -1.5
+NO_LIMIT = (
+    "slater= and clip=, and the step and cap that follow from them, are for the limits "
+    "that it was built with"
+)
 
 
 Scheduled = ArrayLike | Callable[[int], ArrayLike]
@@ -86,6 +90,7 @@ class Dual:
         cap: ``rho``, ``(T, m)``; a queue has none.
         beta: the width of the costs' estimates that move ``phi``, ``(T, m)``; ``None``:
             the score's own estimates move it.
+        no_limit: why the limits must stay, where constants rest on them; else empty.
     """
 
     kind: str
@@ -93,6 +98,7 @@ class Dual:
     slack: Schedule
     cap: Tensor | None
     beta: Tensor | None
+    no_limit: str = ""
 
     __getstate__ = checks.numbers_of
 
@@ -185,7 +191,8 @@ class Dual:
         steps = Schedule("step", step, shaped, checks.positive, root, length)
         scored = beta is None or (isinstance(beta, str) and beta == "score")
         width = None if scored else shaped("dual_beta", beta).detach()
-        return cls(kind, steps, slacks, rho, width)
+        derived = slater is not None or (bounds is not None and root)
+        return cls(kind, steps, slacks, rho, width, NO_LIMIT if derived else "")
 
     def judged(
         self,

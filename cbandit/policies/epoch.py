@@ -111,16 +111,15 @@ class Epoch(NamedTuple):
         """Return the mean of this epoch's costs, 0 where nothing came, ``(T, m)``."""
         return self.sums / self.counts.clamp_min(1)
 
-    def told(self, place: Place, news: News, limits: Tensor) -> tuple[Epoch, Row]:
+    def told(self, place: Place, news: News) -> tuple[Epoch, Row]:
         """Return the state with the news, and the round in the trials now complete.
 
         Args:
             place: the round, and where its choice is.
             news: the feedback of that round.
-            limits: that round's thresholds, ``(T, m)``.
         """
         before = self.waiting.get(place.t) or Paired.start(self.sums)
-        now = before.told(news, limits)
+        now = before.told(news)
         waiting = {t: other for t, other in self.waiting.items() if t != place.t}
         if not (news.cancelled or bool(now.whole.all())):
             waiting[place.t] = now
@@ -263,6 +262,7 @@ class EpochPenalty(GPPolicy):
     grows = False
     piecemeal = False  # a target needs the reward and all costs
     takes_no = dict.fromkeys(("Delayed", "Sliding"), "epochs need every round")
+    no_limit = "its belief is about a penalty of costs above the limits it began with"
     no_noise = "EpochPenalty takes no noise=: its targets mix the reward with costs"
     _warned = False  # whether it has warned that multipliers outgrow the dtype
 
@@ -426,7 +426,7 @@ class EpochPenalty(GPPolicy):
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state after news; rounds count once they are complete."""
         place, t = self._place(news.choice), news.choice.t
-        epoch, row = state.own.told(place, news, self.limits(t))
+        epoch, row = state.own.told(place, news)
         state, number = state._replace(own=epoch), self._epoch_of(t)
         # without reuse, data of a past epoch is dropped
         dropped = not self.reuse and number < epoch.number and epoch.number > 0
@@ -442,9 +442,9 @@ class EpochPenalty(GPPolicy):
 
     def _observed(self, state: GPState, data: Data) -> GPState:
         limits = self.limits(max(self.t, 1))
-        where = torch.ones(self.size, dtype=torch.bool)
-        for keys, x, ((_, reward, *_), (_, cost, *_)) in data.rows():
-            row = Row(Place(list(keys), x, 0), reward, cost - limits, where)
+        for keys, x, (reward, cost) in data.rows():
+            where, over = torch.tensor(list(reward.wanted)), cost.values - limits
+            row = Row(Place(list(keys), x, 0), reward.values, over, where)
             state = self._learnt(state, -1, row)
         return state
 

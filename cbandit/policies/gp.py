@@ -22,7 +22,7 @@ from cbandit._core import checks, devices, distributed
 from cbandit._core.arguments import stated
 from cbandit._core.distributed import Ranks
 from cbandit._core.log import warn
-from cbandit._core.randomness import Position, Streams
+from cbandit._core.randomness import Streams
 from cbandit.actions import (
     Actions,
     Box,
@@ -38,12 +38,11 @@ from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
-from cbandit.explain import Rival
 from cbandit.explore import TS, UCB, Explore, Rand, clip
 from cbandit.policies.acquire import Acquired, Estimates
 from cbandit.policies.adaptive import ADAPTIVE, Errors
 from cbandit.policies.base import Policy, Posterior, locked
-from cbandit.policies.budget import Account, Budgets, Promise, Standing
+from cbandit.policies.budget import Account, Budget, Budgets, Promise, Standing
 from cbandit.policies.censored import Awaited
 from cbandit.policies.chances import log_chance, trusted
 from cbandit.policies.checks import (
@@ -65,6 +64,7 @@ from cbandit.policies.choices import (
     Place,
     private_copy,
 )
+from cbandit.policies.contradiction import BLOCK, EVERY, RATE, Contradiction
 from cbandit.policies.failing import Failing, Result, begun, belief_of, noted
 from cbandit.policies.failures import Barred, lasting, remaining
 from cbandit.policies.history import STATES
@@ -74,6 +74,8 @@ from cbandit.policies.outliers import Readings, bounded_data
 from cbandit.policies.retired import Retired, category_of, offered
 from cbandit.policies.share import Rounds, waiting_round
 from cbandit.policies.sliding import Windowed, allowance
+from cbandit.policies.status import Status
+from cbandit.policies.words import Senses
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.links import BINARY
 from cbandit.posterior.look import Best, Block, Score, scan, scorer
@@ -93,6 +95,7 @@ from cbandit.search.finite import best_feasible
 from cbandit_kernels import Look
 
 if TYPE_CHECKING:
+    import pandas as pd
     from botorch.models.model_list_gp_regression import ModelListGP
 
 LIGHT = 256 * 1024**2  # bytes; checkpoints leave out larger arrays
@@ -161,6 +164,8 @@ class GPState(NamedTuple):
             given.
         failing: what is known of failures; ``None``: nothing has failed.
         errors: of the latest predictions; ``None``: restarts do not depend on them.
+        recent: the latest readings; ``None``: they are not compared with the belief.
+        fits: how often hyperparameters were fitted.
     """
 
     beliefs: Any
@@ -178,6 +183,8 @@ class GPState(NamedTuple):
     rounds: Rounds | None = None
     failing: Failing | None = None
     errors: Errors | None = None
+    recent: Contradiction | None = None
+    fits: int = 0
 
     def measured(self) -> tuple[tuple[Tensor, ...], Waiting | None]:
         """Return the told costs in units, and those that still have no unit."""
@@ -402,13 +409,11 @@ class GPPolicy(Policy):
                     f"{self.m}"
                 )
             self._margin = self._number("margin", explore.margin)
-        self._steady, self._always = False, None
-        moving = callable(self.thresholds) or self.senses.budgets
-        if not (moving or callable(self._drift)):
-            self._always, self._steady = self._offset(1, None), True
+        # limits that hold for all rounds, and the estimates' offset under them
+        self._always: tuple[Any, Tensor | None] | None = None
         self._timing = self._timing_of(feedback)
         self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
-        self._budgets = self._budgeted(len(beliefs))
+        self._budgets = self._budgeted(len(beliefs), self.senses)
         apart = self.splits and self._budgets is None
         self._ranks = distributed.current() if apart else distributed.ALONE
         #: on a Box: how many climbs the searches made, how many of them failed, and how
@@ -435,6 +440,8 @@ class GPPolicy(Policy):
         if failures is None and type(self).decide is GPPolicy.decide:
             self._failure_belief = belief_of(self.actions.domain)
         state = GPState(fresh, self._start, Arrivals(late), readings=readings)
+        if feedback is None and not self.forget and not fresh.fades:
+            state = state._replace(recent=Contradiction())
         if restart == ADAPTIVE:
             state = state._replace(errors=Errors.none(fresh.noises().double()))
         self.begin(state._replace(account=account, rounds=rounds))
@@ -461,22 +468,24 @@ class GPPolicy(Policy):
         self.no_noise = COUNTED_NOISE
         limits = Policy.limits(self, 1)
         for f, kind in kinds.items():
-            limit = limits[:, f - 1] * self.senses.signs[f] if f else None
-            if limit is None:
-                continue
-            inside = (limit > 0) & (limit < 1) if kind == BINARY else limit > 0
-            if not bool(inside.all()):
-                what = (
-                    "a probability between 0 and 1"
-                    if kind == BINARY
-                    else "a rate above 0"
-                )
-                pace = "'s Budget over its rounds" * (f - 1 in self.senses.budgets)
-                raise CBanditError(
-                    f"the threshold of {self._labels[f]}{pace} must be {what}, as its "
-                    f"belief has outcome={kind!r}; got {limit.tolist()}"
-                )
+            if f:
+                self._check_outcome(f, kind, limits[:, f - 1], self.senses.budgets)
         return kinds
+
+    def _check_outcome(
+        self, f: int, kind: str, limit: Tensor, budgets: Mapping[int, Budget]
+    ) -> None:
+        """Raise unless the limit ``(T,)`` of a binary or counted cost can be kept."""
+        limit = limit * self.senses.signs[f]
+        binary = kind == BINARY
+        inside = (limit > 0) & (limit < 1) if binary else limit > 0
+        if not bool(inside.all()):
+            what = "a probability between 0 and 1" if binary else "a rate above 0"
+            pace = "'s Budget over its rounds" * (f - 1 in budgets)
+            raise CBanditError(
+                f"the threshold of {self._labels[f]}{pace} must be {what}, as its "
+                f"belief has outcome={kind!r}; got {limit.tolist()}"
+            )
 
     def _exploring(
         self,
@@ -564,9 +573,9 @@ class GPPolicy(Policy):
         goal = self._per_trial("share", share)
         return Rounds.none(probability("share", goal, share))
 
-    def _budgeted(self, functions: int) -> Budgets | None:
+    def _budgeted(self, functions: int, senses: Senses) -> Budgets | None:
         """Return the budgets among the thresholds; ``None``: there are none."""
-        budgets = self.senses.budgets
+        budgets = senses.budgets
         if not budgets:
             return None
         if self.sees_costs or functions <= self.m:
@@ -584,11 +593,39 @@ class GPPolicy(Policy):
         return Budgets.of(budgets, labels, self.batch_shape, self.device)
 
     def limits(self, t: int) -> Tensor:
-        """Return the thresholds of a round, ``(T, m)``; a budget's is its pace."""
+        """Return the thresholds ``(T, m)`` of a round to come; a budget's is its pace.
+
+        Those of a round that was asked are kept with its choice, see ``news.limits``.
+        """
         limits = super().limits(t)
         if self._budgets is None:
             return limits
-        return self._budgets.limits(limits, self._now.state.account, t)
+        coming = max(t, self._now.t + 1)
+        return self._budgets.limits(limits, self._now.state.account, coming)
+
+    def _allowed_limit(self, j: int, limit: Tensor, senses: Senses) -> Tensor:
+        kind = self._outcomes.get(1 + j)
+        if kind is not None:
+            self._check_outcome(1 + j, kind, limit, senses.budgets)
+        return limit
+
+    def _with_limit(self, j: int, limit: Any) -> dict[str, Any]:
+        new, now, before = super()._with_limit(j, limit), self._now, self._budgets
+        budgets = self._budgeted(self._functions, new["senses"])
+        if budgets is not None and self._ranks is not distributed.ALONE:
+            raise CBanditError(
+                "a cb.Budget cannot begin while several processes share the set: give "
+                "it in thresholds= when the policy is built"
+            )
+        if before is None and budgets is None:
+            return new
+        account = None
+        if budgets is not None:
+            columns = () if before is None else before.columns
+            account = now.state.account or Account(budgets.totals[:, :0], {})
+            account = account.over(columns, budgets.columns, j)
+        state = now.state._replace(account=account)
+        return {**new, "_budgets": budgets, "_now": now._replace(state=state)}
 
     def _timing_of(
         self, feedback: Delayed | Sliding | None
@@ -759,8 +796,7 @@ class GPPolicy(Policy):
         """Return the count of rounds, with the confidence to ask for in this one."""
         waiting, first = [], -math.inf
         for entry in asked.waiting:
-            x, limits = self._place(entry.choice).x, self.limits(entry.choice.t)
-            waiting.append(waiting_round(entry, x, limits))
+            waiting.append(waiting_round(entry, self._place(entry.choice).x))
         if isinstance(self.feedback, Sliding):
             # the next round's beliefs will lack the window's oldest outcome
             first = asked.t + 1 - self.feedback.window
@@ -861,15 +897,14 @@ class GPPolicy(Policy):
                 raise budgets.spent_up(account, bound)
         plays = ~idle.unsqueeze(-1)
         bound = torch.where(plays, bound, 0.0)
-        account = account.promising(
-            asked.t, Promise(pace, bound, plays.expand_as(bound))
-        )
+        account = account.promising(asked.t, Promise(bound, plays.expand_as(bound)))
         if not self._overpromised:
             text = budgets.reminder(account, asked.t, self._together)
             if text is not None:
                 self._overpromised = True
                 warn(f"{self.name}: {text}")
-        decision.pace, decision.promised = pace, bound
+        decision.promised = bound.new_full((len(bound), self.m), torch.nan)
+        decision.promised[:, list(budgets.columns)] = bound
         if bool(idle.any()):
             decision.idle = idle
             if after.estimate is not None:  # an idle trial moves no multiplier
@@ -1157,8 +1192,17 @@ class GPPolicy(Policy):
 
         The offset is minus the thresholds, plus the allowance for a drift.
         """
-        if units is None and self._steady:
-            return self._always
+        if units is not None:
+            return self._offset_in(t, units)
+        given = self._given
+        if callable(given) or self._later or self._budgets or callable(self._drift):
+            return self._offset_in(t, None)
+        if self._always is None or self._always[0] is not given:
+            self._always = given, self._offset_in(t, None)
+        return self._always[1]
+
+    def _offset_in(self, t: int, units: Units | None) -> Tensor | None:
+        """Return the offset of round ``t``, computed anew."""
         out, functions = None, self._functions
         if self._drift is not None:
             batch, device = self.batch_shape, self.device
@@ -1237,8 +1281,7 @@ class GPPolicy(Policy):
             state = state._replace(account=account)
         place = self._place(news.choice)
         if state.rounds is not None:
-            rounds = state.rounds.after(news, place, self.limits(place.t))
-            state = state._replace(rounds=rounds)
+            state = state._replace(rounds=state.rounds.after(news, place))
         failure = news.failed is not None and self._failure_belief is not None
         if failure or state.failing is not None:
             after = noted(state.failing, news, place, self._ledger.awaits)
@@ -1259,8 +1302,10 @@ class GPPolicy(Policy):
         if self.hears_costs and self._start.shape[-1]:
             for costs in news.costs if place.t > self.design else ():
                 values, came = costs.wide(self.m)
-                over = values - self.limits(place.t) if self._limited else values
-                arrived = (*arrived, over * came)
+                arrived = (*arrived, (values - news.limits) * came)
+        if state.recent is not None:
+            recent = state.recent.after(place, news.by_functions())
+            state = state._replace(recent=recent)
         if state.errors is not None:
             beliefs, chances = state.beliefs, self._chances(state)
             errors = state.errors.after(news, place, beliefs, self._widths, chances)
@@ -1274,10 +1319,10 @@ class GPPolicy(Policy):
     def _undecided(self, state: GPState) -> GPState:
         return state._replace(estimate=None, arrived=(), moved=None)
 
-    def _stood(self, state: GPState, choice: Choice) -> GPState:
+    def _stood(self, state: GPState, choice: Choice, limits: Tensor) -> GPState:
         if not isinstance(self._timing, Awaited):
             return state
-        knowledge, limits = (state.beliefs, state.held), self.limits(choice.t)
+        knowledge = state.beliefs, state.held
         beliefs, held = self._timing.stood(knowledge, self._place(choice), limits)
         return state._replace(beliefs=beliefs, held=held)
 
@@ -1285,15 +1330,51 @@ class GPPolicy(Policy):
         if state.failing is not None:
             state = self._learned(state)
         beliefs, held = self._timing.due((state.beliefs, state.held), self._now.t)
+        fits = state.fits
         if self._refits:
-            beliefs = beliefs.refit(due_only=True)
-        if beliefs is state.beliefs and held is state.held:
+            before, beliefs = beliefs, beliefs.refit(due_only=True)
+            pairs = zip(before.groups, beliefs.groups, strict=False)
+            fits += any(old is not new for old, new in pairs)
+        recent = state.recent
+        if recent is not None and recent.fresh >= EVERY:
+            recent = recent.looked(beliefs, list(self._outcomes))
+        if beliefs is state.beliefs and held is state.held and recent is state.recent:
             return state
-        return state._replace(beliefs=beliefs, held=held)
+        return state._replace(beliefs=beliefs, held=held, fits=fits, recent=recent)
+
+    def _alarms(self) -> dict[str, str]:
+        alarms, recent = super()._alarms(), getattr(self._now.state, "recent", None)
+        if recent is not None and recent.against:
+            labels = " and ".join(self._labels[f] for f in recent.against)
+            alarms["belief"] = (
+                f"the latest readings of {labels} lie to one side of what the belief, "
+                "which holds them, says, by more than its noise explains: the world "
+                "may have changed, or noise= or the kernel does not fit it, and "
+                "recommend() rests on that belief. feedback=cb.Sliding(window), or "
+                "restart='adaptive' with forget=True, follow a world that changes. "
+                f"(While the belief holds, at most {RATE:.0%} of policies say this.)"
+            )
+        return alarms
+
+    def _compare(self) -> None:
+        """Compare readings that came since with the belief, before it is relied on."""
+        now = self._settled()
+        recent = now.state.recent
+        if recent is not None and recent.fresh >= BLOCK:
+            recent = recent.looked(now.state.beliefs, list(self._outcomes))
+            self._now = now._replace(state=now.state._replace(recent=recent))
+            self._warn_once()
+
+    @locked
+    def status(self) -> Status:
+        """Return the standing of every limit, open choices, fits and warnings."""
+        self._compare()
+        return super().status()
 
     @locked
     def observe(
         self,
+        history: pd.DataFrame | None = None,
         *,
         index: ArrayLike | None = None,
         x: ArrayLike | None = None,
@@ -1301,10 +1382,14 @@ class GPPolicy(Policy):
         cost: Any = None,
         params: Any = None,
         exposure: Any = None,
+        noise: Any = None,
     ) -> None:
         """Learn from ``n`` rows of earlier data; multipliers and history do not change.
 
         Args:
+            history: what :meth:`history` of a policy gave, or some of its rows, instead
+                of all else. Choices that failed count as failed, rows without values
+                are passed over.
             index: the actions' numbers, ``(n,)`` or ``(*trials, n)``.
             x: or the actions themselves, ``(n, d)`` or ``(*trials, n, d)``.
             params: or the actions by name, ``n`` dicts, or with trials lists of dicts.
@@ -1314,9 +1399,51 @@ class GPPolicy(Policy):
                 :meth:`tell`) is of two such arrays.
             exposure: what counts were taken over, a number, ``(n,)`` or
                 ``(*trials, n)``.
+            noise: the observations' own variances, ``(n,)`` or ``(*trials, n)``, for
+                all functions, or by name, ``{"reward": (n,)}``; some policies take
+                none.
+
+        Example:
+            >>> import cbandit as cb
+            >>> space = cb.Space(threads=cb.Int(1, 8))
+            >>> old = cb.GPUCB(space, reward=cb.GP.default(space))
+            >>> old.tell(old.ask(), reward=2.0)
+            >>> new = cb.GPTS(space, reward=cb.GP.default(space))
+            >>> new.observe(old.history())
         """
-        data = self._data(index, x, reward, cost, params, exposure)
-        self._change(self._observed(self._settled().state, data))
+        given = index, x, reward, cost, params, exposure, noise
+        if history is None:
+            data = self._data(*given)
+        elif any(each is not None for each in given):
+            raise CBanditError("observe takes a history, or data by keywords; not both")
+        else:
+            data = self._past(history)
+        self._change(
+            self._with_failures(self._observed(self._settled().state, data), data)
+        )
+
+    def _with_failures(self, state: GPState, data: Data) -> GPState:
+        """Return the state with the failures of earlier data."""
+        if data.failed is None or not bool(data.failed.any()):
+            return state
+        places = [
+            (Place(data.keys(i), x, 0), data.failed[:, i])
+            for i, x in enumerate(data.places.unbind(1))
+            if bool(data.failed[:, i].any())
+        ]
+        belief, before = self._failure_belief, state.failing
+        if belief is None:
+            for place, failed in places:
+                x, nowhere = self._outside(place.x), self._nowhere.clone()
+                self._add_failure(Choice(0, None, x, nowhere, None, ""), failed)
+            return state
+        results = [Result(place, failed, ~failed & False) for place, failed in places]
+        if before is not None and before.beliefs is not None:
+            return state._replace(
+                failing=before._replace(fresh=tuple(results)).absorbed()
+            )
+        results = [*self._results(state.beliefs), *results]
+        return state._replace(failing=begun(belief, state.beliefs, results))
 
     def _observed(self, state: GPState, data: Data) -> GPState:
         """Return the state with earlier data in its beliefs."""
@@ -1387,7 +1514,7 @@ class GPPolicy(Policy):
         if self._failure_belief is not None:
             self._failure_belief = belief_of(domain)
         self._change(state._replace(beliefs=beliefs, failing=failing))
-        self.actions, self._offer, self._failed = actions, offer, failed
+        vars(self).update(actions=actions, _offer=offer, _failed=failed)
 
     @locked
     def retire(self, name: str, value: Any) -> None:
@@ -1540,7 +1667,9 @@ class GPPolicy(Policy):
         call this before any trial was told a reward, as the prior holds all actions
         alike; later, trials without a reward have NaN.
         """
-        confidence, now = checks.share("confidence", confidence), self._settled()
+        confidence = checks.share("confidence", confidence)
+        self._compare()
+        now = self._now
         beliefs, actions = now.state.beliefs, self.actions
         shown = self._shown(context)
         limits, units = self.limits(max(now.t, 1)), beliefs.units()
@@ -1591,76 +1720,28 @@ class GPPolicy(Policy):
         best = replace(best, x=x, names=actions.names)
         return self.senses.recommended(best.of(self._outside))
 
-    def _asked_again(self, asked: Asked, position: Position) -> dict[str, Any]:
-        """Return the beliefs at the latest choice, and its alternatives.
-
-        The round is asked again with the same draws; nothing was absorbed in between.
-        """
+    def _beliefs_at(self, asked: Asked) -> dict[str, Any]:
+        """Return the beliefs at the latest choice, and what follows from them."""
         another = type(self).decide is not GPPolicy.decide
         if another or isinstance(self._timing, Awaited):
             return {}
         state, outside = self._now.state, self._outside
-        beliefs, streams = state.beliefs, asked.streams
-        entry = self._ledger.latest(asked.t)
+        beliefs, entry = state.beliefs, self._ledger.latest(asked.t)
         x = entry.choice.x.reshape(self.size, -1).unsqueeze(1)
-        streams.keep()
-        rival = partial(self._rival, state, position)
-        try:
-            runner_up = rival(asked.without(entry.choice), True)
-            limited = self.m > 0 and not self.acquires
-            unconstrained = rival(asked, False) if limited else None
-        finally:
-            streams.go(self._now.position)
         moments = told(beliefs.units(), *beliefs.anywhere(x, self._ahead(asked)))
         mean, std = (each.expand_as(moments[0]) for each in moments)
         return {
             "mean": outside(self.senses.functions(mean)[..., 0]),
             "std": outside(std[..., 0]),
             "known": outside(beliefs.has_data()),
-            "taken": self._taken(entry.made.estimate, asked.t),
+            "taken": self._taken(entry.made),
             "drawn_from": entry.choice.distribution,
             "price": self._priced(state.multiplier),
-            "runner_up": runner_up,
-            "unconstrained": unconstrained,
         }
 
-    def _rival(
-        self, state: GPState, position: Position, asked: Asked, costs: bool
-    ) -> Rival | None:
-        """Return the best action of a round, with the draws of the first time.
-
-        Args:
-            state: the policy's state.
-            position: where the streams were before the round.
-            asked: the round.
-            costs: whether the costs count, or the reward alone.
-        """
-        asked.streams.go(position)
-        if costs:
-            if state.rounds is not None and not self._by_design(asked):
-                asked = self._sure(state.rounds, asked)
-            asked, _ = self._trusted(state.beliefs, asked)
-        else:
-            asked = asked._replace(confidence=None)
-        look, outside = self._look(state, asked), self._outside
-        if not costs:
-            look = replace(look, score=scores.Reward.kind, weight=None)
-        beside = self._beside(asked) if costs and self.sees_costs else None
-        try:
-            best, _ = self._search(state.beliefs, look, asked, beside)
-        except CBanditError:
-            return None  # there is no other action
-        index = None if best.index is None else outside(best.index)
-        x = outside(best.x) if best.x is not None else asked.actions.at(index)
-        if asked.shown is not None:
-            if index is not None:
-                index = asked.shown.choices(index)
-            elif best.x is not None:
-                x = outside(asked.shown.whole(best.x.unsqueeze(1)).squeeze(1))
-        return Rival(index, x, outside(best.value), self.actions.names)
-
-    def _taken(self, estimate: Tensor | None, t: int) -> Tensor | None:
-        """Return an estimate ``(T, 1 + m)`` in the user's units and signs."""
+    def _taken(self, made: Made) -> Tensor | None:
+        """Return a choice's estimates in the user's units and signs."""
+        estimate = made.estimate
         if estimate is None or estimate.shape[-1] != 1 + self.m:
             return None
         units, inside = self._now.state.beliefs.units(), estimate.cpu().clone()
@@ -1669,14 +1750,15 @@ class GPPolicy(Policy):
             inside[:, :1] = inside[:, :1] * size[:, :1] + center[:, :1]
             if size.shape[1] == 1 + self.m:
                 inside[:, 1:] = inside[:, 1:] * size[:, 1:]
-        inside[:, 1:] += self.limits(t).to(inside)
+        inside[:, 1:] += made.limits.to(inside)
         return self._outside(self.senses.turned(inside, range(1 + self.m)))
 
     @locked
     def refit(self) -> None:
         """Fit hyperparameters to all data now, by marginal likelihood."""
         state: GPState = self._settled().state
-        self._change(state._replace(beliefs=state.beliefs.refit()))
+        beliefs, fits = state.beliefs.refit(), state.fits + 1
+        self._change(state._replace(beliefs=beliefs, fits=fits))
 
     @property
     @locked
@@ -1764,7 +1846,7 @@ class GPPolicy(Policy):
         """
         for number, x in enumerate(waiting):
             choice = self._choice_before(number, x)
-            self._ledger.open(private_copy(choice), choice, Made(0.0))
+            self._ledger.open(private_copy(choice), choice, Made(0.0, self.limits(1)))
         belief = self._failure_belief
         if belief is None:
             for x in lasting(self.actions, failed, measured):

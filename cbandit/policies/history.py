@@ -6,17 +6,18 @@ into columns of numbers; columns of equal length are joined, so that they stay f
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cbandit._core import devices
+from cbandit._core import checks, devices
 from cbandit.actions import Names
 from cbandit.choice import Choice
-from cbandit.errors import MissingExtraError
+from cbandit.errors import CBanditError, MissingExtraError
 from cbandit.policies.choices import Entry, Told
 from cbandit.policies.words import Senses
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 BLOCK = 256
 STATES = ("open", "told", "failed", "cancelled", "idle")
+TRIES = {"binary": "tries", "count": "exposure"}
 OWN = ("id", "round", "trial", "state", "asked", "told", "action", "reward", "score")
 
 
@@ -35,11 +37,10 @@ class History:
         size: how many trials there are.
         m: how many costs there are.
         dim: how many coordinates an action has.
-        budgets: how many costs have a budget.
     """
 
-    def __init__(self, size: int, m: int, dim: int, budgets: int = 0) -> None:
-        self._size, self._m, self._dim, self._budgets = size, m, dim, budgets
+    def __init__(self, size: int, m: int, dim: int) -> None:
+        self._size, self._m, self._dim = size, m, dim
         self._waiting: list[Entry] = []
         self._columns: list[dict[str, Tensor]] = []
         self._prefixes: list[str] = []
@@ -52,13 +53,16 @@ class History:
             columns = [*self._columns, self._rows(self._waiting)]
             while len(columns) > 1 and _length(columns[-2]) <= _length(columns[-1]):
                 last, before = columns.pop(), columns.pop()
-                columns.append({k: torch.cat([before[k], last[k]]) for k in last})
+                columns.append({k: _appended(before[k], last[k]) for k in last})
             self._columns, self._waiting = columns, []
 
     def table(self, entries: Sequence[Entry]) -> dict[str, Tensor]:
         """Return all rounds and those of ``entries``, in the order of rounds."""
         parts = [*self._columns, self._rows([*self._waiting, *entries])]
-        whole = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        whole = {
+            name: functools.reduce(_appended, [part[name] for part in parts])
+            for name in parts[0]
+        }
         order = whole["round"].argsort()
         first = torch.ones(len(order), dtype=torch.bool)
         ordered = whole["round"][order]
@@ -91,6 +95,7 @@ class History:
         senses: Senses,
         names: Names | None,
         trials: range | None,
+        outcomes: Mapping[int, str],
     ) -> pd.DataFrame:
         """Return all rounds, a row for each round and trial.
 
@@ -99,6 +104,7 @@ class History:
             senses: the user's names and signs of the functions.
             names: names of the coordinates, if the policy's set has any.
             trials: the trials' numbers; ``None``: there is no trials axis.
+            outcomes: which functions, 0 the reward, are ``"binary"`` or ``"count"``.
         """
         try:
             import pandas as pd
@@ -114,9 +120,7 @@ class History:
         columns["round"] = rounds.numpy()
         if trials is not None:
             columns["trial"] = list(trials) * len(table["round"])
-        labels = [senses.label(j) for j in range(self._m)]
-        # a prefix where another column has that name
-        labels = [f"cost.{label}" if label in OWN else label for label in labels]
+        labels = labels_of(senses)
         if names is not None:
             for name, values in names.table(table["x"]).items():
                 taken = name in OWN or name in labels
@@ -135,19 +139,33 @@ class History:
             labels, senses.costs(table["costs"]).unbind(-1), strict=True
         ):
             columns[name] = column.flatten().numpy()
+        for f, name in enumerate(("reward", *labels)):
+            for word in ("tries", "noise"):
+                column = _column(table[word], f)
+                what = word if word == "noise" else TRIES.get(outcomes.get(f, ""))
+                plain = column.isnan() | ((column == 1) & (word == "tries"))
+                if what is not None and not bool(plain.all()):
+                    columns[f"{what}_{name}"] = column.flatten().numpy()
+        limits = senses.costs(table["limits"])
         for j, column in enumerate(table["multiplier"].unbind(-1)):
             name = f"{j + 1}" if senses.names is None else f"_{senses.names[j]}"
             columns[f"multiplier{name}"] = column.flatten().numpy()
-            if j in senses.budgets:
-                k = [*senses.budgets].index(j)
-                for word in ("pace", "promised"):
-                    columns[f"{word}{name}"] = table[word][..., k].flatten().numpy()
+            limit, bound = limits[..., j], _column(table["promised"], j)
+            paced = ~bound.isnan()
+            # said only where it is not one number for all rounds
+            moved = ((limit != limit[:1]) & ~paced) | (paced != paced[:1])
+            if bool(moved.any()):
+                columns[f"limit{name}"] = limit.flatten().numpy()
+            if bool(paced.any()) or j in senses.budgets:
+                pace = limit.where(paced, torch.nan)
+                columns[f"pace{name}"] = pace.flatten().numpy()
+                columns[f"promised{name}"] = bound.flatten().numpy()
         columns["score"] = table["score"].flatten().numpy()
         return pd.DataFrame(columns)
 
     def _rows(self, entries: Sequence[Entry]) -> dict[str, Tensor]:
         """Return entries as columns, a row for each entry; NaN is a missing value."""
-        n, size, m, b = len(entries), self._size, self._m, self._budgets
+        n, size, m = len(entries), self._size, self._m
         choices, made = [e.choice for e in entries], [e.made for e in entries]
         nan, prefixes = torch.nan, [self._prefix(c.id) for c in choices]
         state = torch.ones(n, size, dtype=torch.uint8)
@@ -168,10 +186,12 @@ class History:
             "x": _joined([c.x for c in choices], (size, self._dim), nan),
             "reward": _told([e.rewards for e in entries], size, 1)[..., 0],
             "costs": _told([(*e.costs, *e.charged) for e in entries], size, m),
+            "tries": _beside(entries, size, m, "tries"),
+            "noise": _beside(entries, size, m, "noise"),
             "multiplier": _joined([e.multiplier for e in made], (size, m), nan),
             "score": _joined([e.score for e in made], (size,), nan),
-            "pace": _joined([e.pace for e in made], (size, b), nan),
-            "promised": _joined([e.promised for e in made], (size, b), nan),
+            "limits": _joined([e.limits for e in made], (size, m), nan),
+            "promised": _sparse([e.promised for e in made], (size, m)),
             "estimate": _joined([e.estimate for e in made], (size, 1 + m), nan),
         }
 
@@ -212,6 +232,176 @@ def _told(by_entry: Sequence[Sequence[Told]], size: int, m: int) -> Tensor:
                 values = torch.where(item.where.unsqueeze(-1), values, row)
             out[i, :, columns] = values
     return out
+
+
+def _beside(entries: Sequence[Entry], size: int, m: int, field: str) -> Tensor:
+    """Return the ``"tries"`` or the ``"noise"`` that was told with each value.
+
+    It is ``(n, T, 1 + m)``, NaN where none was; ``(n, T, 0)`` if nowhere any was.
+    """
+    items = [
+        (i, f, item)
+        for i, entry in enumerate(entries)
+        for f, told in ((0, entry.rewards), (1, entry.costs))
+        for item in told
+        if getattr(item, field) is not None
+    ]
+    out = torch.full((len(entries), size, (1 + m) * bool(items)), torch.nan)
+    out = out.double()
+    for i, first, item in items:
+        at = [0] if first == 0 else [1 + j for j in item.columns or range(m)]
+        value = getattr(item, field).cpu().double()
+        value = value.unsqueeze(-1) if value.dim() == 1 else value
+        value = value.expand(size, len(at))
+        if item.where is not None:
+            value = torch.where(item.where.unsqueeze(-1), value, out[i, :, at])
+        out[i, :, at] = value
+    return out
+
+
+def _sparse(values: Sequence[Tensor | None], shape: tuple[int, int]) -> Tensor:
+    """Stack values ``shape`` with NaN for ``None``; ``(n, T, 0)`` if all are."""
+    width = shape[1] if any(value is not None for value in values) else 0
+    return _joined(values, (shape[0], width), torch.nan)
+
+
+def _appended(before: Tensor, last: Tensor) -> Tensor:
+    """Join two columns; one without numbers gets NaN if the other has some."""
+    width = max(before.shape[-1], last.shape[-1]) if before.dim() == 3 else 0
+    parts = [
+        part.new_full((*part.shape[:2], width), torch.nan)
+        if width and part.shape[-1] == 0
+        else part
+        for part in (before, last)
+    ]
+    return torch.cat(parts)
+
+
+def _column(table: Tensor, f: int) -> Tensor:
+    """Return column ``f`` of a table ``(n, T, F or 0)``, ``(n, T)``."""
+    if table.shape[-1]:
+        return table[..., f]
+    return table.new_full(table.shape[:2], torch.nan)
+
+
+def labels_of(senses: Senses) -> list[str]:
+    """Return the costs' columns, with a prefix where another column has that name."""
+    labels = [senses.label(j) for j in range(senses.m)]
+    return [f"cost.{label}" if label in OWN else label for label in labels]
+
+
+class Rows(NamedTuple):
+    """Rows of a history, read back.
+
+    Args:
+        x: the actions, ``(1 or T, n, d)``.
+        values: the reward and the costs, ``(1 or T, n, 1 + m)``, NaN where none came.
+        tries: the tries or exposures, likewise, 1 where none were told.
+        noise: the observations' own variances, likewise, NaN where none was told.
+        failed: where the action failed, ``(1 or T, n)`` bool.
+    """
+
+    x: Tensor
+    values: Tensor
+    tries: Tensor
+    noise: Tensor
+    failed: Tensor
+
+
+def read_rows(
+    frame: pd.DataFrame,
+    senses: Senses,
+    names: Names | None,
+    trials: range | None,
+    dim: int,
+    outcomes: Mapping[int, str],
+) -> Rows:
+    """Read the frame that :meth:`History.frame` gives, or some of its rows.
+
+    The last arguments are those of the policy that learns from it.
+    """
+    if not hasattr(frame, "columns") or "state" not in frame.columns:
+        raise CBanditError(
+            "observe takes history(), a pandas frame with a column 'state', as its "
+            f"first argument; got {checks.kind(frame)}. Other data go to index=, x= or "
+            "params=, reward= and cost="
+        )
+    labels = labels_of(senses)
+    wanted = ["reward", *labels]
+    missing = [name for name in wanted if name not in frame.columns]
+    if missing:
+        raise CBanditError(
+            f"the history has no column {missing[0]!r}; this policy's reward and costs "
+            f"are {wanted}"
+        )
+    groups = [frame]
+    if "trial" in frame.columns:
+        numbers = sorted(set(frame["trial"].tolist()))
+        if trials is None and len(numbers) > 1:
+            raise CBanditError(
+                f"the history has trials {numbers[:5]}; this policy has none: give it "
+                "one of them, frame[frame.trial == 0]"
+            )
+        odd = [k for k in numbers if trials is not None and k not in trials]
+        if odd:
+            raise CBanditError(
+                f"the history has trial {odd[0]}; this policy has trials {trials}"
+            )
+        if trials is not None:
+            groups = [frame[frame["trial"] == k] for k in trials]
+    n = max(len(group) for group in groups)
+    parts = [_group(group, n, senses, names, dim, outcomes) for group in groups]
+    return Rows(*map(torch.stack, zip(*parts, strict=True)))
+
+
+def _group(
+    frame: pd.DataFrame,
+    n: int,
+    senses: Senses,
+    names: Names | None,
+    dim: int,
+    outcomes: Mapping[int, str],
+) -> Rows:
+    """Return one trial's rows, filled up to ``n`` with rows in which nothing came."""
+    labels, count = labels_of(senses), len(frame)
+
+    def numbers(name: str, missing: float = math.nan) -> Tensor:
+        out = torch.full((n,), missing, dtype=torch.float64)
+        if name in frame.columns:
+            out[:count] = torch.tensor(frame[name].tolist(), dtype=torch.float64)
+        return out
+
+    if names is None:
+        absent = [f"x{j + 1}" for j in range(dim) if f"x{j + 1}" not in frame.columns]
+        if absent:
+            raise CBanditError(f"the history has no column {absent[0]!r}")
+        x = torch.stack([numbers(f"x{j + 1}") for j in range(dim)], -1)
+    else:
+        columns = {
+            name: frame[other].tolist()
+            for name in names.labels()
+            for other in (f"x.{name}", name)
+            if other in frame.columns and (other != name or f"x.{name}" not in frame)
+        }
+        absent = [name for name in names.labels() if name not in columns]
+        if absent:
+            raise CBanditError(f"the history has no column {absent[0]!r}")
+        x = torch.zeros(n, dim, dtype=torch.float64)
+        if count:
+            x[:count] = names.points(names.rows(columns))
+    x[count:] = x[:1] if count else 0.0
+    values = torch.stack([numbers(name) for name in ("reward", *labels)], -1)
+    tries, noise = torch.ones_like(values), torch.full_like(values, math.nan)
+    for f, name in enumerate(("reward", *labels)):
+        word = TRIES.get(outcomes.get(f, ""), "tries")
+        of = numbers(f"{word}_{name}", 1.0)
+        tries[:, f] = torch.where(of.isnan(), 1.0, of)
+        noise[:, f] = numbers(f"noise_{name}")
+    state = [*frame["state"], *["open"] * (n - count)]
+    failed = torch.tensor([each == "failed" for each in state])
+    return Rows(
+        x, values.masked_fill(failed.unsqueeze(-1), math.nan), tries, noise, failed
+    )
 
 
 def _whole(item: Told) -> bool:

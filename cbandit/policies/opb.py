@@ -54,7 +54,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.confidence.widths import BayesWidth
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.base import SAFE_START, locked
+from cbandit.policies.base import SAFE_LIMITS, SAFE_START, locked
 from cbandit.policies.checks import listed
 from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.gp import GPPolicy, GPState, told_blocks
@@ -166,7 +166,7 @@ class GPOPB(GPPolicy):
     name = "OPB"
     contextual = False
     grows = False
-    no_design = SAFE_START
+    no_design, no_limit = SAFE_START, SAFE_LIMITS
     takes_no: Mapping[str, str] = {
         "caution": "its bounds of costs are pessimistic already; give their width"
     }
@@ -245,8 +245,7 @@ class GPOPB(GPPolicy):
         """Return the state with the news in its beliefs and in the safe estimate."""
         safe, state = state.own, super().absorb(state, news)
         if not safe.ready:
-            limits = self.limits(news.choice.t)
-            safe = safe.after(news, limits, state.beliefs.units())
+            safe = safe.after(news, state.beliefs.units())
         safe = safe.compared(news, self, state.beliefs.units())
         return state._replace(own=safe)
 

@@ -121,18 +121,23 @@ def bounded_data(
         senses: the user's names and signs.
     """
     parts: list[tuple[list[int], Tensor]] = []
-    for functions, told in data.parts:
+    for (functions, told), at in zip(data.parts, data.came, strict=True):
         told = told.to(low.device).expand(len(low), -1, -1)
         rows, size = [], (len(low), low.shape[1])
         average = told.new_zeros(size)
         squares, beyond = average, told.new_zeros(RECENT, *size, dtype=torch.int8)
-        came = torch.zeros(size, dtype=torch.bool, device=low.device)
-        came[:, functions] = rescaled[functions]
+        scaled = torch.zeros(size, dtype=torch.bool, device=low.device)
+        scaled[:, functions] = rescaled[functions]
+        count = torch.zeros(len(low), 1, device=low.device, dtype=told.dtype)
         for n in range(told.shape[1]):
+            here = torch.ones_like(count, dtype=torch.bool)
+            if at is not None:
+                here = at[:, n : n + 1].to(low.device)
+            came = scaled & here
             values = average.clone()
             values[:, functions] = told[:, n]
-            reach = REACH * (squares / max(n - 1, 1)).sqrt()
-            known = (n >= LEAST) & (reach > ALIKE * average.abs())
+            reach = REACH * (squares / (count - 1).clamp_min(1)).sqrt()
+            known = (count >= LEAST) & (reach > ALIKE * average.abs())
             reach = torch.where(known, reach, torch.inf)
             least, most = low[..., n], high[..., n]
             least = torch.where(least.isfinite(), least, average - reach)
@@ -141,8 +146,9 @@ def bounded_data(
             if outside is not None:
                 where = f"row {n} of the data from before"
                 _warn_of(senses, where, values, outside, least, most)
-            gap = row - average
-            average = average + gap / (n + 1)
+            count = count + here
+            gap = torch.where(here, row - average, 0.0)
+            average = average + gap / count.clamp_min(1)
             squares = squares + gap * (row - average)
             rows.append(row[:, functions])
         parts.append((functions, torch.stack(rows, 1) if rows else told))

@@ -37,14 +37,14 @@ class Paired(NamedTuple):
         """The trials in which both have come, ``(T,)``."""
         return self.rewarded & self.charged
 
-    def told(self, news: News, limits: Tensor) -> Paired:
-        """Return the round with the news added, under thresholds ``(T, m)``."""
+    def told(self, news: News) -> Paired:
+        """Return the round with the news added, costs less the round's limits."""
         reward, cost, rewarded, charged = self
         for told in news.rewards:
             reward = torch.where(told.mask().unsqueeze(-1), told.values, reward)
             rewarded = rewarded | _came(told)
         for told in news.costs:
-            over = told.values - limits
+            over = told.values - news.limits
             cost = torch.where(told.mask().unsqueeze(-1), over, cost)
             charged = charged | _came(told)
         return Paired(reward, cost, rewarded, charged)

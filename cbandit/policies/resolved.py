@@ -71,12 +71,12 @@ class Spending(NamedTuple):
             latest = torch.cat([self.contexts, latest], 1)[:, -window:]
         return self._replace(contexts=latest)
 
-    def after(self, news: News, limits: Tensor) -> Spending:
-        """Return this after news of a round with these limits, ``(T, m)``."""
+    def after(self, news: News) -> Spending:
+        """Return this after news of a round."""
         excess = self.excess
         for costs in news.costs:
             values, came = costs.wide(excess.shape[-1])
-            excess = excess + torch.where(came, values - limits, 0.0)
+            excess = excess + torch.where(came, values - news.limits, 0.0)
         return self._replace(excess=excess)
 
 
@@ -88,14 +88,11 @@ class Resolved:
         slack: how far the costs are to stay below the target, ``(T, m)``, in units.
         beta: the width of the costs' estimates, ``(T, m)``; ``None``: the score's.
         window: how many contexts the price is solved over.
-        corrected: the costs ``(m,)`` whose target is corrected by what was spent; the
-            limit of a budget does that by itself.
     """
 
     slack: Tensor
     beta: Tensor | None
     window: int
-    corrected: Tensor
 
     @classmethod
     def of(
@@ -105,7 +102,6 @@ class Resolved:
         window: int,
         *,
         shaped: Callable[[str, Any], Tensor],
-        budgets: Iterable[int],
     ) -> Resolved:
         """Return the rule with a user's slack, width and window.
 
@@ -114,7 +110,6 @@ class Resolved:
             beta: the width of the costs' estimates; ``"score"``: the score's.
             window: how many contexts the price is solved over.
             shaped: turns a number into ``(T, m)``.
-            budgets: the numbers of the costs that have a budget.
         """
         if callable(slack):
             raise CBanditError(
@@ -123,9 +118,7 @@ class Resolved:
         slacks = shaped("slack", checks.nonnegative("slack", slack))
         scored = isinstance(beta, str) and beta == "score"
         width = None if scored else shaped("dual_beta", beta)
-        corrected = torch.ones(slacks.shape[-1], dtype=torch.bool, device=slacks.device)
-        corrected[list(budgets)] = False
-        return cls(slacks, width, checks.whole("price_window", window), corrected)
+        return cls(slacks, width, checks.whole("price_window", window))
 
     @property
     def few(self) -> int:
@@ -149,7 +142,12 @@ class Resolved:
         return multipliers.projected(phi, g, STEP, self.slack, CAP, checked=False)
 
     def target(
-        self, spending: Spending, limits: Tensor, units: Units | None, t: int
+        self,
+        spending: Spending,
+        limits: Tensor,
+        units: Units | None,
+        t: int,
+        budgets: Iterable[int],
     ) -> tuple[Tensor, Tensor]:
         """Return the target less the limit, and a unit for excesses, both ``(T, m)``.
 
@@ -161,12 +159,15 @@ class Resolved:
             limits: the round's limits, in the user's units.
             units: the units of the beliefs.
             t: the round, from 1.
+            budgets: the numbers of the costs that have a budget, whose limits make up
+                for what was spent by themselves.
         """
         size = torch.ones_like(limits)
         if units is not None:
             size = units.size[:, 1:].to(limits)
         whole = torch.where(limits == 0, size, limits.abs())
-        most = CORRECTED * whole * self.corrected
+        most = CORRECTED * whole
+        most[:, list(budgets)] = 0.0
         repaid = spending.excess * min(1.0, REPAID / t)
         correction = torch.maximum(-most, torch.minimum(repaid, most))
         return -correction / size - self.slack, whole / size

@@ -75,6 +75,7 @@ class SCGPUCB(GPPolicy):
     """
 
     name = "SCGP-UCB"
+    no_limit = "slater= and clip= are for the limits that it was built with"
 
     def __init__(
         self,

@@ -70,8 +70,9 @@ class Rounds(NamedTuple):
         nothing = torch.zeros_like(share)
         return cls(share, nothing, nothing)
 
-    def after(self, news: News, place: Place, limits: Tensor) -> Rounds:
+    def after(self, news: News, place: Place) -> Rounds:
         """Return the count with the round added, if its costs have all come now."""
+        limits = news.limits
         now = torch.zeros(len(limits), dtype=torch.bool)
         for told in news.costs:
             now |= True if told.where is None else told.where
@@ -137,7 +138,8 @@ def _sums(
     return where.double().sum(-1), (chance.double() * where).sum(-1)
 
 
-def waiting_round(entry: Entry, x: Tensor, limits: Tensor) -> Round:
+def waiting_round(entry: Entry, x: Tensor) -> Round:
     """Return an outstanding choice, in the trials where a cost has not come."""
+    limits = entry.made.limits
     missing = ~entry.came[:, 1:].all(-1)
     return Round(entry.choice.t, x, limits, devices.put(missing, limits.device))

@@ -48,7 +48,7 @@ def tallied(
         events = read(name, _numbers(name, value[0]), 1)
         label = f"{name}'s {'tries' if outcomes[0] == 'binary' else 'exposure'}"
         tries = _wide(read, label, value[1], events)
-        _check(name, events, tries, outcomes[0])
+        check_events(name, events, tries, outcomes[0])
         return events, tries
     several = isinstance(value, list | tuple) and len(value) == count
     if several and any(isinstance(entry, tuple) for entry in value):
@@ -67,7 +67,7 @@ def tallied(
         if kind is not None:
             column = slice(j, j + 1)
             label = name if count == 1 else f"{name}, column {j},"
-            _check(label, events[..., column], tries[..., column], kind)
+            check_events(label, events[..., column], tries[..., column], kind)
     return events, tries
 
 
@@ -93,7 +93,7 @@ def _wide(read: Read, name: str, value: Any, like: Tensor) -> Tensor:
     return read(name, _numbers(name, value), 1)
 
 
-def _check(name: str, events: Tensor, tries: Tensor, kind: str) -> None:
+def check_events(name: str, events: Tensor, tries: Tensor, kind: str) -> None:
     """Raise unless events are whole numbers, with no more successes than tries."""
     whole = (events >= 0) & (events == events.round())
     fits = whole & (tries > 0)
@@ -106,6 +106,10 @@ def _check(name: str, events: Tensor, tries: Tensor, kind: str) -> None:
     bad = (~fits).flatten().nonzero()[0]
     got = events.flatten()[bad].item(), tries.flatten()[bad].item()
     shown = got[0] if got[1] == 1 else got
+    swapped = ""
+    if kind == "binary" and got[0] > got[1] >= 1:
+        swapped = f": in a pair successes come first, ({got[1]:g}, {got[0]:g})"
     raise CBanditError(
-        f"{name} must be {wanted}, as its belief has outcome={kind!r}; got {shown}"
+        f"{name} must be {wanted}, as its belief has outcome={kind!r}; got "
+        f"{shown}{swapped}"
     )

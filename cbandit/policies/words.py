@@ -7,10 +7,12 @@ again where they go out.
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,7 +27,7 @@ from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.gp import GP
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.budget import paced
+from cbandit.policies.budget import Budget, paced
 from cbandit.policies.safe.action import Safe
 from cbandit.recommend import Recommendation
 
@@ -35,7 +37,8 @@ UNSAID = float("0")
 Belief = TypeVar("Belief", GP, Counts, FiniteClass, Linear)
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_LIMIT = re.compile(rf"\s*(<=|>=)\s*({_NUMBER})\s*")
+_LIMIT = re.compile(rf"\s*(<=|>=)\s*({_NUMBER})\s*(%?)\s*")
+MISREAD = 10.0  # how far above 1 and its limit a share is certainly told in per cent
 
 
 def names_of(costs: Any) -> tuple[str, ...] | None:
@@ -74,6 +77,8 @@ class Senses:
         plain: whether no function is negated.
         budgets: the thresholds that are budgets, by the number of the cost from 0.
             Their entries in ``limits`` are the limits of the first round.
+        shares: the numbers of the costs whose limit is in per cent, ``"<= 1%"``: they
+            are told as shares of 1.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class Senses:
                 f"are given: say thresholds={{{limits}}} with the limits that you mean"
             )
         above, words = [False] * self.m, []
+        self.shares: frozenset[int] = frozenset()
         thresholds, self.budgets = paced(thresholds, self.names, self.m)
         if isinstance(thresholds, Mapping):
             if self.names is None:
@@ -108,6 +114,7 @@ class Senses:
                 _limit(f"thresholds[{j if self.names is None else self.names[j]!r}]", x)
                 for j, x in enumerate(thresholds)
             ]
+            self.shares = frozenset(j for j, x in enumerate(thresholds) if _percent(x))
             above = [turned for turned, _ in words]
             thresholds = [number for _, number in words]
         signs = [-1.0 if turned else 1.0 for turned in (self.minimise, *above)]
@@ -123,6 +130,64 @@ class Senses:
             if any(map(np.ndim, self.limits)):  # some limits differ by trial
                 parts = [checks.tensor("thresholds", limit) for limit in self.limits]
                 self.limits = torch.stack(torch.broadcast_tensors(*parts), -1)
+
+    def number(self, name: object) -> int:
+        """Return the number of a cost by its name, from 0; raise if there is none."""
+        labels = [self.label(j) for j in range(self.m)]
+        if name in labels:
+            return labels.index(str(name))
+        meant = near(name, labels) if isinstance(name, str) else None
+        hint = f"; did you mean {meant!r}?" if meant else ""
+        raise CBanditError(f"no cost is called {name!r}, of {labels}{hint}")
+
+    def read(self, j: int, limit: Any) -> Any:
+        """Return a new limit of cost ``j`` as a policy uses it; the side stays."""
+        name, above = f"the limit of {self.label(j)}", self.above(j)
+        if _worded(limit):
+            turned, limit = _limit(name, limit)
+            if turned != above:
+                side = "'>= NUMBER'" if above else "'<= NUMBER'"
+                raise CBanditError(
+                    f"{name} keeps its side, {side}; for the other side build a new "
+                    "policy, and give it history() by observe()"
+                )
+        value = checks.finite(name, checks.tensor(name, limit))
+        return -value if above else value
+
+    def above(self, j: int) -> bool:
+        """Return whether cost ``j`` has a lower limit."""
+        return bool(self.signs[1 + j] < 0)
+
+    def with_limit(self, j: int, limit: Any) -> Senses:
+        """Return the same words with another limit of cost ``j``, maybe a budget."""
+        other, budgets = copy.copy(self), {**self.budgets}
+        budgets.pop(j, None)
+        if isinstance(limit, Budget):
+            budgets[j] = limit
+        other.budgets = dict(sorted(budgets.items()))
+        other.shares = self.shares - {j} | ({j} if _percent(limit) else frozenset())
+        return other
+
+    def check_shares(
+        self, values: Tensor, functions: Sequence[int], limits: Tensor
+    ) -> None:
+        """Raise if a share, whose limit is in per cent, is told in per cent.
+
+        Args:
+            values: told values of functions, 0 the reward, ``(..., f)``.
+            functions: which ones.
+            limits: the thresholds ``(T, m)``.
+        """
+        for k, f in enumerate(functions):
+            if f - 1 in self.shares:
+                limit = float(limits[:, f - 1].abs().max())
+                largest = float(values[..., k].abs().max()) if values.numel() else 0.0
+                if largest > MISREAD * max(1.0, limit):
+                    raise CBanditError(
+                        f"{self.label(f - 1)} has a limit in per cent, {limit:g} as a "
+                        f"share, and is told as a share: {largest / 100:g}; got "
+                        f"{largest:g}. Or state the limit without the sign '%'"
+                    )
 
     def limited(self, limits: Any) -> Any:
         """Return thresholds by name in the order of the costs; leave others unchanged.
@@ -299,6 +364,11 @@ class _Turned:
         return out
 
 
+def _percent(limit: object) -> bool:
+    """Return whether a limit is in per cent."""
+    return isinstance(limit, str) and "%" in limit
+
+
 def _worded(limit: object) -> bool:
     """Return whether a limit, or one in a list, is in words (or a flag)."""
     limits = limit if isinstance(limit, list | tuple) else [limit]
@@ -312,7 +382,10 @@ def _limit(name: str, limit: Any) -> tuple[bool, float | Tensor]:
         return False, limit if np.ndim(limit) else checks.number(name, limit)
     read = _LIMIT.fullmatch(limit) if isinstance(limit, str) else None
     if read is not None and math.isfinite(float(read[2])):
-        return read[1] == ">=", float(read[2])
+        number = float(read[2])
+        if read[3] and number:
+            number = float(Decimal(read[2]).scaleb(-2))  # 99.9 % is .999 exactly
+        return read[1] == ">=", number
     two = several or len(re.findall("[<>]", str(limit))) > 1
     hint = f": {_advice(limit)}" if isinstance(limit, str) else ""
     if two:
@@ -326,6 +399,11 @@ def _advice(text: str) -> str:
     """Return an error text: what is wrong with a limit in words, and the right form."""
     read = re.fullmatch(rf"\s*([<>=\u2264\u2265]*)\s*({_NUMBER})?\s*(.*?)\s*", text)
     sign, number, tail = read.groups() if read else ("", None, text)
+    cent = re.match(r"(,\d+)?\s*(?:%|per ?cent|pct)\s*", tail)
+    unit = "%" if cent else ""
+    if cent:
+        tail = (cent[1] or "") + tail[cent.end() :]
+    number = number and number + unit * (tail[:1] != ",")
     if not text.strip():
         return "it is empty"
     if number is None:
@@ -344,9 +422,11 @@ def _advice(text: str) -> str:
         what = "a limit has a side" if sign else "say on which side"
         return f"{what}: '<= {number}' or '>= {number}'"
     if comma:
-        more = f" or '{sign} {number}{comma[1]}'" if len(comma[1]) == 3 else ""
-        point = f"'{sign} {number}.{comma[1]}'"
+        more = f" or '{sign} {number}{comma[1]}{unit}'" * (len(comma[1]) == 3)
+        point = f"'{sign} {number}.{comma[1]}{unit}'"
         return f"numbers have a point and no comma: {point}{more}"
+    if cent and not tail:
+        return f"write '{sign} {number}', which is a share of 1"
     if not tail:
         return "it must be finite"
     if re.search(r"\d", tail) or tail in ("k", "K", "M", "G"):

@@ -120,14 +120,11 @@ class SafeEstimate:
         """Trials in which both are known, ``(T,)``."""
         return self.reward.known & self.cost.known
 
-    def after(
-        self, news: News, limits: Tensor, units: Units | None = None
-    ) -> SafeEstimate:
+    def after(self, news: News, units: Units | None = None) -> SafeEstimate:
         """Return the estimate after feedback, if that is of the safe action.
 
         Args:
             news: the choice and its feedback.
-            limits: the thresholds of its round, ``(T, m)``.
             units: the units of the noise; ``None``: the user's own.
         """
         size = self._sizes(units)
@@ -139,8 +136,8 @@ class SafeEstimate:
             limit = largest.unsqueeze(-1)
             reward = reward.told(values, at & came, limit, size[:, :1])
         for told in news.costs:
-            values, came = told.wide(limits.shape[-1])
-            cost = cost.told(values, at & came, limits, size[:, 1:])
+            values, came = told.wide(news.limits.shape[-1])
+            cost = cost.told(values, at & came, news.limits, size[:, 1:])
         ready = bool((reward.known & cost.known).all())
         return replace(self, reward=reward, cost=cost, ready=ready)
 

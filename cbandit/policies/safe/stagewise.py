@@ -15,7 +15,7 @@ from cbandit.beliefs.classes import FiniteClass
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.base import SAFE_START, Policy, Posterior, locked
+from cbandit.policies.base import SAFE_LIMITS, SAFE_START, Policy, Posterior, locked
 from cbandit.policies.checks import listed, named_points
 from cbandit.policies.choices import Asked, News, Told
 from cbandit.policies.keywords import PolicyKeywords
@@ -97,7 +97,7 @@ class Stagewise(Policy):
 
     _model: Model
     piecemeal = True
-    no_design = SAFE_START
+    no_design, no_limit = SAFE_START, SAFE_LIMITS
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class Stagewise(Policy):
             arm = choice.index.reshape(self.size)
         place = self._model.place(choice.x.reshape(self.size, -1).double(), arm)
         if not state.safe.ready:
-            safe = state.safe.after(news, self.limits(choice.t))
+            safe = state.safe.after(news)
             state = state._replace(safe=safe, ratio=self._lasting_ratio(safe))
         state = state._replace(safe=state.safe.compared(news, self))
         told = [(REWARD, item) for item in news.rewards]
