@@ -85,7 +85,8 @@ def pass_of(policy: cb.CKB) -> Callable[[], Any]:
     """The pass of the next round alone; the small solves before it are done here."""
     now, streams = policy._settled(), policy._streams
     asked = Asked(now.t + 1, policy.actions, None, None, streams, policy._ledger)
-    state = policy._opened(now.state, asked)
+    asked = asked._replace(limits=policy.limits(now.t + 1))
+    state = policy._open(now.state, asked)
     look = policy._look(state, asked)
     return lambda: state.beliefs.choose(look)
 

@@ -61,7 +61,11 @@ class Choice:
         infeasible: ``(*trials,)``, whether the policy believed that no action is
             feasible. It is never true for policies that weigh costs (CKB except with
             ``dual="resolved"``, RPOL); for them see ``recommend()``.
-        distribution: the distribution that a randomised policy drew the action from.
+        distribution: the law of the action, given the past and what exploration drew
+            this round; ``None`` for policies without one. With UCB it is the chance of
+            each action. With TS and Rand it is the law given the draw, mostly one
+            action with probability 1, and no propensity: do not weigh logged rounds
+            by its inverse. In a design and in first rounds it is the action played.
         id: a unique name of the choice; ``tell`` takes it instead of the choice.
         actions: the set given to ``ask`` for this round alone, if any.
         keys: each trial's action on the host, by number or, on a box, by coordinates;

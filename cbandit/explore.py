@@ -4,6 +4,9 @@ All three are ``mean + coefficient * spread``. For UCB, the spread is the standa
 deviation and the coefficient is ``+beta`` for the reward and ``-beta`` for costs,
 optimistic in both. For Rand, the coefficient is one draw per round and function. For
 Thompson sampling, the spread is a joint draw of the posterior less its mean.
+
+Gradients reach widths, means and spreads. A policy uses the numbers alone, so that its
+state holds no graph.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ CAUTIOUS = 0.5
 
 def estimates(mean: Tensor, spread: Tensor, coefficient: Tensor) -> Tensor:
     """Return ``mean + coefficient (T, F) * spread``, ``(T, F, n)``."""
-    if _by_scalars(mean) and not spread.requires_grad:
+    if _by_scalars(mean, spread, coefficient):
         out = torch.empty_like(mean)
         for j, scale in enumerate(coefficient[0].tolist()):
             row = spread[0, j if spread.shape[1] > 1 else 0]
@@ -42,25 +45,34 @@ def estimates(mean: Tensor, spread: Tensor, coefficient: Tensor) -> Tensor:
 def clip(estimate: Tensor, bound: Tensor) -> Tensor:
     """Clip ``estimate (T, F, n)`` to ``[-bound, bound]``, with ``bound (T, F, 1)``.
 
-    ``estimate`` is changed in place, unless it carries gradients.
+    ``estimate`` is changed in place, unless gradients are asked for.
     """
-    if estimate.requires_grad:
+    if not _plain(estimate, bound):
         return estimate.clamp(-bound, bound)
-    if _by_scalars(estimate):
+    if _by_scalars(estimate, bound):
         for row, size in zip(estimate[0], bound.flatten().tolist(), strict=True):
             row.clamp_(-size, size)
         return estimate
     return estimate.clamp_(-bound, bound)
 
 
-def _by_scalars(values: Tensor) -> bool:
+def _plain(*values: Tensor) -> bool:
+    """Return whether tensors are numbers alone, not parts of a graph or a trace."""
+    return checks.readable() and not any(value.requires_grad for value in values)
+
+
+def _by_scalars(values: Tensor, *others: Tensor) -> bool:
     # for long rows a number is twice as fast as a tensor that is broadcast
-    plain = values.dim() == 3 and not (values.is_cuda or values.requires_grad)
-    return plain and values.shape[0] == 1 and values.shape[-1] >= LONG
+    alone = values.dim() == 3 and values.shape[0] == 1 and not values.is_cuda
+    return alone and values.shape[-1] >= LONG and _plain(values, *others)
 
 
 def _worded(margin: Tensor) -> str:
     return f", margin={worded(margin)}" if bool(margin.any()) else ""
+
+
+def _margin(margin: Any) -> Tensor:
+    return checks.nonnegative("margin", margin, graph=True)
 
 
 @hinted
@@ -92,7 +104,9 @@ class UCB:
 
     def __init__(self, beta: Any, cost_beta: Any = None, margin: Any = 0.0) -> None:
         self.widths = Widths(beta, cost_beta, signed=True)
-        self.margin = checks.nonnegative("margin", margin)
+        self.margin = _margin(margin)
+
+    __getstate__ = checks.numbers_of
 
     def __repr__(self) -> str:
         return f"UCB({self.widths}{_worded(self.margin)})"
@@ -109,6 +123,8 @@ class UCB:
 @hinted
 class TS:
     """Thompson sampling: a joint draw of ``GP(mean, beta^2 covariance)`` per function.
+
+    Where a choice has a ``distribution``, it is the law of the action given this draw.
 
     Draws are exact on small sets and on product grids; on other sets random features
     approximate the prior (``cbandit info`` and ``policy.engine`` say which).
@@ -140,7 +156,9 @@ class TS:
         #: whether the policy may decide how to treat costs
         self.open = cost_beta is None and margin is None
         self.widths = Widths(1.0 if beta is None else beta, cost_beta)
-        self.margin = checks.nonnegative("margin", 0.0 if margin is None else margin)
+        self.margin = _margin(0.0 if margin is None else margin)
+
+    __getstate__ = checks.numbers_of
 
     def cautious(self, box: bool = False) -> TS:
         """Return draws whose costs have a margin of one deviation.
@@ -168,7 +186,8 @@ Draw = Callable[[Streams, tuple[int, ...]], Tensor]
 class Rand:
     """A random width: ``mean + Z std``, with one ``Z`` per round and function.
 
-    All actions share it.
+    All actions share it. Where a choice has a ``distribution``, it is the law of the
+    action given ``Z``.
 
     Args:
         beta: the scale of ``Z``, as for :class:`UCB`.
@@ -217,7 +236,7 @@ class Rand:
         draws = self._draws(streams, width)
         if self.draw != "normal":
             draws[:, 1:].neg_()
-        return draws.mul_(width)
+        return draws * width
 
     def _draws(self, streams: Streams, like: Tensor) -> Tensor:
         functions = like.shape[-1]

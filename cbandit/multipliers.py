@@ -1,7 +1,10 @@
 """Updates of multipliers between rounds, as pure, differentiable functions.
 
-They map ``(*b, m)`` to ``(*b, m)``. Each checks its arguments, which on CUDA waits for
-the device; ``checked=False`` skips the checks, for callers that have made them.
+They map ``(*b, m)`` to ``(*b, m)``. Gradients reach every tensor they are given, and
+they work under ``torch.func`` and ``torch.compile(fullgraph=True)``. Each checks its
+arguments, which on CUDA waits for the device; ``checked=False`` skips the checks, for
+callers that have made them. Inside of ``torch.func`` and ``torch.compile`` numbers
+cannot be read, so shapes alone are checked.
 """
 
 from __future__ import annotations
@@ -82,7 +85,7 @@ def _pair(
             f"{other} must have the shape (*b, m) of {name}, {tuple(phi.shape)}; got "
             f"{tuple(g.shape)}"
         )
-    checks.finite(other, g.detach())
+    checks.finite(other, g)
     return _within(name, phi), g
 
 
@@ -107,7 +110,7 @@ def _within(name: str, value: Tensor, endless: bool = False) -> Tensor:
     outside = ~(value >= 0)
     if not endless:
         outside |= value.isinf()
-    if bool(outside.any()):
+    if checks.readable() and bool(outside.any()):
         finite = "" if endless else "finite and "
         raise CBanditError(
             f"{name} must be {finite}at least 0; got {value[outside][0].item():g}"
@@ -116,7 +119,7 @@ def _within(name: str, value: Tensor, endless: bool = False) -> Tensor:
 
 
 def _tensor(name: str, value: object) -> Tensor:
-    # a tensor stays as it is, with its gradients
+    # a tensor stays as it is, with its graph
     return value if isinstance(value, Tensor) else checks.tensor(name, value)
 
 

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from unittest import mock
 
+import torch
+
 from cbandit import policies
 from cbandit._core import checkpoint, files, randomness
 from cbandit._core.arguments import differences, settings_of
@@ -15,8 +17,16 @@ from cbandit._core.names import CLASSES, FUNCTIONS
 from cbandit._core.packed import packed, unpacked
 from cbandit._core.peaks import SHORT, argmax, best_place, ranked
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
-from cbandit._core.threads import on_one_thread
-from cbandit.actions import Actions, Box, Finite, ProductGrid, Star, middle
+from cbandit._core.threads import on_one_thread, threads_for
+from cbandit.actions import (
+    Actions,
+    Box,
+    Finite,
+    ProductGrid,
+    Star,
+    middle,
+    spread_points,
+)
 from cbandit.baselines import safe_set
 from cbandit.baselines.admmbo import feasible_improvement, improvement
 from cbandit.baselines.bkb import Sketched, Sketches
@@ -47,7 +57,7 @@ from cbandit.experiments.settings import SEAL, Settings, read_toml, versions
 from cbandit.experiments.study import expanded
 from cbandit.experiments.study_beliefs import belief
 from cbandit.experiments.tables import read_table
-from cbandit.explore import TS, estimates
+from cbandit.explore import TS, clip, estimates
 from cbandit.policies import gp as gp_policy
 from cbandit.policies import keywords, opb
 from cbandit.policies.choices import Asked
@@ -56,7 +66,7 @@ from cbandit.policies.concerns.failure_list import Failed, FailureList
 from cbandit.policies.journal import Call
 from cbandit.policies.safe import classes
 from cbandit.policies.safe.mixtures import best_mixture
-from cbandit.posterior import observations
+from cbandit.posterior import digits, observations
 from cbandit.posterior.beliefs import Beliefs, Group, Stacked
 from cbandit.posterior.covariance import (
     Covariance,
@@ -359,7 +369,12 @@ def epochs(policy):
 
 def torn(policy):
     """Make every engine stand for no log, as a call that broke off leaves it."""
-    for group in beliefs_of(policy).groups:
+    tear(beliefs_of(policy))
+
+
+def tear(beliefs):
+    """Make the engines of some beliefs stand for no log: they are rebuilt."""
+    for group in beliefs.groups:
         group.held.history.stands_for = None
 
 
@@ -470,6 +485,12 @@ def safe_of(policy):
 def count_singly(monkeypatch):
     """Let no open choices be joined, however many and alike they are."""
     monkeypatch.setattr(observations, "CROWD", 10**9)
+
+
+def check_every(monkeypatch, changes):
+    """Let engines in float64 compare their arrays with a solve so often."""
+    limits = digits.LIMITS[torch.float64]._replace(first=changes, every=changes)
+    monkeypatch.setitem(digits.LIMITS, torch.float64, limits)
 
 
 def hold_no_arms(monkeypatch):

@@ -52,14 +52,15 @@ def command(*arguments, **how):
 
 
 def printed(code, **environment):
-    """What code prints in a process of its own."""
+    """What code prints in a process of its own; a variable that is None is not set."""
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         check=True,
         timeout=300,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
+        env={name: text for name, text in variables.items() if text is not None},
     )
     return done.stdout.strip()

@@ -130,3 +130,27 @@ def test_many_actions_are_as_good_as_the_whole_programme(m):
     assert bound > 6
     # an empty one is found empty, however few it began with
     assert SafePolicies(x + 9, w, root, tau - 99).best(coefficients) is None
+
+
+def test_a_round_takes_a_few_programmes_for_each_start(monkeypatch):
+    """With 51 actions in ten dimensions only the best of 29 starts are climbed from."""
+    solved, best = [0], SafePolicies.best
+
+    def counted(self, theta):
+        solved[0] += 1
+        return best(self, theta)
+
+    monkeypatch.setattr(SafePolicies, "best", counted)
+    g = np.random.default_rng(0)
+    for _ in range(2):
+        x = g.standard_normal((51, 10))
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        x[0] = 0.0
+        seen, w = 0.5 * g.standard_normal((20, 10)), 0.1 * g.standard_normal((2, 10))
+        root = np.linalg.cholesky(np.linalg.inv(np.eye(10) + seen.T @ seen)).T
+        given = x, w, np.stack([10 * root, 2 * root]), np.array([0.5]), x[0]
+        solved[0] = 0
+        reached = value(w[0], given[2][0], best_mixture("ascent", *given) @ x)
+        assert solved[0] < 200
+        edge = value(w[0], given[2][0], best_mixture("l1", *given) @ x)
+        assert reached >= edge - 1e-9

@@ -483,3 +483,24 @@ def test_random_plays_the_tips_of_a_star(trials):
     assert bool((policy.recommend().value >= choice.x.sum(-1)).all())
     with pytest.raises(cb.CBanditError, match=r"design= \(2\) needs .* got Star"):
         cb.baselines.Random(star, costs=1, trials=trials, design=2)
+
+
+@pytest.mark.parametrize("costs", [False, True])
+def test_bkb_refuses_failures_and_goes_on(costs):
+    more = {"costs": {"c": GP}, "step": 0.5, "cap": 20.0} if costs else {}
+    more |= {"thresholds": {"c": "<= 0.5"}} if costs else {}
+    told = {"reward": 0.1} | ({"cost": 0.2} if costs else {})
+    policy = cb.baselines.BKB(cb.Finite(X), reward=GP, **more)
+    for _ in range(3):
+        policy.tell(policy.ask(), **told)
+    choice = policy.ask()
+    with pytest.raises(cb.CBanditError, match="Build it with failures=False"):
+        policy.tell(choice, failed=True)
+    policy.tell(choice, **told)
+    policy.cancel(policy.ask())
+    assert policy.multiplier.shape == (int(costs),)
+    policy.recommend()
+    policy = cb.baselines.BKB(cb.Finite(X), reward=GP, failures=False, **more)
+    choice = policy.ask()
+    policy.tell(choice, failed=True)
+    assert int(policy.ask().index) != int(choice.index)

@@ -577,3 +577,39 @@ def test_300_runs_with_heavy_tails_and_20_outstanding():
 def test_what_is_no_budget_says_so(build, words):
     with pytest.raises(ValueError, match=words):
         build()
+
+
+def ask_beside(policy, rounds):
+    """Play rounds that cost .05 each, and ask beside each for a choice not played."""
+    shadows = []
+    for _ in range(rounds):
+        policy.tell(policy.ask(), reward=0.5, cost=0.05)
+        shadows.append(policy.ask())
+    return shadows
+
+
+def test_bounds_of_unanswered_choices_that_add_up_are_said_once():
+    policy = policy_of(total=100.0, rounds=400)
+    said = "'usd': 1[0-9] choices that later ones overtook have no answer"
+    with pytest.warns(UserWarning, match=said) as seen:
+        shadows = ask_beside(policy, 15)
+    assert len(seen) == 1
+    assert "policy.cancel(choice, cost=...)" in str(seen[0].message)
+    assert float(policy.budget["usd"].promised) > 3 * 15 * 0.05
+    for choice in shadows:  # as the warning says
+        policy.cancel(choice, cost=0.0)
+    standing = policy.budget["usd"]
+    np.testing.assert_allclose(standing.spent, 15 * 0.05)
+    np.testing.assert_allclose(standing.left, 100 - 15 * 0.05)
+    ask_beside(policy, 15)  # no second warning: warnings are errors here
+
+
+def test_a_batch_and_answers_that_come_late_are_not_warned_about():
+    policy = policy_of(total=900.0, rounds=400)
+    for choice in policy.ask(n=15):
+        policy.tell(choice, reward=0.5, cost=0.05)
+    waiting = []
+    for _ in range(40):  # answers come eight rounds late
+        waiting.append(policy.ask())
+        if len(waiting) > 8:
+            policy.tell(waiting.pop(0), reward=0.5, cost=0.05)

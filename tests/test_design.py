@@ -5,6 +5,7 @@ from __future__ import annotations
 import gpytorch
 import pytest
 import torch
+from inside import spread_points
 
 import cbandit as cb
 
@@ -262,3 +263,25 @@ def test_a_design_is_of_the_choices_whatever_the_context(name, trials):
         runs.append(choices)
     assert runs[0] == runs[1]
     assert len({tuple(row) for row in runs[0]}) == 4
+
+
+@pytest.mark.parametrize("neighbours", [False, True])
+@pytest.mark.parametrize("name", SETS)
+def test_spread_points_are_of_the_set_and_always_the_same(name, neighbours):
+    actions = SETS[name]
+    x = spread_points(actions, 16, neighbours=neighbours)
+    assert torch.equal(x, spread_points(actions, 16, neighbours=neighbours))
+    assert 14 <= len(x) <= 16 and x.shape[-1] == actions.dim
+    assert len(x.unique(dim=0)) == len(x)
+    if actions.finite:
+        every = actions.block(0, actions.size)
+        assert bool((x.unsqueeze(1) == every).all(-1).any(-1).all())
+        if actions.covariance is None:  # no axis is left out
+            assert bool((x.amax(0) > x.amin(0)).all())
+    else:
+        assert torch.equal(actions.inside(x), x)
+
+
+def test_spread_points_of_a_few_actions_are_all_of_them():
+    own = torch.rand(3, 5, 2, generator=torch.Generator().manual_seed(1)).double()
+    assert torch.equal(spread_points(cb.Finite(own), 16), own)

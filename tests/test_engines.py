@@ -23,6 +23,7 @@ from inside import (
     Swept,
     Update,
     beliefs_of,
+    check_every,
     engine_choice,
     forget_oldest,
     hold,
@@ -256,7 +257,7 @@ def test_a_set_of_its_own_for_each_trial(name, cases, dense, rng):
     assert bench.errors() <= 1e-8
     if isinstance(bench.engine, Swept):
         bench.engine.check()
-        assert bench.engine.drift <= 1e-10
+        assert bench.engine.error().excess <= 0.1  # 1e-10 of the prior's
         assert bench.engine.refreshes == 0
 
 
@@ -486,7 +487,7 @@ def test_a_window_of_a_hundred_for_five_thousand_rounds(
     name, kernel, cases, dense, rng, monkeypatch
 ):
     # without the drift check: the engine's own arithmetic must hold
-    monkeypatch.setattr(Swept, "CHECK_EVERY", 10**9)
+    check_every(monkeypatch, 10**9)
     bench = Bench(name, grid(11, 10), cases[kernel], dense, functions=2)
     told = []
     for t in range(5000):
@@ -595,8 +596,18 @@ def test_drift_is_noticed_and_mended(name, harm, cases, dense, rng):
     assert bench.errors() <= 1e-12
 
 
+@pytest.mark.parametrize("harm", ["mean", "cov"])
+def test_drift_of_a_whole_covariance_is_noticed_and_mended(harm, cases, dense, rng):
+    bench = Bench("joint", grid(6, 7), cases["rbf"], dense)
+    play(bench, rng, 40, 20)
+    getattr(bench.engine, harm).add_(1e-6)
+    assert bench.errors() > 1e-8
+    bench.engine.check()
+    assert bench.errors() <= 1e-12
+
+
 def test_drift_is_looked_for_by_itself(cases, dense, rng, monkeypatch):
-    monkeypatch.setattr(Swept, "CHECK_EVERY", 16)
+    check_every(monkeypatch, 16)
     bench = Bench("factor", grid(6, 7), cases["rbf"], dense)
     play(bench, rng, 10, 20)
     bench.engine.var.add_(1e-6)
@@ -608,7 +619,7 @@ def test_drift_is_looked_for_by_itself(cases, dense, rng, monkeypatch):
 @pytest.mark.parametrize("dtype", [F64, F32], ids=["float64", "float32"])
 def test_a_dtype_too_narrow_says_so(dtype, cases, dense, rng, monkeypatch):
     """Noise of 1e-6 is stated, and outcomes scatter a thousand times as far."""
-    monkeypatch.setattr(Swept, "CHECK_EVERY", 128)
+    check_every(monkeypatch, 128)
     bench = Bench("factor", grid(12, 12), cases["rbf"], dense, dtype=dtype, lam=1e-6)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -47,6 +47,89 @@ def test_a_window_that_has_left_its_first_level_is_believed_as_in_float64(engine
             assert bool((off < 0.1 * want.std).all())
 
 
+def assert_same_beliefs(narrow, wide):
+    """A fiftieth of a deviation for deviations, a tenth of it for means."""
+    found, want = (policy.posterior().reward for policy in (narrow, wide))
+    assert found.mean.dtype == torch.float32
+    assert bool(((found.std.double() - want.std).abs() <= 0.02 * want.std).all())
+    assert bool(((found.mean.double() - want.mean).abs() <= 0.1 * want.std).all())
+
+
+@pytest.mark.parametrize("engine", ["factor", "product", "stream"])
+def test_an_arm_told_over_and_over_keeps_its_deviation(engine):
+    """Its variance falls to a millionth of the prior's, a few roundings of it."""
+    axis = torch.linspace(0, 1, 12, dtype=F64)
+    narrow, wide = (
+        cb.GPUCB(
+            cb.ProductGrid([axis, axis]),
+            reward=cb.GP(rbf(0.2), noise=1e-4),
+            engine=engine,
+            dtype=dtype,
+        )
+        for dtype in ("float32", "float64")
+    )
+    generator = torch.Generator().manual_seed(0)
+    arms = torch.randperm(144, generator=generator)[:25]
+    for t in range(450):
+        place = torch.randint(25, (1,), generator=generator)
+        arm = arms[place] if t % 5 == 0 else arms[:1]
+        noise = 0.01 * float(torch.randn((), generator=generator))
+        choice = narrow.ask(among=arm)
+        told = float(torch.sin(5 * choice.x.double()).sum()) + noise
+        narrow.tell(choice, reward=told)
+        wide.observe(index=arm, reward=[told])
+    assert float(wide.posterior().reward.std.min()) < 1e-3
+    assert_same_beliefs(narrow, wide)
+
+
+@pytest.mark.parametrize("engine", ["factor", "stream", "product"])
+def test_outcomes_that_the_prior_finds_unlikely_are_believed_as_in_float64(engine):
+    """Weights of a hundred thousand on kernel rows cancel to means of about 1."""
+    generator = torch.Generator().manual_seed(0)
+    axes = [torch.linspace(0, 1, 6, dtype=F64).pow(p) for p in (1.0, 1.1, 1.2, 1.3)]
+    actions = cb.ProductGrid(axes)
+    rows = torch.randperm(actions.size, generator=generator)[:300]
+    reward = torch.randn(300, generator=generator, dtype=F64)
+    narrow, wide = (
+        cb.GPUCB(
+            actions,
+            reward=cb.GP(rbf(0.4), noise=1e-4),
+            engine=engine,
+            dtype=dtype,
+        )
+        for dtype in ("float32", "float64")
+    )
+    for policy in (narrow, wide):
+        policy.observe(index=rows, reward=reward)
+    assert_same_beliefs(narrow, wide)
+
+
+@pytest.mark.parametrize("noise", [1e-4, 1e-5])
+def test_weights_of_a_linear_kernel_in_float32(noise):
+    """Arrays that are changed one by one keep the digits of an arm that is sure."""
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(300, 6, generator=generator, dtype=F64)
+    narrow, wide = (
+        cb.GPUCB(
+            cb.Finite(points),
+            reward=cb.GP(gpytorch.kernels.LinearKernel().double(), noise=noise),
+            engine="weights",
+            dtype=dtype,
+        )
+        for dtype in ("float32", "float64")
+    )
+    slope = torch.randn(6, generator=generator, dtype=F64)
+    for t in range(260):
+        arm = (
+            torch.randint(20, (1,), generator=generator) if t % 3 else torch.tensor([7])
+        )
+        told = float(points[arm] @ slope)
+        told += noise**0.5 * float(torch.randn((), generator=generator))
+        narrow.tell(narrow.ask(among=arm), reward=told)
+        wide.tell(wide.ask(among=arm), reward=told)
+    assert_same_beliefs(narrow, wide)
+
+
 @pytest.mark.parametrize("engine", ["factor", "product", "stream"])
 def test_outcomes_that_float32_cannot_hold_are_said_early(engine):
     axis = torch.linspace(0, 1, 7, dtype=F64)

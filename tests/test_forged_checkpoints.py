@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import pickle
+import tracemalloc
 import warnings
 import zipfile
 import zlib
@@ -57,6 +59,76 @@ def saved(value):
     out = io.BytesIO()
     torch.save(value, out)
     return out.getvalue()
+
+
+def doubled(kind, first):
+    """Sixty nodes from number ``first`` on, each with the next one twice, and a 0."""
+    parts = [[kind, [k + 1], [k + 1]] for k in range(first, first + 60)]
+    return [*parts, [kind, 0]]
+
+
+def small_bombs():
+    """Bodies of a few kB that would take for ever, or gigabytes, by name."""
+    chain = doubled("tuple", 1)
+    lock = "cbandit.policies.base:Lock"
+    endless = ["range", 0, 10**8, 1]
+    yield "a set of doubled tuples", body(["set", [1]], *chain)
+    yield "a frozenset of them", body(["frozenset", [1]], *chain)
+    yield "sets of sets", body(*doubled("frozenset", 0))
+    yield "a key of them", body(["dict", [1], 0], *chain)
+    yield "an ordered key of them", body(["OrderedDict", [1], 0], *chain)
+    yield "a list of them, to be hashed later", body(["list", [1]], *chain)
+    yield (
+        "two that are equal and not the same",
+        body(["set", [1], [62]], *chain, *doubled("tuple", 62)),
+    )
+    told = "cbandit.policies.choices:Failure"
+    objects = [["object", told, [k + 1], None, [0], [0]] for k in range(1, 120, 2)]
+    inner = [["tuple", [k + 1], [k + 1]] for k in range(2, 121, 2)]
+    nested = [node for pair in zip(objects, inner, strict=True) for node in pair]
+    yield "a set of doubled named tuples", body(["set", [1]], *nested, ["tuple", 0])
+    plan = "cbandit.posterior.engines.protocol:Plan"
+    yield (
+        "a set of an object that hashes its parts",
+        body(
+            ["set", [1]],
+            *(["object", plan, [2], [3], [4], [4]], ["tuple"]),
+            *(["dict", "name", [5], "why", ""], ["list"]),
+            *doubled("tuple", 5),
+        ),
+    )
+    twos = itertools.product((-1, -2), repeat=14)
+    alike = [["tuple", *two] for two in itertools.islice(twos, 15_000)]
+    yield (
+        "tuples of one hash",
+        body(["set", *([k] for k in range(1, 15_001))], *alike),
+    )
+    yield "deep tuples", body(["set", [1]], *(["tuple", [k + 2]] for k in range(400)))
+    deep = [["list", *([k] for k in range(1, 50_001))], ["tuple", 0]]
+    yield "deeper ones", body(*deep, *(["tuple", [k]] for k in range(1, 50_000)))
+    yield "a range of arguments", body(["object", lock, [1], None, [1], [1]], endless)
+    function = "cbandit.multipliers:exponential"
+    yield (
+        "a range of a function's arguments",
+        body(["partial", [1], [2], [3]], ["name", function], endless, ["dict"]),
+    )
+    many = [["partial", [k + 1], [201], [202]] for k in range(200)]
+    yield (
+        "partials of partials",
+        body(*many, ["name", function], ["tuple", *[0] * 20_000], ["dict"]),
+    )
+    attributes = [part for k in range(10_000) for part in (f"a{k}", 0)]
+    yield (
+        "one state of many objects",
+        body(
+            ["list", *([k] for k in range(3, 10_000))],
+            *(["tuple"], ["dict", *attributes]),
+            *[["object", "cbandit.actions.box:Box", [1], [2], [1], [1]]] * 9_997,
+        ),
+    )
+
+
+BOMBS = dict(small_bombs())
 
 
 def others(honest):
@@ -168,6 +240,7 @@ def others(honest):
     yield "not even a list", b"5\n"
     yield "no line", b"[" * 1000
     yield "nothing", b""
+    yield from BOMBS.items()
     yield "cut", honest[: len(honest) // 2]
     yield "longer", honest + b"0"
     yield "without its last byte", honest[:-1]
@@ -216,6 +289,23 @@ for path in sorted(Path(FOLDER).glob("*.ckpt")):
         print("refused" if fine else f"WORDS {said}", path.read_bytes() == raw)
     print("peak", path.name, peak() - before)
 """
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_what_a_small_file_repeats_is_bounded(name, tmp_path):
+    """A file is read in time and memory of the order of its size."""
+    content = BOMBS[name]
+    assert len(content) < SIZE / 2
+    path = tmp_path / "forged"
+    forge(path, "policy", content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(cb.CheckpointError, match="kept as it is"):
+            cb.load(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < MOST
 
 
 @pytest.mark.slow

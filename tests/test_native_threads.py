@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("numba", reason="numba is not installed: plain torch is used")
 
-from inside import native_share, on_one_thread
+from inside import native_share
 from terminal import printed
 
 from cbandit_kernels import Change, Look, finish_round
@@ -61,7 +61,7 @@ def test_work_within_work_ends():
 
 FORKED = """
 import os, sys
-from inside import native_share, on_one_thread
+from inside import native_share
 native_share(lambda piece: None, 10, 4)
 child, done = os.fork(), []
 native_share(done.append, 100, 4)
@@ -131,27 +131,3 @@ def test_ctrl_c_waits_for_what_has_begun():
     with pytest.raises(KeyboardInterrupt):
         native_share(work, 2, 2)
     assert len(ended) == 1
-
-
-def test_small_algebra_is_alone_in_the_main_thread_only():
-    before = torch.get_num_threads()
-
-    @on_one_thread
-    def threads(fail: bool = False) -> int:
-        if fail:
-            raise ZeroDivisionError
-        return torch.get_num_threads()
-
-    seen: list[int] = []
-    torch.set_num_threads(3)
-    try:
-        assert threads() == 1
-        with pytest.raises(ZeroDivisionError):
-            threads(fail=True)
-        assert torch.get_num_threads() == 3
-        other = threading.Thread(target=lambda: seen.append(threads()))
-        other.start()
-        other.join()
-        assert seen == [3]
-    finally:
-        torch.set_num_threads(before)

@@ -218,7 +218,7 @@ def test_gp_opb_is_its_programme(engine, pricing, monkeypatch):
         safe=cb.Safe(index=3, reward=0.2, cost=[-0.1, 0.0]),
         explore=cb.UCB(*beta),
         thresholds=0.4,
-        largest=1.5,
+        largest=5.0,
         engine=engine,
     )
     x = torch.cartesian_prod(axis, axis)
@@ -236,7 +236,7 @@ def test_gp_opb_is_its_programme(engine, pricing, monkeypatch):
             std.append((k.diagonal() - (k[:, s] @ inverse * k[:, s]).sum(-1)).sqrt())
         mean, std = torch.stack(mean).numpy(), torch.stack(std).numpy()
         u_c = mean[1:] + beta[1] * std[1:]
-        rho = 2 * (1.5 - 0.2) / (0.4 - np.array([-0.1, 0.0]))
+        rho = 2 * (5.0 - 0.2) / (0.4 - np.array([-0.1, 0.0]))
         u_r = mean[0] + beta[0] * std[0] + (rho[:, None] * beta[1] * std[1:]).max(0)
         u_r[3], u_c[:, 3] = 0.2, [-0.1, 0.0]
         pi = choice.distribution.index.numpy()

@@ -838,3 +838,22 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
     mean, std = policy._beliefs.anywhere(torch.arange(places).double().unsqueeze(-1))
     gap = np.abs(mean[:, 0].numpy() - latent) / std[:, 0].numpy()
     assert 0.87 < (gap < 1.6449).mean() < 0.93
+
+
+@pytest.mark.parametrize("outcome", [BINARY, COUNT])
+@pytest.mark.parametrize("trials", [None, 2])
+def test_a_pair_is_an_entry_of_a_list_of_one_cost_too(outcome, trials):
+    actions = cb.Finite(torch.linspace(0, 1, 6).double().unsqueeze(-1))
+    gp = cb.GP.default(actions)
+    share = cb.GP.default(actions, outcome=outcome)
+    told = []
+    events = 2 if trials is None else [2] * trials
+    for pair in ((events, 4), [(events, 4)], [(events, 4.0)]):
+        policy = cb.CKB(
+            actions, reward=gp, costs=share, thresholds=0.4, trials=trials, seed=1
+        )
+        reward = 0.5 if trials is None else [0.5] * trials
+        policy.tell(policy.ask(), reward=reward, cost=pair)
+        told.append(policy.posterior().costs.mean)
+    assert torch.equal(told[0], told[1])
+    assert torch.equal(told[0], told[2])

@@ -111,6 +111,35 @@ def test_a_mixture_is_drawn_by_its_shares():
     np.testing.assert_allclose(policy.explain(choice).price, 1.0, atol=2e-3)
 
 
+@pytest.mark.parametrize("explore", [cb.UCB(1.0), cb.TS(), cb.Rand()], ids=repr)
+def test_a_distribution_is_the_law_given_the_draw(explore):
+    """Trials of one past have one law with UCB; with TS and Rand one for each draw."""
+    trials = 400
+    world = table()
+    policy = cb.CKB(
+        world.actions, reward=believed(), costs=believed(), explore=explore,
+        dual="resolved", thresholds=0.45, trials=trials,
+    )  # fmt: skip
+    rows = torch.arange(0, ARMS, 3)
+    known = torch.linspace(0, 0.6, 4, dtype=torch.float64)
+    policy.observe(index=rows, reward=known, cost=known)
+    choice = policy.ask()
+    pi = choice.distribution
+    law = torch.zeros(trials, ARMS, dtype=torch.float64)
+    law.scatter_add_(1, pi.index, pi.probability)
+    played = law.gather(1, choice.index.unsqueeze(1))[:, 0]
+    shares = torch.bincount(choice.index, minlength=ARMS) / trials
+    assert bool((played > 0).all())
+    # the mean of the laws is the chance of an action: within 4.5 standard errors
+    assert bool(((law.mean(0) - shares).abs() < 4.5 * 0.5 / trials**0.5).all())
+    if explore.name == "UCB":
+        assert torch.equal(law, law[:1].expand(trials, -1))
+        return
+    assert bool((played - shares[choice.index] > 0.2).any())
+    assert explore.__doc__.count("law of the") == 1
+    assert "no propensity" in cb.Choice.__doc__
+
+
 @pytest.mark.parametrize(
     ("explore", "beta", "within"),
     [

@@ -137,3 +137,90 @@ def test_what_opb_needs_is_said():
             horizon=10,
             thresholds=0.5,
         )
+
+
+def rewarded(kind, low, **more):
+    """Return a policy without the safe reward, and rewards ``low`` to ``low + 3``."""
+    common = {"horizon": 1000, "thresholds": 1.0, "seed": 1, **more}
+    if kind == "LC-LUCB":
+        linear, star = cb.Linear(0.1), cb.Star([1.0, 0.0], [[1.0, 1.0], [2.0, 0.0]])
+        beliefs, safe = {"reward": linear, "costs": linear}, cb.Safe(x=[1.0, 0.0])
+        policy = cb.LCLUCB(star, safe=safe, **beliefs, **common)
+        return policy, lambda choice: low + choice.x[..., 1]
+    belief = cb.Counts(0.1) if kind == "OPB" else cb.GP(rbf(), noise=0.01)
+    if kind == "standardised":
+        belief = cb.GP(rbf(), noise=0.01, standardize=True)
+    stated = {"cost": 0.0} if kind == "cost stated" else {}
+    policy = cb.OPB(
+        FOUR, reward=belief, costs=belief, safe=cb.Safe(index=0, **stated), **common
+    )
+    return policy, lambda choice: low + choice.index
+
+
+def told(policy, reward, rounds, sign=1.0, noise=0.1):
+    """Play some rounds, and return how many left the safe action."""
+    draws = torch.Generator().manual_seed(0)
+    away, first = 0, None
+    for _ in range(rounds):
+        choice = policy.ask()
+        first = choice.x if first is None else first
+        away += int((choice.x != first).any())
+        shape = (*choice.x.shape[:-1], 2)
+        e = noise * torch.randn(shape, generator=draws, dtype=torch.float64)
+        cost = 0.1 * reward(choice) + e[..., 1]
+        policy.tell(choice, reward=sign * (reward(choice) + e[..., 0]), cost=cost)
+    policy.ask()
+    return away
+
+
+KINDS = ["LC-LUCB", "OPB", "GP", "standardised", "cost stated"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("minimise", [False, True])
+def test_rewards_above_the_largest_are_said_once(kind, minimise):
+    sign = -1.0 if minimise else 1.0
+    policy, reward = rewarded(kind, 5.0, minimise=minimise)
+    said = rf"largest: .* contradicts {sign:g}, .* only the safe action is played"
+    with pytest.warns(UserWarning, match=said) as seen:
+        assert told(policy, reward, 20, sign) == 0
+    assert len(seen) == 1
+    policy, reward = rewarded(kind, 5.0, minimise=minimise, largest=sign * 10.0)
+    told(policy, reward, 20, sign)  # warnings are errors here
+
+
+def test_the_safe_actions_average_alone_contradicts_the_largest():
+    # noise of 1, and a mean only .4 above: no single reward is beyond doubt
+    policy = cb.OPB(
+        FOUR,
+        reward=cb.Counts(1.0),
+        costs=cb.Counts(0.1),
+        safe=cb.Safe(index=0, cost=0.0),
+        thresholds=1.0,
+        horizon=1000,
+    )
+    with pytest.warns(UserWarning, match="mean reward of 1.4 in round 12. contradicts"):
+        told(policy, lambda choice: 1.4, 150, noise=0.0)
+
+
+def test_rewards_of_other_actions_contradict_the_largest():
+    policy = cb.OPB(
+        FOUR,
+        reward=cb.Counts(0.1),
+        costs=cb.Counts(0.1, range=(0.0, 1.0)),
+        safe=cb.Safe(index=0, reward=0.0, cost=0.0),
+        thresholds=1.0,
+        horizon=1000,
+    )
+    reward = torch.tensor([0.0, 0.5, 2.0, 0.5])
+    with pytest.warns(
+        UserWarning, match="a reward of 2 in round .* be possible: build"
+    ):
+        told(policy, lambda choice: reward[choice.index], 100, noise=0.0)
+
+
+def test_noise_around_the_largest_is_no_contradiction():
+    # 50 runs of 200 rounds, with mean rewards of exactly r_max: a warning in any of
+    # them has a probability of at most delta = .1
+    policy, _ = rewarded("OPB", 1.0, trials=50, largest=1.0)
+    assert told(policy, lambda choice: torch.ones(50).double(), 200) == 0

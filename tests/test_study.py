@@ -697,3 +697,51 @@ type = "Random"
     def test_papers_start_as_their_papers_do(self):
         with pytest.raises(cb.CBanditError, match="starts as its paper does"):
             jobs_of("zhou-synthetic", design=4)
+
+
+class TestNames:
+    """What a file calls a policy is checked before the first round."""
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("a\\u001b[31mb", "must be of printable letters"),
+            ("nul\\u0000", "must be of printable letters"),
+            (" ", "must be of printable letters"),
+            ("x" * 5_000, "must be short enough for a file's name"),
+            ("\\u00e9" * 100, "must be short enough for a file's name"),
+        ],
+        ids=["escape", "nul", "blank", "long", "long once quoted"],
+    )
+    def test_names_that_no_file_and_no_terminal_takes(
+        self, capsys, written, name, words
+    ):
+        text = STUDY.replace("[policies.Random]", f'[policies."{name}"]')
+        line = complaint(capsys, "run", written(text))
+        assert words in line
+        assert line.strip().isprintable()
+        assert len(line) < 400
+        assert not Path("results").exists()
+
+    def test_values_of_a_sweep_count(self, capsys, written):
+        long = [f"x{'y' * 300}", "mean"]
+        text = STUDY.replace("rate = [0.1, 0.5]", f"rate = {long}")
+        line = complaint(capsys, "run", written(text))
+        assert "with its entries of lists, must be short enough" in line
+
+    def test_dollars_and_formulas_are_names(self, capsys, written):
+        text = STUDY.replace("[policies.Random]", "[policies.'$x^{$ in $']")
+        code, out, err = call(capsys, "run", written(text), "--trials", 3)
+        assert (code, err) == (0, "")
+        assert "$x^{$ in $" in out
+        assert Path("results/study/account.png").exists()
+
+    def test_a_class_without_a_rule(self, capsys, written):
+        text = STUDY.replace('"Random"', '"GPPolicy"')
+        line = complaint(capsys, "run", written(text))
+        assert "[policies.Random]: GPPolicy must define score() or acquire()" in line
+        assert not Path("results").exists()
+
+    def test_errors_hold_no_escape_sequence(self, capsys, written):
+        line = complaint(capsys, "run", written('"\\u001b[2J" = 1\n' + STUDY))
+        assert "unknown key \\u001b[2J" in line

@@ -191,6 +191,9 @@ class TestCommands:
             (["--maximise", "codec"], "codec holds texts"),
             (["--limit", "latency < 3"], "--limit takes 'COLUMN <= NUMBER' or >="),
             (["--limit", "latency <= x"], "x is not a number such as 0.5"),
+            (["--limit", "latency <= nan"], "latency <= nan: thresholds['latency']"),
+            (["--limit", "latency >= -inf"], "it must be finite"),
+            (["--limit", "latency <= 1_000"], "must be a number, '<= NUMBER'"),
             (["--maximise", "speed", "--minimise", "latency"], "give one of them"),
         ],
     )

@@ -19,6 +19,7 @@ from inside import (
     Streams,
     Update,
     engine_choice,
+    tear,
 )
 
 import cbandit as cb
@@ -225,6 +226,18 @@ def test_faded_draws_are_the_same_whatever_signs_eigenvectors_have(monkeypatch):
     usual = draw()
     monkeypatch.setattr(torch.linalg, "eigh", turned)
     assert torch.allclose(draw(), usual, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("features", [None, 24])
+def test_a_rebuilt_engine_draws_the_same_functions(features):
+    """As after an interrupt: the root of the weights does not depend on the path."""
+    told = Stream(60).told(believed(features=features))
+    x = torch.from_numpy(Stream(8).x).transpose(0, 1)
+    before = told.solver(streams=Streams(4, 2))(x)
+    tear(told)
+    after = told.solver(streams=Streams(4, 2))(x)
+    for one, other in zip(before, after, strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("fade", [None, 0.98])
@@ -831,6 +844,8 @@ def test_sums_and_roots_of_blocks_are_a_dense_solve(dtype, backend):
     sums, weighted, root, rotated, fitted, log_det = (part.numpy() for part in held)
     np.testing.assert_allclose(sums, a, rtol=0, atol=1e-12)
     np.testing.assert_allclose(weighted, b, rtol=0, atol=1e-12)
+    assert (root == np.triu(root)).all()  # so it does not depend on the path
+    assert (np.diagonal(root, axis1=-2, axis2=-1) > 0).all()
     turned = np.swapaxes(root, -1, -2)
     np.testing.assert_allclose(root @ turned, covariance, rtol=0, atol=within)
     np.testing.assert_allclose(rotated, b @ root, rtol=0, atol=10 * within)

@@ -33,7 +33,7 @@ from cbandit._core.files import PART, PATIENCE, atomic, digest, locked, whole
 from cbandit._core.names import Names
 from cbandit.errors import CBanditError, CheckpointError
 
-FORMAT = 6
+FORMAT = 7
 KEPT = "this one was kept as it is"
 _NAME = b"cbandit checkpoint "
 _JOURNAL = b"cbandit journal of "

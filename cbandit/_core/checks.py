@@ -33,9 +33,18 @@ def tensor(
     value: object,
     dtype: torch.dtype | None = torch.float64,
     device: torch.device | str | None = None,
+    graph: bool = False,
 ) -> Tensor:
-    """Copy ``value``, a number, sequence, numpy array or tensor, as a tensor."""
-    out = plain(name, value) if isinstance(value, Tensor) else _from_numpy(name, value)
+    """Copy ``value``, a number, sequence, numpy array or tensor, as a tensor.
+
+    Gradients flow back through the copy if ``graph``; without it, it is plain data.
+    """
+    if isinstance(value, Tensor):
+        out = _dense(name, value) if graph else plain(name, value)
+    elif torch.compiler.is_compiling():  # which knows few of numpy's options
+        return torch.as_tensor(value, dtype=dtype, device=device)
+    else:
+        out = _from_numpy(name, value)
     if out.is_complex():
         raise CBanditError(f"{name} must be real; got {out.dtype}")
     if dtype is None and out.dtype not in COMPUTED:
@@ -48,14 +57,38 @@ def tensor(
 
 def plain(name: str, value: Tensor) -> Tensor:
     """Return ``value`` without gradients, as a plain tensor; raise if it is sparse."""
-    out = value.detach()
-    odd = out.is_quantized or out.is_nested or out.is_meta
-    if odd or out.layout is not torch.strided:
+    return _dense(name, value.detach())
+
+
+def _dense(name: str, value: Tensor) -> Tensor:
+    odd = value.is_quantized or value.is_nested or value.is_meta
+    if odd or value.layout is not torch.strided:
         raise CBanditError(
-            f"{name} must be a dense tensor that holds its numbers; got {out.dtype} "
-            f"of layout {out.layout} on {out.device}"
+            f"{name} must be a dense tensor that holds its numbers; got {value.dtype} "
+            f"of layout {value.layout} on {value.device}"
         )
-    return out if type(out) is Tensor else out.as_subclass(Tensor)
+    known = type(value) in (Tensor, torch.nn.Parameter)
+    return value if known else value.as_subclass(Tensor)
+
+
+def numbers_of(thing: object) -> dict[str, Any]:
+    """Return an object's attributes without graphs, which cannot be copied or saved.
+
+    As ``__getstate__`` of classes whose parameters gradients may reach.
+    """
+    held = vars(thing).items()
+    return {k: v.detach() if isinstance(v, Tensor) else v for k, v in held}
+
+
+def readable() -> bool:
+    """Return whether numbers of tensors can be read now.
+
+    They cannot where torch compiles, exports or transforms a function (``torch.func``).
+    Checks of numbers are left out there.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return not torch._C._are_functorch_transforms_active()
 
 
 def _from_numpy(name: str, value: object) -> Tensor:
@@ -90,9 +123,12 @@ def kind(value: object) -> str:
 
 def finite(name: str, value: Tensor, advice: str = "") -> Tensor:
     """Return ``value``, or raise if it holds NaN or infinity."""
+    if not readable():
+        return value
+    seen = value.detach()
     # one pass; only an overflowing or infinite sum needs a closer look
-    if not math.isfinite(float(value.sum())) and not bool(value.isfinite().all()):
-        bad = value[~torch.isfinite(value)].flatten()[0].item()
+    if not math.isfinite(float(seen.sum())) and not bool(seen.isfinite().all()):
+        bad = seen[~torch.isfinite(seen)].flatten()[0].item()
         raise CBanditError(f"{name} must be finite; got {bad}{advice}")
     return value
 
@@ -257,27 +293,31 @@ def device(value: Any) -> torch.device:
     return out if out.type == "cuda" else torch.device("cpu")
 
 
-def positive(name: str, value: object) -> Tensor:
+def positive(name: str, value: object, *, graph: bool = False) -> Tensor:
     """Return ``value`` as a finite float64 tensor whose every entry is above zero."""
-    out = tensor(name, value)
-    if not bool(((out > 0) & out.isfinite()).all()):  # one look at the device
+    out = tensor(name, value, graph=graph)
+    if readable() and not bool(
+        ((out > 0) & out.isfinite()).all()
+    ):  # one look at the device
         least = finite(name, out).min().item()
         raise CBanditError(f"{name} must be above 0; got {least:g}")
     return out
 
 
-def nonnegative(name: str, value: object) -> Tensor:
+def nonnegative(name: str, value: object, *, graph: bool = False) -> Tensor:
     """Return ``value`` as a finite float64 tensor without a negative entry."""
-    out = tensor(name, value)
-    if not bool(((out >= 0) & out.isfinite()).all()):
+    out = tensor(name, value, graph=graph)
+    if readable() and not bool(((out >= 0) & out.isfinite()).all()):
         least = finite(name, out).min().item()
         raise CBanditError(f"{name} must not be negative; got {least:g}")
     return out
 
 
-def per_trial(name: str, value: object, batch: tuple[int, ...]) -> Tensor:
+def per_trial(
+    name: str, value: object, batch: tuple[int, ...], *, graph: bool = False
+) -> Tensor:
     """Copy ``value``, a number or ``(*trials,)``, as ``(T,)`` float64."""
-    out = tensor(name, value)
+    out = tensor(name, value, graph=graph)
     if out.dim() > 1 or (out.dim() == 1 and tuple(out.shape) not in ((1,), batch)):
         raise CBanditError(
             f"{name} must be a number or have shape (*trials,) = {batch}; got "
@@ -286,13 +326,15 @@ def per_trial(name: str, value: object, batch: tuple[int, ...]) -> Tensor:
     return out.expand(batch or (1,)).clone()
 
 
-def per_cost(name: str, value: object, batch: tuple[int, ...], m: int) -> Tensor:
+def per_cost(
+    name: str, value: object, batch: tuple[int, ...], m: int, *, graph: bool = False
+) -> Tensor:
     """Return a number, ``(m,)``, ``(*trials, 1)`` or ``(*trials, m)`` as ``(T, m)``.
 
     ``(*trials,)`` is allowed too, unless it could also be ``(m,)``: then it is one
     number for each cost, as it is without trials.
     """
-    out, shape = tensor(name, value), (*(batch or (1,)), m)
+    out, shape = tensor(name, value, graph=graph), (*(batch or (1,)), m)
     got = tuple(out.shape)
     if got in ((m,), (1, m), (*batch, m), shape, ()):
         return out.expand(shape)

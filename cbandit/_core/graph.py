@@ -27,6 +27,8 @@ bytes
 a view of 10^12 numbers        taken                      refused
 deflated zeros, 1 MB           1 GB, then refused         refused unread
 20 000 ints of one hash        taken after 6 s            refused
+a set of 60 nested tuples,     never returns              refused
+each with the next one twice
 bound methods, ``partial``,    need ``getattr`` and their  read, if what they name is
 numpy arrays, functions        own rebuilders to be safe  known
 memory that tensors share      shared                     shared
@@ -43,7 +45,7 @@ import itertools
 import json
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -62,6 +64,7 @@ from cbandit.errors import CheckpointError
 RATIO, SPARE = 32, 1 << 25
 NODE, GENERATOR, MARK = 512, 8192, 64  # bytes of memory that one may take
 DIGITS = 20  # of 64 bits, and a sign
+DEEP = 100  # tuples within tuples
 _APART = "apart"
 _STREAMS = f"{Streams.__module__}:{Streams.__name__}"
 _ATOMS = (type(None), bool, int, float, str)  # what JSON has of its own
@@ -154,7 +157,7 @@ def parsed(
     root, sizes, places, *nodes = json.loads(body[:end], parse_int=_whole)
     _check(nodes, len(places), len(body))
     tensors = unpacked(sizes, places, memoryview(body)[end + 1 :])
-    reader = _Reader(nodes, tensors, names)
+    reader = _Reader(nodes, tensors, names, len(body))
     if nodes and nodes[0][0] == _APART and give is not None:
         reader.fill_in(give(nodes[0][1:]))
     return reader.get(root)
@@ -268,10 +271,76 @@ class _Writer:
         return [kind, self._name(make), *map(self.put, parts)]
 
 
+class _Bounds:
+    """Bounds on what reading a body of ``size`` bytes may take.
+
+    A small file can refer to one part many times. So a tuple is *weighed*: its weight
+    is how many parts a walk through it meets, repeats included, as hashing and
+    comparing walk it.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._steps = self._bytes = SPARE + RATIO * size
+        #: by a node's number, the weight and the depth of tuples and of what holds them
+        self._weights: dict[int, tuple[int, int]] = {}
+
+    def weigh(self, number: int, parts: Sequence[Any]) -> None:
+        """Note the weight of a tuple, or another hashable group, with these parts."""
+        of = [self._of(part) for part in parts]
+        weight, depth = (
+            1 + sum(w for w, _ in of),
+            1 + max((d for _, d in of), default=0),
+        )
+        if weight > self._steps or depth > DEEP:
+            raise CheckpointError(
+                "it holds tuples within tuples that are too deep, or too often shared"
+            )
+        self._weights[number] = weight, depth
+
+    def _of(self, part: object) -> tuple[int, int]:
+        return self._weights.get(part[0], (1, 0)) if type(part) is list else (1, 0)
+
+    def hash(self, parts: Sequence[Any], keys: Sequence[Any]) -> None:
+        """Count the work of putting keys into a set or a dict, before it is done.
+
+        A key may be compared with every key of the same hash.
+
+        Args:
+            parts: the keys as the file has them.
+            keys: the keys.
+        """
+        weights = [self._of(part)[0] for part in parts]
+        self._work(sum(weights))
+        before: dict[int, int] = {}
+        for key, weight in zip(keys, weights, strict=True):
+            if type(key) not in _ATOMS:  # at most some dozens of these are alike
+                same = before.get(number := hash(key), 0)
+                before[number] = same + 1
+                self._work(same * weight)
+
+    def _work(self, steps: int) -> None:
+        self._steps -= steps
+        if self._steps < 0:
+            raise CheckpointError("its sets and dicts take more work than its size")
+
+    def copy(self, cls: type[Any], whole: Any) -> Any:
+        """Return a container of a class whose parts are about to be copied."""
+        if type(whole) is not cls:
+            kind = type(whole).__name__
+            raise CheckpointError(f"it holds a {kind} in place of a {cls.__name__}")
+        self._bytes -= MARK * len(whole)
+        if self._bytes < 0:
+            raise CheckpointError("it has more parts than a file of its size can hold")
+        return whole
+
+
 class _Reader:
-    def __init__(self, nodes: list[Any], tensors: list[Tensor], names: Names) -> None:
+    def __init__(
+        self, nodes: list[Any], tensors: list[Tensor], names: Names, size: int
+    ) -> None:
         self._nodes, self._tensors, self._names = nodes, tensors, names
         self._made: dict[int, Any] = {}
+        self._bounds = _Bounds(size)
 
     def fill_in(self, part: object) -> None:
         """Put a part in place of the nodes that were left out."""
@@ -298,7 +367,7 @@ class _Reader:
 
     def _value(self, number: int, kind: str, parts: list[Any]) -> Any:
         if kind in _GROUPS:
-            return self._group(number, _GROUPS[kind], map(self.get, parts))
+            return self._group(number, _GROUPS[kind], parts)
         if kind in _VALUES:
             return _VALUES[kind].make(*map(self.get, parts))
         if kind in ("object", "made"):
@@ -310,6 +379,10 @@ class _Reader:
             return types.MethodType(self._names.function(function), self.get(bound))
         if kind == "partial":
             function, arguments, keywords = map(self.get, parts)
+            if isinstance(function, functools.partial):  # Python writes it as one
+                raise CheckpointError("it holds a partial of a partial")
+            arguments = self._bounds.copy(tuple, arguments)
+            keywords = self._bounds.copy(dict, keywords)
             return functools.partial(function, *arguments, **keywords)
         if kind == "Generator":
             return torch.Generator(parts[0]).set_state(self._tensors[parts[1]])
@@ -320,19 +393,28 @@ class _Reader:
             return tensor
         return tensor.numpy() if kind == "array" else tensor.numpy()[()]
 
-    def _group(self, number: int, cls: type[Any], values: Iterator[Any]) -> Any:
+    def _group(self, number: int, cls: type[Any], parts: list[Any]) -> Any:
         if cls in (tuple, frozenset, torch.Size):
-            return cls([*values])
+            values = [*map(self.get, parts)]
+            self._bounds.weigh(number, parts)
+            if cls is frozenset:
+                self._bounds.hash(parts, values)
+            return cls(values)
         whole = self._made[number] = cls()  # before its parts, which may refer to it
+        values = [*map(self.get, parts)]
         if isinstance(whole, list):
             whole.extend(values)
+        elif isinstance(whole, set):
+            self._bounds.hash(parts, values)
+            whole.update(values)
         else:
-            pairs = isinstance(whole, dict)
-            whole.update(zip(values, values, strict=True) if pairs else values)
+            self._bounds.hash(parts[::2], values[::2])
+            whole.update(zip(values[::2], values[1::2], strict=True))
         return whole
 
     def _object(self, number: int, kind: str, name: str, *parts: Any) -> Any:
-        arguments = self.get(parts[0])
+        copy = self._bounds.copy
+        arguments = copy(tuple, self.get(parts[0]))
         if kind == "made":
             whole = self._names.trusted(name)(*arguments)
         else:
@@ -340,27 +422,44 @@ class _Reader:
             whole = cls.__new__(cls, *arguments)
         self._made[number] = whole
         state, items, pairs = (self.get(part) for part in parts[1:])
+        if getattr(type(whole), "__hash__", None) is not object.__hash__:
+            # its hash may be that of its parts
+            self._bounds.weigh(number, [parts[0], *self._attributes(parts[1])])
         if state is not None or hasattr(type(whole), "__setstate__"):
-            _restore(whole, state)
+            _restore(whole, state, self._bounds)
         if items or pairs:
             # only containers, and what the user trusts, decide what becomes of these
             if kind == "object" and not isinstance(whole, list | dict):
                 raise CheckpointError(f"{name} takes no items")
             if items:
-                whole.extend(items)
+                whole.extend(copy(list, items))
+            pairs = [copy(tuple, pair) for pair in copy(list, pairs)]
+            written = self._nodes[parts[3][0]][1:]
+            self._bounds.hash(written, [key for key, _ in pairs])
             for key, value in pairs:
                 whole[key] = value
         return whole
 
+    def _attributes(self, state: object) -> list[Any]:
+        """Return the values in an object's state, as the file has them."""
+        if type(state) is not list:
+            return []
+        kind, *parts = self._nodes[state[0]]
+        if kind == "tuple":  # the attributes, and those in slots
+            return [value for part in parts for value in self._attributes(part)]
+        return parts if kind == "dict" else [state]
 
-def _restore(thing: Any, state: Any) -> None:
+
+def _restore(thing: Any, state: Any, bounds: _Bounds) -> None:
     """Give a new object its attributes, as ``copy.copy`` would."""
     if hasattr(type(thing), "__setstate__"):
+        if isinstance(state, dict):
+            bounds.copy(dict, state)
         thing.__setstate__(state)
         return
     plain, slots = state if isinstance(state, tuple) else (state, None)
     if plain:
-        vars(thing).update(plain)
+        vars(thing).update(bounds.copy(dict, plain))
     for name, value in (slots or {}).items():
         slot = getattr(type(thing), name)
         if not isinstance(slot, types.MemberDescriptorType):

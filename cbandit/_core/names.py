@@ -44,12 +44,13 @@ CLASSES = {
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
         Account Arms Arrivals AtOnce Average Awaited Barred Bounds Budget Budgets
-        CheckedPsi CKB Classes Confidence Counted CountOPB Dual Entry Epoch EpochPenalty
-        Errors Failed Failing Failure FailureBelief FailureList GPOPB GPState GPTS GPUCB
-        History LCLUCB Ledger Lock Made Margin News Now OPLB OPNLB Outliers Paired
-        Penalty Pending Place Plane Played Promise Readings Resolved Restarts Result
-        Round Rounds Row RPOL Safe SafeAction SafeEstimate Scales SCGPUCB Schedule
-        Senses Share Spending Stage Told Trust _Turned Waiting Windowed
+        CheckedPsi CKB Classes Confidence Contradiction Contradictions Counted CountOPB
+        Dual Entry Epoch EpochPenalty Errors Failed Failing Failure FailureBelief
+        FailureList GPOPB GPState GPTS GPUCB History KeptLimits LCLUCB Ledger
+        LimitCounts Lock Made Margin News Now OPLB OPNLB Outliers Paired Penalty Pending
+        Place Plane Played Promise Readings Resolved Restarts Result Round Rounds Row
+        RPOL Safe SafeAction SafeEstimate Scales SCGPUCB Schedule Senses Share Spending
+        Stage Told Trust _Turned Waiting Windowed
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Engine Form Group History
@@ -90,7 +91,8 @@ FUNCTIONS = {
     "cbandit._core.checks": "nonnegative per_cost per_trial positive",
     "cbandit.multipliers": "exponential polynomial",
     "cbandit.scores": "least_total",
-    "cbandit.policies.base": "Policy._number Policy._per_cost Policy._per_trial",
+    "cbandit.policies.base": "Policy._number Policy._parameter Policy._per_cost "
+    "Policy._per_trial",
     "gpytorch.constraints.constraints": "inv_sigmoid inv_softplus",
     "gpytorch.kernels.hamming_kernel": "HammingIMQKernel._alpha_closure "
     "HammingIMQKernel._alpha_param HammingIMQKernel._beta_closure "

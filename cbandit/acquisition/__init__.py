@@ -6,6 +6,11 @@ function. The scores are those of :mod:`cbandit.scores`, which policies use too.
 ``beta`` multiplies sigma (BoTorch's own UCB takes its square root), and feasible means
 a cost at or below its threshold.
 
+Gradients reach points, parameters and the model's own. On GPyTorch models they also
+work under ``torch.func.grad`` and ``vmap``, though not for hyperparameters there;
+``torch.compile(fullgraph=True)`` takes models without GPyTorch, whose own code it
+cannot compile.
+
 Importing this module imports BoTorch, which changes GPyTorch's settings; ``import
 cbandit`` alone does not.
 """

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn.functional import pad, softplus
 
 from cbandit._core import checks
+from cbandit.acquisition.beneath import evaluated
 from cbandit.acquisition.models import (
     Moments,
     Outputs,
@@ -80,12 +81,14 @@ class Score(AcquisitionFunction):
         self._hold("scale", scale)
         self.m = len(scale) - 1
         width = self._functions("beta", beta, "cost_beta", cost_beta)
-        self._hold("width", checks.nonnegative("beta and cost_beta", width))
-        tau = checks.finite("thresholds", checks.tensor("thresholds", thresholds))
+        self._hold("width", checks.nonnegative("beta and cost_beta", width, graph=True))
+        tau = checks.finite(
+            "thresholds", checks.tensor("thresholds", thresholds, graph=True)
+        )
         self._hold("thresholds", self._costs("thresholds", tau))
         self._hold("units", None if units is None else _units(units, 1 + self.m))
         if noise is not None:
-            noise = checks.nonnegative("noise", noise)
+            noise = checks.nonnegative("noise", noise, graph=True)
             noise = one_or_each("noise", noise, model.num_outputs)
         self._hold("noise", noise)
         self.register_buffer("X_pending", None)
@@ -113,7 +116,7 @@ class Score(AcquisitionFunction):
         a model does not know it, so with ``units`` give a ``B`` that does not bind.
         """
         X = self._points("X", X)
-        mean, std = self._moments(X)
+        mean, std = evaluated(self.model, self._moments, X, self.noise)
         sign = torch.ones_like(self.width)
         sign[..., 1:] = -1
         return self._finished(estimates(mean, std, sign * self.width))
@@ -124,7 +127,7 @@ class Score(AcquisitionFunction):
             shape = tuple(self._points("X_pending", X_pending).shape)
             if len(shape) != 2:
                 raise CBanditError(f"X_pending must have shape (p, d); got {shape}")
-            checks.finite("X_pending", X_pending.detach())
+            checks.finite("X_pending", X_pending)
         super().set_X_pending(X_pending)
 
     def _points(self, name: str, X: object) -> Tensor:
@@ -149,7 +152,7 @@ class Score(AcquisitionFunction):
 
     # -- from the model ----------------------------------------------------------------
 
-    def _moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
+    def _moments(self, X: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return means and standard deviations of all functions, ``(*b, 1 + m, q)``."""
         pending: Tensor | None = self.X_pending
         points, p = X, 0
@@ -167,8 +170,8 @@ class Score(AcquisitionFunction):
             before = points[..., :-1, :]
             if pending is not None and X.shape[-2] == 1:
                 before = pending.to(X)
-            noise = self._noise(before, posterior)
-            variance = one_by_one(covariances(posterior), noise)[..., p:]
+            lam = self._noise(before, posterior, noise)
+            variance = one_by_one(covariances(posterior), lam)[..., p:]
         return self._arranged(mean), self._arranged(root(variance), sign=False)
 
     def _arranged(self, values: Tensor, sign: bool = True) -> Tensor:
@@ -176,16 +179,18 @@ class Score(AcquisitionFunction):
         scale = (self.scale if sign else self.scale.abs()).to(values).unsqueeze(-1)
         return values.index_select(-2, self.place.to(values.device)) * scale
 
-    def _noise(self, before: Tensor, posterior: Moments) -> Tensor:
+    def _noise(
+        self, before: Tensor, posterior: Moments, noise: Tensor | None
+    ) -> Tensor:
         """Return the noise's variance at ``before``, ``(*b, n - 1, outputs)``."""
         mean = posterior.mean[..., :-1, :]
-        if self.noise is not None:
-            return self.noise.to(mean).expand_as(mean)
-        with torch.no_grad(), small_variances():
+        if noise is not None:
+            return noise.to(mean).expand_as(mean)
+        with small_variances():
             noisy: Any = self.model.posterior(before, observation_noise=True)
             lam: Tensor = noisy.variance - posterior.variance[..., :-1, :]
             lam = lam.clamp_min(0)
-        if not bool(torch.isfinite(lam).all()):
+        if checks.readable() and not bool(torch.isfinite(lam).all()):
             raise CBanditError(
                 "noise cannot be had from the model, which has data of infinite "
                 "variance: give noise=, the variance of an observation"
@@ -247,11 +252,11 @@ class Score(AcquisitionFunction):
         self, name: str, value: object, cost_name: str, costs: object
     ) -> Tensor:
         """Join values of the reward and of the costs to ``(*b, 1 + m)``."""
-        first = checks.tensor(name, value).unsqueeze(-1)
+        first = checks.tensor(name, value, graph=True).unsqueeze(-1)
         self._check_batch(name, first.shape[:-1])
         if costs is None:
             return first.expand(*first.shape[:-1], 1 + self.m)
-        others = self._costs(cost_name, checks.tensor(cost_name, costs))
+        others = self._costs(cost_name, checks.tensor(cost_name, costs, graph=True))
         try:
             batch = torch.broadcast_shapes(first.shape[:-1], others.shape[:-1])
         except RuntimeError:
@@ -282,7 +287,7 @@ def soft(values: Tensor, temperature: Tensor) -> Tensor:
 
 def _units(units: object, count: int) -> Tensor:
     """Return the units of ``count`` functions."""
-    value = checks.positive("units", units)
+    value = checks.positive("units", units, graph=True)
     if tuple(value.shape) != (count,):
         raise CBanditError(
             f"units must have shape (1 + m,) = {(count,)}, the reward's first; got "

@@ -154,14 +154,33 @@ def covariances(posterior: Moments) -> list[Tensor]:
             "pending points and q > 1 need a model whose posterior is jointly normal; "
             f"got {type(posterior).__name__}"
         )
-    normal = posterior.distribution
-    covariance: Tensor = normal.covariance_matrix
     n, k = posterior.mean.shape[-2:]
+    if isinstance(posterior, MultitaskGPPosterior):
+        covariance = _conditioned(posterior, n * k)
+        return [covariance.reshape(*covariance.shape[:-2], n, k, n, k)]
+    normal = posterior.distribution
+    covariance = normal.covariance_matrix
     batch = covariance.shape[:-2]
     if isinstance(normal, MultitaskMultivariateNormal) and not normal._interleaved:
         covariance = covariance.reshape(*batch, k, n, k, n)
         return [covariance.transpose(-4, -3).transpose(-2, -1)]
     return [covariance.reshape(*batch, n, k, n, k)]
+
+
+def _conditioned(posterior: MultitaskGPPosterior, size: int) -> Tensor:
+    """Return the covariance of ``size`` outputs of a Kronecker model at new points.
+
+    The posterior's ``distribution`` has variances alone. Here the prior covariance is
+    conditioned on the data, as in the posterior's draws.
+    """
+    data: Any = posterior.train_train_covar + posterior.train_noise
+    cross: Tensor = posterior.test_train_covar.to_dense()
+    factor = psd_safe_cholesky(data.to_dense())
+    solved = torch.linalg.solve_triangular(factor, cross.mT, upper=False)
+    root: Tensor = posterior.joint_covariance_matrix.root.to_dense()
+    root = root[..., -size:, :]  # new points come after the data
+    left: Tensor = root @ root.mT - solved.mT @ solved
+    return left
 
 
 def one_by_one(blocks: list[Tensor], noise: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checks
+from cbandit.acquisition.beneath import evaluated
 from cbandit.acquisition.models import Outputs, one_each, parts
 from cbandit.acquisition.scores import Weighted
 from cbandit.errors import CBanditError
@@ -73,19 +74,29 @@ class PathwisePrimalDual(Weighted):
             seed = int(torch.randint(2**32, (), generator=seed, device=device))
         self.register_buffer("seed", torch.tensor(_folded(checks.seed(seed))))
         self.paths = torch.nn.ModuleList()
-        self._path(0)
+        if checks.readable():
+            self._path(0)
 
     def estimates(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Return the paths at ``X``: reward ``(*b, q)`` and costs ``(*b, m, q)``."""
         X = self._points("X", X)
-        p = 0 if self.X_pending is None else self.X_pending.shape[-2]
-        drawn = [self._path(p + i)(x) for i, x in enumerate(X.split(1, -2))]
-        path = self._arranged(one_each(torch.cat(drawn, -2), X).mT)
-        if bool(self.width.eq(1).all()):
-            return self._finished(path)
+        plain = checks.readable() and not self.width.requires_grad
+        if plain and bool(self.width.eq(1).all()):
+            return self._finished(self._paths(X))
+        mean, spread = evaluated(self.model, self._moments, X, None)
+        return self._finished(estimates(mean, spread, self.width))
+
+    def _moments(self, X: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the means, and the paths less the means, ``(*b, 1 + m, q)``."""
         posterior: Any = self.model.posterior(X)
         mean = self._arranged(posterior.mean.mT)
-        return self._finished(estimates(mean, path - mean, self.width))
+        return mean, self._paths(X) - mean
+
+    def _paths(self, X: Tensor) -> Tensor:
+        """Return the paths of all functions at ``X``, ``(*b, 1 + m, q)``."""
+        p = 0 if self.X_pending is None else self.X_pending.shape[-2]
+        drawn = [self._path(p + i)(x) for i, x in enumerate(X.split(1, -2))]
+        return self._arranged(one_each(torch.cat(drawn, -2), X).mT)
 
     def _path(self, number: int) -> torch.nn.Module:
         while len(self.paths) <= number:

@@ -13,6 +13,7 @@ from torch import Tensor
 from cbandit import scores
 from cbandit._core import checks
 from cbandit.acquisition.base import Score, one_or_each, soft
+from cbandit.acquisition.beneath import evaluated
 from cbandit.acquisition.models import Outputs, data, parts, root, small_variances
 from cbandit.errors import CBanditError
 
@@ -46,10 +47,10 @@ class Weighted(Score):
         )
         self._hold("bound", None if clip is None else self._clip(clip))
         if smooth is not None:
-            smooth = checks.positive("smooth", smooth)
+            smooth = checks.positive("smooth", smooth, graph=True)
             smooth = one_or_each("smooth", smooth, 1 + self.m)
         self._hold("smooth", smooth)
-        phi = checks.nonnegative("multiplier", multiplier)
+        phi = checks.nonnegative("multiplier", multiplier, graph=True)
         self._hold("multiplier", self._costs("multiplier", phi))
 
     def _clip(self, clip: Any) -> Tensor:
@@ -58,7 +59,7 @@ class Weighted(Score):
         except (TypeError, ValueError):
             raise CBanditError(f"clip must be a pair (B, G); got {clip!r}") from None
         limits = self._functions("clip B", bound, "clip G", cost_bound)
-        return checks.positive("clip", limits)
+        return checks.positive("clip", limits, graph=True)
 
     def _clipped(self, estimate: Tensor) -> Tensor:
         if self.bound is None:
@@ -164,7 +165,7 @@ class OptimisticFeasible(Score):
         thresholds: ArrayLike = 0.0,
         *,
         smooth: Any = None,
-        floor: float | None = None,
+        floor: Any = None,
         noise: ArrayLike | None = None,
         outputs: Outputs | None = None,
         X_pending: Tensor | None = None,
@@ -174,13 +175,19 @@ class OptimisticFeasible(Score):
             model, beta, cost_beta, thresholds, noise, outputs, X_pending, units
         )
         if smooth is not None:
-            smooth = self._costs("smooth", checks.positive("smooth", smooth))
+            smooth = self._costs(
+                "smooth", checks.positive("smooth", smooth, graph=True)
+            )
         elif floor is None:
             floor = _floor(self)
         self._hold("smooth", smooth)
         level = None
         if floor is not None:
-            level = torch.tensor(checks.number("floor", floor), dtype=torch.float64)
+            level = checks.finite("floor", checks.tensor("floor", floor, graph=True))
+            if level.dim():
+                raise CBanditError(
+                    f"floor must be a number; got shape {tuple(level.shape)}"
+                )
         self._hold("floor", level)
 
     def score(self, f: Tensor, g: Tensor) -> Tensor:
@@ -208,9 +215,9 @@ class OptimisticFeasible(Score):
         return scores.least_violating(g)[..., 0]
 
 
-def _floor(score: Score) -> float:
+def _floor(score: Score) -> Tensor:
     """Return a level below every reward that the model believes in."""
-    output, scale = int(score.place[0]), float(score.scale[0])
+    output, scale = int(score.place[0]), score.scale[0]
     for part in parts(score.model):
         if output < part.num_outputs:
             break
@@ -221,10 +228,14 @@ def _floor(score: Score) -> float:
             f"floor cannot be had from a {type(part).__name__}: give floor=, a number "
             "below every reward"
         )
-    with torch.no_grad(), small_variances():
-        posterior: Any = part.posterior(x.movedim(-2, 0).unsqueeze(-2))
-        mean = scale * posterior.mean[..., output]
-        std = abs(scale) * root(posterior.variance[..., output])
-    size = max(float(mean.abs().max()), float(std.max()))
-    level = float((mean - 6 * std).min()) - FAR * (size or 1.0)
-    return level if score.units is None else level / float(score.units[0])
+
+    def moments(points: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        with torch.no_grad(), small_variances():
+            posterior: Any = part.posterior(points)
+            return posterior.mean[..., output], root(posterior.variance[..., output])
+
+    mean, std = evaluated(part, moments, x.movedim(-2, 0).unsqueeze(-2), None)
+    mean, std = scale * mean, scale.abs() * std
+    size = torch.maximum(mean.abs().max(), std.max())
+    floor: Tensor = (mean - 6 * std).min() - FAR * torch.where(size > 0, size, 1.0)
+    return floor if score.units is None else floor / score.units[0]

@@ -6,7 +6,12 @@ Nothing in this folder knows about rewards.
 from cbandit.actions.base import Actions, checked_actions, checked_index
 from cbandit.actions.box import Box
 from cbandit.actions.contextual import Contextual, Shown, in_context_of
-from cbandit.actions.design import design_points, designed_number, designed_point
+from cbandit.actions.design import (
+    design_points,
+    designed_number,
+    designed_point,
+    spread_points,
+)
 from cbandit.actions.finite import Finite
 from cbandit.actions.grid import ProductGrid
 from cbandit.actions.middle import nearest_to_middle, point_in_middle
@@ -49,5 +54,6 @@ __all__ = [
     "plain",
     "point_in_middle",
     "reach",
+    "spread_points",
     "with_value",
 ]

@@ -19,6 +19,8 @@ from cbandit.actions.middle import nearest
 from cbandit.actions.unit import Unit
 
 DIGITS = 1 << 30  # the sequence's coordinates have 30 binary digits
+GOLDEN = (5**0.5 - 1) / 2  # its multiples are evenly spread modulo 1
+NEAR = 2.0**-7  # share of a box's sides between neighbours
 
 
 def design_points(actions: Actions, count: int, streams: Streams) -> Tensor:
@@ -33,12 +35,43 @@ def design_points(actions: Actions, count: int, streams: Streams) -> Tensor:
     flips = streams.uniform(1, actions.dim).reshape(-1, 1, actions.dim)
     digits = (sobol * DIGITS).long() ^ (flips * DIGITS).long()
     z, unit = (digits + 0.5) / DIGITS, Unit.around(actions)
+    return devices.put(_in_places(z, unit), unit.low.device)
+
+
+def _in_places(z: Tensor, unit: Unit) -> Tensor:
+    """Return points of the unit cube, on the host, with categories at their places."""
     if unit.whole is None:
-        return devices.put(z, unit.low.device)
+        return z
     # z picks a category by equal shares of [0, 1); then take the category's place
     last = (unit.span.cpu() + 0.5).floor()
     place = (z * (last + 1)).floor() / last.clamp_min(1)
-    return devices.put(torch.where(unit.whole.cpu(), place, z), unit.low.device)
+    return torch.where(unit.whole.cpu(), place, z)
+
+
+def spread_points(actions: Actions, count: int, neighbours: bool = False) -> Tensor:
+    """Return at most ``count`` points spread over a set, ``(*trials, n, d)``.
+
+    They are the same at every call: action numbers spread by the golden ratio, or a
+    Sobol sequence in a box. With ``neighbours`` each point is followed by the next
+    action, or by a point close to it.
+    """
+    actions, picks = actions.domain, count // 2 if neighbours else count
+    if actions.finite:
+        size = int(actions.size)
+        shares = [(0.5 + k * GOLDEN) % 1.0 for k in range(picks)]
+        numbers = [int(size * share) for share in shares] if size > count else []
+        if neighbours:
+            numbers += [(number + 1) % size for number in numbers]
+        chosen = sorted(set(numbers)) or list(range(size))
+        return actions.rows(devices.put(chosen, actions.block(0, 1).device))
+    z = SobolEngine(actions.dim).draw(picks, dtype=torch.float64)
+    if neighbours:
+        z = torch.cat([z, (z + NEAR) % 1.0])
+    unit = Unit.around(actions)
+    z = devices.put(_in_places(z, unit), unit.low.device)
+    if isinstance(actions, Box):
+        return designed_point(actions, z.unsqueeze(0))[0]
+    return unit.point(z)
 
 
 def designed_number(

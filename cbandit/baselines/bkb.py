@@ -475,7 +475,7 @@ class BKB(GPPolicy):
         >>> run = cb.simulate(policy, world, 20)
     """
 
-    takes_outcomes = False
+    takes_outcomes = learns_failures = False
     name = "BKB"
     contextual = False
     grows = False
@@ -527,7 +527,7 @@ class BKB(GPPolicy):
                 0.0 if slack is None else slack,
                 slater,
                 dual_beta,
-                shaped=self._number,
+                shaped=self._parameter,
                 bounds=self._bound,
                 units=None,
                 epoch=self.horizon,

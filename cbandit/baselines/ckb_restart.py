@@ -90,7 +90,7 @@ class CKBRestart(GPPolicy):
             slack,
             slater,
             dual_beta,
-            shaped=self._number,
+            shaped=self._parameter,
             bounds=self._bound,
             units=self._beliefs.units(),
             epoch=self.restart or self.horizon,

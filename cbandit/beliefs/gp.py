@@ -29,6 +29,7 @@ from cbandit.beliefs.features import (
     columns_of,
     options_of,
 )
+from cbandit.beliefs.kernel_tree import read
 from cbandit.errors import CBanditError
 
 # of the log of a default noise, as a share of the outcomes' variance: wide enough for
@@ -316,7 +317,7 @@ class GP:
             return
         if self.unit is not None:
             _spans(name, self.unit.bounds, reach(actions))
-        _of_width(name, self.kernel, actions.dim)
+        read(self.kernel, range(actions.dim), name)
         if isinstance(self.kernel, FeatureKernel):
             self.kernel.suit(name, actions)
         batch = tuple(self.kernel.batch_shape)
@@ -523,29 +524,6 @@ def _spans(name: str, made: Tensor, extent: Tensor) -> None:
             f"{made[1].tolist()}, and these reach from {extent[0].tolist()} to "
             f"{extent[1].tolist()}: give it a set that spans them"
         )
-
-
-def _of_width(name: str, kernel: gpk.Kernel, dim: int) -> None:
-    """Raise if a kernel, or a part of it, does not fit ``dim`` coordinates."""
-    if kernel.active_dims is not None:
-        active = [int(j) for j in kernel.active_dims]
-        if max(active) >= dim:
-            raise CBanditError(
-                f"{name}: its kernel looks at the coordinates active_dims = {active}; "
-                f"the actions have d = {dim}"
-            )
-        dim = len(active)
-    wanted = kernel.ard_num_dims
-    if wanted is not None and wanted != dim:
-        raise CBanditError(
-            f"{name}: its {type(kernel).__name__} has ard_num_dims = {wanted}; the "
-            f"actions give it d = {dim} coordinates"
-        )
-    if isinstance(kernel, gpk.ScaleKernel):
-        _of_width(name, kernel.base_kernel, dim)
-    elif isinstance(kernel, gpk.ProductKernel | gpk.AdditiveKernel):
-        for part in kernel.kernels:
-            _of_width(name, part, dim)
 
 
 def _equal(a: Tensor | None, b: Tensor | None) -> bool:

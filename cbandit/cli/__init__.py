@@ -56,7 +56,11 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         app(args=arguments)
     except CBanditError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        from cbandit.experiments.settings import printable
+
+        # a file's names may hold what a terminal would obey
+        lines = map(printable, f"Error: {error}".split("\n"))
+        print("\n".join(lines), file=sys.stderr)
         raise SystemExit(2) from None
     except ImportError as error:
         if error.name is None or error.name.startswith("cbandit"):

@@ -47,6 +47,8 @@ class Widths:
         if cost_beta is not None:
             self.cost_beta = _checked("cost_beta", cost_beta, signed)
 
+    __getstate__ = checks.numbers_of
+
     @property
     def negative(self) -> bool:
         """Whether a cost's width is a negative number."""
@@ -64,10 +66,18 @@ class Widths:
         return first if first == second else f"{first}, cost_beta={second}"
 
     def bind(
-        self, batch_shape: tuple[int, ...], m: int, device: torch.device
+        self,
+        batch_shape: tuple[int, ...],
+        m: int,
+        device: torch.device,
+        graph: bool = True,
     ) -> BoundWidths:
-        """Return the widths of ``1 + m`` functions in these trials."""
-        known = batch_shape, device
+        """Return the widths of ``1 + m`` functions in these trials.
+
+        Gradients reach the numbers they were given if ``graph``. A policy keeps numbers
+        alone, so that its state holds no graph.
+        """
+        known = batch_shape, device, graph
         shared = self.cost_beta is self.beta
         if not m or (shared and not _is_function(self.beta)):
             parts = [_bound("beta", self.beta, 1, 1 + m, *known)]
@@ -163,6 +173,7 @@ class _Called:
     name: str
     batch_shape: tuple[int, ...]
     call: WidthFunction
+    graph: bool = False
 
     def __call__(
         self, t: int, gain: Tensor, noise: Tensor | None, functions: int
@@ -170,11 +181,12 @@ class _Called:
         columns, m = [], gain.shape[-1]
         for j in range(m):
             value = self.call(t, gain[:, j].reshape(self.batch_shape))
-            value = checks.nonnegative(self.name, value)
+            value = checks.nonnegative(self.name, value, graph=self.graph)
             value = devices.put(value, gain.device, gain.dtype)
             if value.dim() == len(self.batch_shape) + 1 and value.shape[-1] == m:
                 value = value[..., j]
-            columns.append(checks.per_trial(self.name, value, self.batch_shape))
+            known = self.name, value, self.batch_shape
+            columns.append(checks.per_trial(*known, graph=self.graph))
         return torch.stack(columns, -1)
 
 
@@ -202,8 +214,8 @@ def _checked(name: str, beta: object, signed: bool = False) -> Width:
             )
         return function
     if signed:
-        return checks.finite(name, checks.tensor(name, beta))
-    return checks.nonnegative(name, beta)
+        return checks.finite(name, checks.tensor(name, beta, graph=True))
+    return checks.nonnegative(name, beta, graph=True)
 
 
 def _takes(function: Callable[..., Any], *values: object) -> bool:
@@ -229,12 +241,13 @@ def _bound(
     functions: int,
     batch: tuple[int, ...],
     device: torch.device,
+    graph: bool,
 ) -> _Part:
     """Return the widths of functions, from ``told`` values: one each, or one."""
 
     def shaped(what: str, value: Tensor) -> Tensor:
-        value = devices.put(checks.per_cost(what, value, batch, told), device)
-        return value.expand(-1, functions).contiguous()
+        value = checks.per_cost(what, value, batch, told, graph=graph)
+        return devices.put(value, device).expand(-1, functions).contiguous()
 
     if isinstance(beta, RKHS):
         norm, r = shaped("norm", beta.norm), shaped("subgaussian", beta.subgaussian)
@@ -242,4 +255,4 @@ def _bound(
     value = beta.beta if isinstance(beta, Constant) else beta
     if isinstance(value, Tensor):
         return _Fixed(shaped(name, value))
-    return _Called(name, batch, value)
+    return _Called(name, batch, value, graph)

@@ -84,7 +84,9 @@ class Constant:
     """A width that is the same in every round."""
 
     def __init__(self, beta: Any) -> None:
-        self.beta = checks.nonnegative("beta", beta)
+        self.beta = checks.nonnegative("beta", beta, graph=True)
+
+    __getstate__ = checks.numbers_of
 
     def __call__(self, t: int, gain: Tensor) -> Tensor:
         """Return ``beta``, whatever the round."""
@@ -121,10 +123,12 @@ class RKHS:
     def __init__(
         self, norm: Any, subgaussian: Any, delta: float = 0.1, form: str = "any-lam"
     ) -> None:
-        self.norm = checks.nonnegative("norm", norm)
-        self.subgaussian = checks.nonnegative("subgaussian", subgaussian)
+        self.norm = checks.nonnegative("norm", norm, graph=True)
+        self.subgaussian = checks.nonnegative("subgaussian", subgaussian, graph=True)
         self.delta = checks.share("delta", delta)
         self.form: str = checks.one_of("form", form, "any-lam", "tight", "small-lam")
+
+    __getstate__ = checks.numbers_of
 
     @property
     def needs_noise(self) -> bool:

@@ -184,6 +184,11 @@ class Experiment:
         return self.problem(**{k: v for k, v in offers.items() if k in takes})
 
 
+def file_name(policy: str) -> str:
+    """Return a policy's name as that of a file."""
+    return quote(policy, safe=" =,()+")
+
+
 @dataclass(frozen=True)
 class Task:
     """One policy of one experiment on some of its trials, run by one worker."""
@@ -196,7 +201,7 @@ class Task:
     @property
     def label(self) -> str:
         """The name of the task's files."""
-        name = quote(self.policy, safe=" =,()+")
+        name = file_name(self.policy)
         if len(self.trials) == self.settings.trials:
             return name
         return f"{name}-{self.trials[0]}-{self.trials[-1]}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cbandit.errors import CBanditError
 from cbandit.experiments.compare import Comparison, in_common, tested
 from cbandit.experiments.experiment import Experiment
-from cbandit.experiments.intervals import LEVEL
+from cbandit.experiments.intervals import FEWEST, LEVEL
 from cbandit.experiments.settings import Settings
 from cbandit.simulation import plots
 from cbandit.simulation.curves import Curve, Curves
@@ -268,10 +268,10 @@ def comparison_title(
     """Return a title: what is compared, and the limits if all folders share them."""
     first = settings[0]
     counts = sorted({len(table.values) for table in compared})
+    drawn = f"{LEVEL:.0%} intervals over" if max(counts) >= FEWEST else "means of"
     return (
-        f"{first.experiment}: differences after {first.horizon} rounds, {LEVEL:.0%} "
-        f"intervals over {' or '.join(map(str, counts))} paired trials"
-        f"{shared_goal(settings)}"
+        f"{first.experiment}: differences after {first.horizon} rounds, {drawn} "
+        f"{' or '.join(map(str, counts))} paired trials{shared_goal(settings)}"
     )
 
 

@@ -248,7 +248,7 @@ def located(where: str) -> Iterator[None]:
     """Add the place in a file to errors that are raised inside the context."""
     try:
         yield
-    except (CBanditError, TypeError, ValueError) as error:
+    except (CBanditError, TypeError, ValueError, NotImplementedError) as error:
         raise CBanditError(f"{where}: {error}") from error
     except Exception as error:  # the user's own code: its traceback says more
         error.add_note(where)

@@ -158,6 +158,11 @@ def printable(text: str) -> str:
     )
 
 
+def shortened(text: str, most: int = 60) -> str:
+    """Return a text for an error: printable, and not longer than ``most`` letters."""
+    return printable(text if len(text) <= most else f"{text[:most]}...")
+
+
 def of_results(path: Path) -> bool:
     """Return whether a settings file is from a results folder, even if renamed."""
     if path.name == "config.toml" or not path.is_file():

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import cbandit as cb
 from cbandit.errors import CBanditError
-from cbandit.experiments.experiment import Experiment, Figures, Task
+from cbandit.experiments.experiment import Experiment, Figures, Task, file_name
 from cbandit.experiments.named import Arguments, Home, located
-from cbandit.experiments.settings import Settings
+from cbandit.experiments.settings import Settings, shortened
 from cbandit.experiments.study_acquisition import acquisition
 from cbandit.experiments.study_beliefs import belief
 from cbandit.experiments.study_problem import StatedProblem, costs_of, remarks
@@ -27,6 +27,7 @@ from cbandit.simulation.loop import simulate
 from cbandit.simulation.parts import Policy
 
 MOST = 10_000  # most tables that lists may expand to
+LONGEST = 180  # bytes of a policy's name as a file's, without numbers and an ending
 TRIED = 3  # rounds that every policy plays as a trial before the study begins
 
 
@@ -97,7 +98,7 @@ def _policies(
     out: dict[str, dict[str, Any]] = {}
     sweeps: dict[tuple[Any, ...], list[str]] = {}
     for name, table in tables.items():
-        place = f"{where}: [policies.{name}]"
+        place = f"{where}: [policies.{shortened(name)}]"
         if not isinstance(table, Mapping):
             raise CBanditError(f"{place} must be a table with a type; got {table!r}")
         if "type" not in table:
@@ -106,11 +107,26 @@ def _policies(
             chosen = variant.chosen.items()
             words = ", ".join(f"{key}={value}" for key, value in chosen)
             label = f"{name} {words}" if words else name
+            _check_label(place, label)
             out[label] = variant.value
             for key in variant.chosen:
                 others = tuple((k, str(v)) for k, v in chosen if k != key)
                 sweeps.setdefault((name, key, others), []).append(label)
     return out, tuple(map(tuple, sweeps.values()))
+
+
+def _check_label(place: str, label: str) -> None:
+    """Raise unless a policy's name, with its entries of lists, can name a file."""
+    size = len(file_name(label))
+    if not label.isprintable() or not label.strip():
+        raise CBanditError(
+            f"{place}: the name must be of printable letters; got {shortened(label)!r}"
+        )
+    if size > LONGEST:
+        raise CBanditError(
+            f"{place}: the name, with its entries of lists, must be short enough for a "
+            f"file's name, {LONGEST} bytes; {shortened(label)!r} takes {size}"
+        )
 
 
 # ----------------------------------------------------------------------------- a study

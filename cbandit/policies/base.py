@@ -41,6 +41,7 @@ from cbandit._core.hints import check_arguments, hinted
 from cbandit._core.log import LOG, warn
 from cbandit._core.names import trusted
 from cbandit._core.randomness import Position, Streams, Trials, trial_range
+from cbandit._core.threads import threads_for
 from cbandit.actions import (
     Actions,
     Contextual,
@@ -86,10 +87,12 @@ from cbandit.policies.choices import (
 )
 from cbandit.policies.concerns.budgets import Budget
 from cbandit.policies.concerns.failure_list import FailureList
+from cbandit.policies.concerns.kept_limits import KeptLimits
 from cbandit.policies.history import History, best_tried, read_rows
 from cbandit.policies.journal import Call, Journal, calls_in
 from cbandit.policies.keywords import POLICY, Observed, Values
 from cbandit.policies.round import Concern, Hooks
+from cbandit.policies.status import LimitStatus, Status
 from cbandit.policies.tallies import check_events, check_single, tallied
 from cbandit.policies.words import UNSAID, Senses
 from cbandit.recommend import Recommendation
@@ -122,6 +125,15 @@ FIXED = frozenset(
     ]
 )
 NEAR = 1e-6  # rounding of shares and rates, as a part of the number of events
+GAPS = (
+    ": leave out the rows that have none. Rewards and costs of other rows go into "
+    "calls of their own; a history() goes in as it is, gaps and all: observe(history)"
+)
+BY_COLUMN = (
+    "cost by name must be a dict of columns, cost={'latency': [3.1, 2.8], 'up': "
+    "[...]}; got a list of dicts, one a row: {name: [row[name] for row in rows] for "
+    "name in rows[0]} makes one of the other"
+)
 LONG = 60  # letters; a longer repr of the set is shortened in the policy's
 
 Given = ParamSpec("Given")
@@ -425,6 +437,8 @@ class Policy(metaclass=ABCMeta):
         self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
         self._now = Now(0, None, self._streams.position(), 0)
         self._attend(self._failure_list())
+        #: the kinds of warnings of :meth:`status` that were given
+        self._alarmed: frozenset[str] = frozenset()
 
     # -- what a policy fills in ------------------------------------------------------
 
@@ -434,7 +448,10 @@ class Policy(metaclass=ABCMeta):
 
     def _attend(self, *concerns: Concern[Any] | None) -> None:
         """Set the policy's concerns, in their order; ``None``: one that it lacks."""
-        self._concerns = tuple(each for each in concerns if each is not None)
+        kept = KeptLimits(
+            self.size, self.device, self._labels, self.senses, self.trials
+        )
+        self._concerns = (kept, *(each for each in concerns if each is not None))
         self._hooks = Hooks.of(self._concerns)
         states = tuple(concern.start() for concern in self._concerns)
         self._now = self._now._replace(concerns=states)
@@ -514,18 +531,22 @@ class Policy(metaclass=ABCMeta):
         """Return a number or ``(*trials,)`` as ``(T,)``."""
         return devices.put(checks.per_trial(name, value, self.batch_shape), self.device)
 
-    def _per_cost(self, name: str, value: ArrayLike) -> Tensor:
+    def _per_cost(self, name: str, value: ArrayLike, graph: bool = False) -> Tensor:
         """Return a number, ``(m,)`` or ``(*trials, 1 or m)`` as ``(T, m)``."""
-        value = checks.finite(name, checks.tensor(name, value))
-        shaped = checks.per_cost(name, value, self.batch_shape, self.m)
+        value = checks.finite(name, checks.tensor(name, value, graph=graph))
+        shaped = checks.per_cost(name, value, self.batch_shape, self.m, graph=graph)
         return devices.put(shaped, self.device)
 
-    def _number(self, name: str, value: ArrayLike) -> Tensor:
+    def _number(self, name: str, value: ArrayLike, graph: bool = False) -> Tensor:
         """Return a number, ``(*trials,)`` or ``(1 or *trials, m)`` as ``(T, m)``."""
-        value = checks.tensor(name, value)
+        value = checks.tensor(name, value, graph=graph)
         if self.batch_shape and tuple(value.shape) == self.batch_shape:
             value = value.unsqueeze(-1)
-        return self._per_cost(name, value)
+        return self._per_cost(name, value, graph)
+
+    def _parameter(self, name: str, value: ArrayLike) -> Tensor:
+        """Return a number as :meth:`_number` does, in its graph."""
+        return self._number(name, value, graph=True)
 
     def _outside(self, value: Tensor) -> Tensor:
         """Return a tensor ``(T, ...)`` as users see it: ``(*trials, ...)``."""
@@ -892,7 +913,8 @@ class Policy(metaclass=ABCMeta):
             must_work=self._must_work,
             by_rule=t > self.design or confidence is not None,
         )
-        asked, decision, state, concerns = self._decided(now, asked)
+        with threads_for(on.size * self.size):
+            asked, decision, state, concerns = self._decided(now, asked)
         choice = self._chosen(asked, decision)
         private = private_copy(choice)
         place = self._place(private)
@@ -923,6 +945,7 @@ class Policy(metaclass=ABCMeta):
         ):
             self._reminded = True
             warn(ledger.reminder(self.name))
+        self._warn_once(self._now)
         return choice
 
     def _least_chance(self, confidence: ArrayLike) -> Tensor:
@@ -1350,11 +1373,12 @@ class Policy(metaclass=ABCMeta):
         if now.settled and heard == now.heard:
             return now
         self._latest, concerns = None, now.concerns
-        if heard != now.heard:
-            for news in ledger.news(now.heard, now.t, self.sees_costs):
-                concerns, news = self._heard(concerns, news, state)
-                state = self.absorb(state, news)
-        state = self._due(state, now.t)
+        with threads_for(self._passed):
+            if heard != now.heard:
+                for news in ledger.news(now.heard, now.t, self.sees_costs):
+                    concerns, news = self._heard(concerns, news, state)
+                    state = self.absorb(state, news)
+            state = self._due(state, now.t)
         self._now = now = now._replace(
             state=state, heard=heard, settled=True, concerns=concerns
         )
@@ -1369,10 +1393,70 @@ class Policy(metaclass=ABCMeta):
         """
         now = self._absorbed()
         if self._ready is None or self._ready[0] is not now:
-            state = self._fit(now.state)
-            concerns = self._settle(now.concerns, state, now.t)
+            with threads_for(self._passed):
+                state = self._fit(now.state)
+                concerns = self._settle(now.concerns, state, now.t)
             self._ready = now, now._replace(state=state, concerns=concerns)
+            self._warn_once(self._ready[1])
         return self._ready[1]
+
+    @property
+    def _passed(self) -> float:
+        """How many numbers a pass over the set goes through."""
+        domain = self.actions.domain
+        size = domain.size if domain.finite else self.actions.size
+        return float(size * self.size)
+
+    def _warn_once(self, now: Now) -> None:
+        """Warn of what is wrong; of each kind once."""
+        for kind, text in self._alarms(now).items():
+            if kind not in self._alarmed:
+                self._alarmed |= {kind}
+                warn(f"{self.name}: {text}")
+
+    def _alarms(self, now: Now) -> dict[str, str]:
+        """Return what is wrong at present, by kind, in words."""
+        alarms: dict[str, str] = {}
+        for slot, alarm in self._hooks.alarm:
+            alarms |= alarm(now.concerns[slot], now.t, self._together)
+        return alarms
+
+    @locked
+    def status(self) -> Status:
+        """Return the standing of every limit, open choices, fits and warnings.
+
+        It prints as text, and ``.frame()`` is a table. A round counts for a limit once
+        that cost has been told, by the limit of its own round. Nothing of it is a
+        guarantee.
+
+        Example:
+            >>> import cbandit as cb
+            >>> space = cb.Space(threads=cb.Int(1, 8))
+            >>> gp = cb.GP.default(space)
+            >>> policy = cb.RPOL(
+            ...     space, reward=gp, costs={"ms": gp}, thresholds={"ms": "<= 90"}
+            ... )
+            >>> policy.tell(policy.ask(), reward=2.0, cost={"ms": 95.0})
+            >>> print(policy.status())
+            RPOL-UCB: round 1, 0 open, 0 fits
+            ms <= 90: within in 0 of 1 rounds told, 0 of the last 1; mean 95
+        """
+        now, outside, senses = self._settled(), self._outside, self.senses
+        counts, limits = now.concerns[0].whole(), self.limits(now.t + 1)
+        n, above = counts.recent()
+        means = senses.costs(counts.total / counts.told)
+        standing = []
+        for j in range(self.m):
+            limit = senses.costs(limits)[:, j].expand(self.size).clone()
+            parts = counts.told, counts.within, n, n - above, means
+            columns = [outside(part[:, j].clone()) for part in parts]
+            sign = ">=" if senses.above(j) else "<="
+            label = senses.label(j)
+            standing.append(LimitStatus(label, sign, outside(limit), *columns))
+        waiting, alarms = len(self._ledger.waiting(now.t)), self._alarms(now)
+        fits, texts = getattr(now.state, "fits", 0), tuple(alarms.values())
+        limited = tuple(standing)
+        return Status(self.name, now.t, limited, waiting, fits, texts, self.trials)
 
     def _heard(
         self, concerns: tuple[Any, ...], news: News, state: Any
@@ -1479,10 +1563,12 @@ class Policy(metaclass=ABCMeta):
                 continue
             of.append(None)
             value = self.senses.stacked(value)
+            if name == "cost" and lists_dicts(value):
+                raise CBanditError(BY_COLUMN)
             told, count = checks.tensor(name, value), len(functions)
             if single and told.shape in ((), (count,) if name == "cost" else ()):
                 told = told.reshape(1, -1)
-            told = checks.measured(name, told, self.dtype)
+            told = checks.measured(name, told, self.dtype, GAPS)
             told = checks.rows(name, told, batch, (count,), places.shape[1])
             if self.senses.shares:
                 self.senses.check_shares(told, functions, self.limits(self._now.t + 1))
@@ -1588,9 +1674,11 @@ class Policy(metaclass=ABCMeta):
             numbers = checks.tensor(label, numbers)
             if single and numbers.shape in ((), (count,) if count > 1 else ()):
                 numbers = numbers.reshape(1, -1)
-            numbers = checks.measured(label, numbers, self.dtype)
+            numbers = checks.measured(label, numbers, self.dtype, GAPS)
             return checks.rows(label, numbers, self.batch_shape, (count,), rows)
 
+        if lists_dicts(value):
+            raise CBanditError(BY_COLUMN)
         if isinstance(value, Mapping):
             columns = self.senses.columns(value) or []
             if len(columns) < self.m:
@@ -1857,12 +1945,14 @@ class Policy(metaclass=ABCMeta):
 
     def __setattr__(self, name: str, value: object) -> None:
         if name[0] != "_" and self._keeps(name):
-            way = f"build a policy with another {name}="
+            way = ""
             if name in ("thresholds", "senses"):
-                way = "limit(name, '<= 60') changes a limit, from the next ask on"
+                way = ": limit(name, '<= 60') changes a limit, from the next ask on"
+            elif name in inspect.signature(type(self)).parameters or name in POLICY:
+                way = f": build a policy with another {name}="
             raise ReadOnlyError(
-                f"{type(self).__name__}.{name} cannot be assigned, as its state rests "
-                f"on it: {way}"
+                f"{type(self).__name__}.{name} cannot be assigned, as the policy's "
+                f"state rests on it{way}"
             )
         object.__setattr__(self, name, value)
 
@@ -1895,6 +1985,12 @@ class Policy(metaclass=ABCMeta):
             first, count = self.trials[0], len(self.trials)
             parts.append(f"trials={self.trials if first else count}")
         return f"{type(self).__name__}({', '.join(parts)}, t={self._now.t})"
+
+
+def lists_dicts(value: Any) -> bool:
+    """Return whether a value is a list of dicts."""
+    listed = isinstance(value, list | tuple) and len(value) > 0
+    return listed and all(isinstance(row, Mapping) for row in value)
 
 
 def documented(cls: type[Any]) -> str | None:

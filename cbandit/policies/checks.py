@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -267,6 +268,12 @@ def told_values(
     else:
         wanted = "(*trials,)" if name == "reward" else "(*trials, m)"
         expected = batch if name == "reward" else (*batch, count)
+        if count == 1 and name == "cost" and shape[:-1] == batch and shape[-1:] > (1,):
+            k = shape[-1]
+            advice = (
+                f": this policy has one cost, and a choice has one number; for {k} "
+                f"costs build it with costs=[gp] * {k}, or by name"
+            )
         raise CBanditError(
             f"{name} must have shape {wanted} = {expected}; got {shape}{advice}"
         )
@@ -376,12 +383,17 @@ def decided(
 def probability(name: str, values: Tensor, given: object) -> Tensor:
     """Return probabilities; raise an error unless they lie between 0 and 1."""
     if not bool(((values > 0) & (values < 1)).all()):
-        raise CBanditError(f"{name} must lie between 0 and 1; got {given!r}")
+        cent, hint = float(values.max()), ""
+        if 1 < cent < 100 and values.min() > 0:
+            hint = f": {cent:g} % is {name}={cent / 100:g}"
+        raise CBanditError(f"{name} must lie between 0 and 1; got {given!r}{hint}")
     return values
 
 
 def score_of(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
     """Return a score; a user's function is wrapped so that its results are checked.
+
+    A weight is returned without its graph.
 
     Args:
         name: what errors call the rule that returned the score.
@@ -392,7 +404,8 @@ def score_of(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
     weight = score.weight if isinstance(score, Formed) else None
     if weight is not None:
         if floating_shape(weight) == weights:
-            return score
+            plain = not weight.requires_grad
+            return score if plain else replace(score, weight=weight.detach())
         raise CBanditError(
             f"{name} must weigh costs by a tensor of shape (T, m) = {weights}; got "
             f"{floating_shape(weight)}{hint}"
@@ -427,10 +440,10 @@ def score_of(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
 
 
 def multiplier_of(name: str, moved: object, like: Tensor) -> Tensor:
-    """Return the multiplier that a rule returned; raise an error if it is invalid."""
+    """Return a rule's multiplier without its graph; raise an error if it is invalid."""
     if isinstance(moved, Tensor) and moved.shape == like.shape:
         if moved.is_floating_point():
-            return moved
+            return moved.detach()  # a graph would grow with every round
     raise CBanditError(
         f"{name} must return the multiplier, a tensor of shape (T, m) = "
         f"{tuple(like.shape)} of floating numbers; got {floating_shape(moved)}"

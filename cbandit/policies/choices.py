@@ -130,7 +130,7 @@ class Decision:
     Args:
         index: the action's number, ``(T,)``.
         infeasible: ``(T,)``, or ``None``: nothing to report.
-        distribution: what the action was drawn from, ``(T, k)``.
+        distribution: the law of the action given the round's draw, ``(T, k)``.
         x: the action itself, ``(T, d)``; ``None``: it follows from its number.
         keys: see :class:`~cbandit.search.Best`, where they are known.
         score: the action's score, ``(T,)``, for the history.

@@ -73,7 +73,10 @@ class CKB(GPPolicy):
             ``slack`` and ``slater``. With
             ``dual="queue"`` also a callable of the round. Left out beside ``slater``,
             ``clip`` and ``horizon``, ``rho / (G sqrt(T))``. Left out without them, 0.5,
-            if all beliefs are standardised.
+            if all beliefs are standardised. Gradients reach ``step``, ``slack`` and
+            ``cap`` through :meth:`move` and :meth:`score`; what ``ask`` stores has
+            none. To learn a step over rounds, unroll :mod:`cbandit.multipliers` and
+            :mod:`cbandit.scores`.
         cap: ``rho``. Left out beside ``slater`` and ``clip``, ``4 B / (slater -
             slack)``; without them 20, if all beliefs are standardised. The multiplier
             is the reward given up for a unit of cost, in spreads where beliefs are
@@ -100,9 +103,10 @@ class CKB(GPPolicy):
             estimates, the expected cost equals the limit, corrected by what was really
             spent; with contexts, the price over the last ``price_window`` contexts.
             The choice is a draw from ``choice.distribution``, over actions that are
-            equally good at this price. ``policy.multiplier`` is the price of the
-            latest ``ask``. Finite choices only; ``step``, ``cap``, ``slater`` and
-            ``anytime`` are errors beside it.
+            equally good at this price. With TS and Rand this is the law given the
+            round's draw, not the chance of an action before it, so no propensity.
+            ``policy.multiplier`` is the price of the latest ``ask``. Finite choices
+            only; ``step``, ``cap``, ``slater`` and ``anytime`` are errors beside it.
         dual_beta: the width of the costs' estimate in the dual step, a number,
             ``(*trials,)`` or ``(*trials, m)``. 0: the mean. -1: the mean plus one
             deviation, pessimistic. ``"score"``: the score's own estimate, as in the
@@ -199,7 +203,7 @@ class CKB(GPPolicy):
             slack,
             slater,
             dual_beta,
-            shaped=self._number,
+            shaped=self._parameter,
             bounds=self._bound,
             units=self._beliefs.units(),
             epoch=self.restart or self.horizon,
@@ -326,8 +330,14 @@ class CKB(GPPolicy):
             decision.distribution = certain(decision.index, self.m)
         return decision
 
-    def _next(self, state: GPState, t: int, arrived: Sequence[Tensor]) -> Tensor:
-        phi, resolved = super()._next(state, t, arrived), self._dual
+    def _next(
+        self,
+        state: GPState,
+        t: int,
+        arrived: Sequence[Tensor],
+        restarted: Tensor | None,
+    ) -> Tensor:
+        phi, resolved = super()._next(state, t, arrived, restarted), self._dual
         if isinstance(resolved, Dual) or not state.own.stepped:
             return phi
         if state.moved is not None or state.estimate is None:

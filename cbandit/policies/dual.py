@@ -42,7 +42,7 @@ class Schedule:
     Args:
         name: what errors call it.
         value: the number or the callable.
-        shaped: turns a number into ``(T, m)``.
+        shaped: turns a number into ``(T, m)``, in its graph.
         checked: raises an error for a number that is not allowed.
         root: whether the number is divided by the root of ``length``.
         length: the horizon; ``None``: the length of the round's epoch.
@@ -53,27 +53,34 @@ class Schedule:
         name: str,
         value: Any,
         shaped: Callable[[str, Any], Tensor],
-        checked: Callable[[str, Any], Tensor],
+        checked: Callable[..., Tensor],
         root: bool = False,
         length: int | None = None,
     ) -> None:
         self._name, self._shaped, self._checked = name, shaped, checked
         self._root, self._length = root, length
-        self._value = value if callable(value) else shaped(name, checked(name, value))
+        self._value = value if callable(value) else self._number(value)
 
     def __call__(self, t: int, start: int = 1) -> Tensor:
         """Return the value in round ``t`` of the epoch that starts at ``start``."""
         if callable(self._value):
-            value = self._checked(self._name, self._value(t))
-            return self._shaped(self._name, value)
+            return self._number(self._value(t))
         fixed: Tensor = self._value
         # a doubling epoch has as many rounds as the number of its first round
         return fixed / math.sqrt(self._length or start) if self._root else fixed
+
+    __getstate__ = checks.numbers_of
+
+    def _number(self, value: Any) -> Tensor:
+        value = self._checked(self._name, value, graph=True)
+        return self._shaped(self._name, value)
 
 
 @dataclass(frozen=True)
 class Dual:
     """The rule by which CKB's multiplier moves.
+
+    Gradients reach step, slack and cap. Copies and saved files hold numbers alone.
 
     Args:
         kind: ``"projected"`` or ``"queue"``.
@@ -91,6 +98,8 @@ class Dual:
     cap: Tensor | None
     beta: Tensor | None
     no_limit: str = ""
+
+    __getstate__ = checks.numbers_of
 
     @classmethod
     def of(
@@ -121,11 +130,15 @@ class Dual:
             slater: ``delta``.
             beta: the width of the estimates that move the multiplier; ``"score"``: the
                 score's.
-            shaped: turns a number into ``(T, m)``.
+            shaped: turns a number into ``(T, m)``, in its graph.
             bounds: ``(B, G)`` of each trial, ``(T, 1 + m)``.
             units: the units of the beliefs; ``None``: the user's own.
             epoch: ``T``, or ``"doubling"``; ``None``: it is unknown.
         """
+
+        def positive(name: str, value: ArrayLike) -> Tensor:
+            return shaped(name, checks.positive(name, value, graph=True))
+
         checks.one_of("dual", kind, "projected", "queue")
         if kind == "projected" and (callable(step) or callable(slack)):
             raise CBanditError(
@@ -147,12 +160,12 @@ class Dual:
             beta = DUAL_BETA if beta is None else beta
         slacks, room = Schedule("slack", slack, shaped, checks.nonnegative), None
         if slater is not None:
-            room = shaped("slater", checks.positive("slater", slater)) - slacks(1)
+            room = positive("slater", slater) - slacks(1)
             if bool((room <= 0).any()):
                 raise CBanditError(
                     f"slack must be below slater = {slater}; got {slacks(1).tolist()}"
                 )
-        rho = None if cap is None else shaped("cap", checks.positive("cap", cap))
+        rho = None if cap is None else positive("cap", cap)
         wanted, missing = [], []
         # a queue has no cap, but its step is derived from one
         if cap is None and (kind == "projected" or step is None):
@@ -176,7 +189,7 @@ class Dual:
         length = epoch if isinstance(epoch, int) else None
         steps = Schedule("step", step, shaped, checks.positive, root, length)
         scored = beta is None or (isinstance(beta, str) and beta == "score")
-        width = None if scored else shaped("dual_beta", beta)
+        width = None if scored else shaped("dual_beta", beta).detach()
         derived = slater is not None or (bounds is not None and root)
         return cls(kind, steps, slacks, rho, width, NO_LIMIT if derived else "")
 

@@ -403,7 +403,7 @@ class EpochPenalty(GPPolicy):
         if number < len(self._by_epoch):
             beliefs = self._fresh_beliefs([self._by_epoch[number]])
             for row in rows:
-                beliefs = self._absorbed(beliefs, epoch, row)
+                beliefs = self._with_row(beliefs, epoch, row)
         elif not self.reuse:
             beliefs = beliefs.forget_all()
         elif rows:
@@ -418,7 +418,7 @@ class EpochPenalty(GPPolicy):
         largest = min(torch.finfo(dtype).max ** 0.5, 1e75)
         return row.reward - charge.clamp(-largest, largest)
 
-    def _absorbed(self, beliefs: Beliefs, epoch: Epoch, row: Row) -> Any:
+    def _with_row(self, beliefs: Beliefs, epoch: Epoch, row: Row) -> Any:
         """Return the beliefs with one more round."""
         keys, x, t = row.place
         target = self._target(epoch, row, beliefs.dtype)
@@ -438,7 +438,7 @@ class EpochPenalty(GPPolicy):
     def _learnt(self, state: GPState, number: int, row: Row) -> GPState:
         """Return the state with one more round of epoch ``number``."""
         epoch = state.own.added(number, row)
-        beliefs = self._absorbed(state.beliefs, epoch, row)
+        beliefs = self._with_row(state.beliefs, epoch, row)
         return state._replace(beliefs=beliefs, own=epoch)
 
     def _observed(self, state: GPState, data: Data) -> GPState:

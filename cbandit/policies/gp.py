@@ -60,6 +60,7 @@ from cbandit.policies.choices import (
 )
 from cbandit.policies.concerns.budgets import Account, Budget, Budgets, Standing
 from cbandit.policies.concerns.confidence import Confidence
+from cbandit.policies.concerns.contradiction import Contradictions
 from cbandit.policies.concerns.failure_belief import Failing, FailureBelief, Result
 from cbandit.policies.concerns.failure_list import FailureList, lasting, remaining
 from cbandit.policies.concerns.margin import Margin
@@ -72,6 +73,7 @@ from cbandit.policies.late import Arrivals, Knowledge, absorbed_apart, absorbed_
 from cbandit.policies.retired import Retired, category_of, offered
 from cbandit.policies.round import Hooks
 from cbandit.policies.sliding import Windowed, allowance
+from cbandit.policies.status import Status
 from cbandit.policies.words import Senses
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.links import BINARY
@@ -151,6 +153,7 @@ class GPState(NamedTuple):
         own: further state of a derived policy.
         waiting: costs told earlier that have no unit yet.
         epoch: the first round of the epoch, or of each trial's, ``(T, 1)``.
+        fits: how often hyperparameters were fitted.
     """
 
     beliefs: Any
@@ -162,6 +165,7 @@ class GPState(NamedTuple):
     own: Any = None
     waiting: Waiting | None = None
     epoch: Any = 1
+    fits: int = 0
 
     def measured(self) -> tuple[tuple[Tensor, ...], Waiting | None]:
         """Return the told costs in units, and those that still have no unit."""
@@ -422,6 +426,9 @@ class GPPolicy(Policy):
             chances = self._timing.chances(fresh.functions)
             noises = fresh.noises().double()
             restarts = Restarts(restart, noises, self._widths, chances)
+        contradictions = None
+        if feedback is None and not self.forget and not fresh.fades:
+            contradictions = Contradictions(self._labels, list(self._outcomes))
         # the order in which a round is shaped: what has failed is out before what fits
         # is looked for, and what is sure is sought in what is left of both; readings
         # are cut before predictions are judged by them
@@ -434,6 +441,7 @@ class GPPolicy(Policy):
             Confidence(self._ranks) if self.takes_confidence else None,
             outliers,
             restarts,
+            contradictions,
             Pending(window) if self.pending == "hallucinate" else None,
             margin,
         )
@@ -636,7 +644,8 @@ class GPPolicy(Policy):
         widths = self.explore.widths
         if isinstance(self.feedback, Sliding):
             widths = widths.for_any_noise()
-        bound = widths.bind(self.batch_shape, len(beliefs) - 1, self.device)
+        costs = len(beliefs) - 1
+        bound = widths.bind(self.batch_shape, costs, self.device, graph=False)
         for part, which in bound.rkhs_parts():
             if part.rkhs.form == "tight" and isinstance(self.feedback, Delayed):
                 raise CBanditError(
@@ -759,6 +768,10 @@ class GPPolicy(Policy):
 
         Estimates and excesses are in spreads where beliefs are standardised; an excess
         told before its cost has a unit arrives once it has one.
+
+        Called by the user it is differentiable, in its arguments and in the policy's
+        own parameters. A policy keeps the multiplier without its graph, which would
+        grow with every round.
         """
         return multiplier
 
@@ -1076,11 +1089,31 @@ class GPPolicy(Policy):
             return state
         return state._replace(beliefs=beliefs, held=held)
 
+    def _compare(self) -> None:
+        """Compare readings that came since with the belief, before it is relied on."""
+        now, slot = self._settled(), self._slot(Contradictions)
+        if slot is not None:
+            concern, concerns = self._concerns[slot], list(now.concerns)
+            concerns[slot] = concern.look(concerns[slot], now.state.beliefs)
+            ready = now._replace(concerns=tuple(concerns))
+            self._ready = self._now, ready
+            self._warn_once(ready)
+
+    @locked
+    def status(self) -> Status:
+        """Return the standing of every limit, open choices, fits and warnings."""
+        self._compare()
+        return super().status()
+
     def _fit(self, state: GPState) -> GPState:
         if not self._refits:
             return state
-        beliefs = state.beliefs.refit(due_only=True)
-        return state if beliefs is state.beliefs else state._replace(beliefs=beliefs)
+        before, beliefs = state.beliefs, state.beliefs.refit(due_only=True)
+        if beliefs is before:
+            return state
+        pairs = zip(before.groups, beliefs.groups, strict=False)
+        fits = state.fits + any(old is not new for old, new in pairs)
+        return state._replace(beliefs=beliefs, fits=fits)
 
     @locked
     def observe(
@@ -1358,7 +1391,9 @@ class GPPolicy(Policy):
         call this before any trial was told a reward, as the prior holds all actions
         alike; later, trials without a reward have NaN.
         """
-        confidence, now = checks.share("confidence", confidence), self._settled()
+        confidence = checks.share("confidence", confidence)
+        self._compare()
+        now = self._now
         beliefs, actions = now.state.beliefs, self.actions
         shown = self._shown(context)
         limits, units = self.limits(max(now.t, 1)), beliefs.units()
@@ -1442,7 +1477,8 @@ class GPPolicy(Policy):
     def refit(self) -> None:
         """Fit hyperparameters to all data now, by marginal likelihood."""
         state: GPState = self._settled().state
-        self._change(state._replace(beliefs=state.beliefs.refit()))
+        beliefs, fits = state.beliefs.refit(), state.fits + 1
+        self._change(state._replace(beliefs=beliefs, fits=fits))
 
     @property
     @locked
@@ -1515,7 +1551,7 @@ class GPPolicy(Policy):
                 phi = self._start
                 continue
             ended = ended - start + 1 if self.counts_epoch else ended
-            phi = self.move(ended, phi, played.estimate, arrived)
+            phi = self.move(ended, phi, played.estimate, arrived).detach()
         concerns, slot = list(self._now.concerns), self._slot(Margin)
         if slot is not None:
             concerns[slot] = rounds[-1].deviation if rounds else None

@@ -65,7 +65,8 @@ class LCLUCB(Stagewise):
             from these, the reward's may.
         alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; by the theorem unless given.
         beta: the width, a number or a callable of the round, in place of the theory's.
-        largest: ``r_max``, the largest possible mean reward, 1 unless given.
+        largest: ``r_max``, the largest possible mean reward, 1 unless given; a warning
+            comes if rewards contradict it.
         common: see below.
 
     On a star, a choice's ``index`` is the number of its segment.

@@ -157,7 +157,8 @@ class GPOPB(GPPolicy):
         delta: the share of runs in which a bound may fail.
         alpha: ``alpha_r`` replaces ``1 + rho_j`` for every cost; in ``(alpha_r,
             alpha_c)``, ``alpha_c`` multiplies the costs' widths.
-        largest: ``r_max``, the largest possible mean reward, 1 unless given.
+        largest: ``r_max``, the largest possible mean reward, 1 unless given; a warning
+            comes if rewards contradict it.
         common: see below.
     """
 
@@ -245,6 +246,7 @@ class GPOPB(GPPolicy):
         safe, state = state.own, super().absorb(state, news)
         if not safe.ready:
             safe = safe.after(news.raw, state.beliefs.units())
+        safe = safe.compared(news.raw, self, state.beliefs.units())
         return state._replace(own=safe)
 
     @locked

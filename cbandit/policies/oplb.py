@@ -12,8 +12,9 @@ programme is hard in general. With ``theta`` fixed it is a second-order-cone pro
 ``solver="l1"``: enclose the ellipsoid around ``theta`` in the ball ``||Sigma^{1/2}
 (theta' - theta)||_1 <= sqrt(d) alpha_r beta`` and try its ``2 d`` vertices in turn:
 exact for that ball, still optimistic, regret larger by a factor of ``sqrt(d)``.
-``solver="ascent"``: start from these vertices and from the safe action; find the best
-``pi`` and the best ``theta'`` of the ellipsoid in turn until neither gains.
+``solver="ascent"``: find the best ``pi`` for each of these vertices and for the safe
+action; from the three of largest ``V_r`` on, find the best ``theta'`` of the ellipsoid
+and the best ``pi`` in turn until neither gains.
 
 For a polytope, distributions over its corners suffice: they reach the reward and costs
 of all its points. For a ball take points of its boundary, see :class:`~cbandit.Star`.
@@ -66,9 +67,12 @@ class OPLB(Stagewise):
         delta: the share of runs in which the costs' bounds may fail; in as many, apart
             from these, the reward's may.
         alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; by the theorem unless given.
-        solver: ``"l1"`` or ``"ascent"``.
+        solver: ``"ascent"`` or ``"l1"``. With 51 actions in ten dimensions a round
+            takes about 0.1 s by ``"ascent"``, and 0.04 s by ``"l1"``, which finds a
+            tenth less ``V_r`` on average. Time grows with the dimension.
         beta: the width, a number or a callable of the round, in place of the theory's.
-        largest: ``r_max``, the largest possible mean reward, 1 unless given.
+        largest: ``r_max``, the largest possible mean reward, 1 unless given; a warning
+            comes if rewards contradict it.
         common: see below.
     """
 

@@ -75,6 +75,16 @@ class Concern(Generic[S]):
         """
         return state, pick
 
+    def alarm(self, state: S, t: int, together: int) -> dict[str, str]:
+        """Return what is wrong, by kind, in words that say what to do.
+
+        Args:
+            state: the concern's own.
+            t: the latest round.
+            together: the largest number of choices that were asked for at once.
+        """
+        return {}
+
     def grow(self, state: S, domain: Actions) -> S:
         """Return the state over a set that has grown."""
         return state
@@ -93,6 +103,7 @@ class Hooks(NamedTuple):
     open_epoch: tuple[tuple[int, Hook], ...] = ()
     open_turn: tuple[tuple[int, Hook], ...] = ()
     check_pick: tuple[tuple[int, Hook], ...] = ()
+    alarm: tuple[tuple[int, Hook], ...] = ()
     grow: tuple[tuple[int, Hook], ...] = ()
     lighten: tuple[tuple[int, Hook], ...] = ()
 

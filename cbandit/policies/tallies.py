@@ -50,7 +50,7 @@ def tallied(
         tries = _wide(read, label, value[1], events)
         check_events(name, events, tries, outcomes[0])
         return events, tries
-    several = isinstance(value, list | tuple) and len(value) == count > 1
+    several = isinstance(value, list | tuple) and len(value) == count
     if several and any(isinstance(entry, tuple) for entry in value):
         parts = [
             tallied(f"{name}[{j}]", entry, [kind], exposure, read)
@@ -106,6 +106,10 @@ def check_events(name: str, events: Tensor, tries: Tensor, kind: str) -> None:
     bad = (~fits).flatten().nonzero()[0]
     got = events.flatten()[bad].item(), tries.flatten()[bad].item()
     shown = got[0] if got[1] == 1 else got
+    swapped = ""
+    if kind == "binary" and got[0] > got[1] >= 1:
+        swapped = f": in a pair successes come first, ({got[1]:g}, {got[0]:g})"
     raise CBanditError(
-        f"{name} must be {wanted}, as its belief has outcome={kind!r}; got {shown}"
+        f"{name} must be {wanted}, as its belief has outcome={kind!r}; got "
+        f"{shown}{swapped}"
     )

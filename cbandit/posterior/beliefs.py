@@ -738,7 +738,8 @@ class Group(Value):
         if history.stands_for != BLANK or engine.functions != count:
             history.stands_for = None
             engine.clear(count)
-            engine.history.sharp = history.sharp  # saves waiting for the device again
+            # saves waiting for the device again
+            engine.history.sharpness = history.sharpness
         engine.history.stands_for = None
         engine.turn(self.now)
         if len(self.log):
@@ -983,7 +984,8 @@ class Group(Value):
     def emptied(self) -> Self:
         """Return the group without data, on a new engine, with its hyperparameters."""
         engine = self._fresh(self.held.plan)
-        engine.history.sharp = self.held.history.sharp  # saves waiting for the device
+        # saves waiting for the device
+        engine.history.sharpness = self.held.history.sharpness
         return self._over(Log(), held=engine)
 
     def forget(self, where: Sequence[bool]) -> Self:
@@ -1077,7 +1079,7 @@ class Group(Value):
             data,
             Learning(gp.learn_noise, gp.learn_mean, gp.noise_prior, bool(gp.unit)),
         )
-        covariance = Covariance(kernel, covariance.dim, covariance.unit)
+        covariance = covariance.with_kernel(kernel)
         least = covariance.least_noise(prior.actions)
         constants = means.unsqueeze(-1) if gp.learn_mean else None
         if constants is not None and self.scale.link is not None:

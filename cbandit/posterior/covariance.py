@@ -11,24 +11,31 @@ import copy
 import functools
 import itertools
 import math
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import gpytorch
 import torch
 from gpytorch import kernels as gpk
+from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from cbandit._core.log import warn
 from cbandit._core.peaks import CLOSE, CLOSE_NARROW
-from cbandit.actions import Actions, Finite, ProductGrid, Unit
+from cbandit.actions import Actions, Finite, ProductGrid, Unit, spread_points
 from cbandit.beliefs.features import FeatureKernel, Frame
+from cbandit.beliefs.kernel_tree import Node, of_categories, read
 from cbandit.errors import CBanditError
 from cbandit_kernels import kernel_matrix_ref
 
 DIAGONAL = 1024
 COARSE = 1e-3  # lengthscales between neighbouring floats that cause a warning
+PLACES = 64  # points at which prior variances are compared
+FEW = 8  # points at which readings of a kernel are compared with the kernel
+FLAT = 1e-13  # share of the prior variance below which differences are rounding
+AGREE = 1e-6  # the same for kernel values, whose distances lose digits
 LEAST = 1e-14  # noise below this share of the prior variance is lost in rounding
 
 
@@ -76,33 +83,28 @@ class Form:
     scale: Tensor
 
 
-def leaves_of(
-    kernel: gpk.Kernel, dims: list[int]
-) -> tuple[Tensor | float, list[tuple[gpk.Kernel, list[int]]]]:
-    """Return a kernel's amplitude and its factors, each with the axes it acts on."""
-    if isinstance(kernel, gpk.ScaleKernel) and kernel.active_dims is None:
-        amplitude, leaves = leaves_of(kernel.base_kernel, dims)
-        return kernel.outputscale.detach() * amplitude, leaves
-    if isinstance(kernel, gpk.ProductKernel) and kernel.active_dims is None:
-        total: Tensor | float = 1.0
-        factors: list[tuple[gpk.Kernel, list[int]]] = []
-        for part in kernel.kernels:
-            amplitude, leaves = leaves_of(part, dims)
-            total, factors = total * amplitude, factors + leaves
-        return total, factors
-    return 1.0, [(kernel, dims)]
+def factors_of(node: Node) -> tuple[Tensor | float, list[Node]]:
+    """Return the amplitude and the factors of a kernel that is a product."""
+    if type(node.kernel) is gpk.ConstantKernel:
+        return node.kernel.constant.detach().squeeze(-1), []
+    scaled = isinstance(node.kernel, gpk.ScaleKernel)
+    if not node.parts or not (scaled or isinstance(node.kernel, gpk.ProductKernel)):
+        return 1.0, [node]
+    amplitude: Tensor | float = 1.0
+    if scaled:
+        amplitude = node.kernel.outputscale.detach()
+    factors: list[Node] = []
+    for part in node.parts:
+        share, leaves = factors_of(part)
+        amplitude, factors = amplitude * share, factors + leaves
+    return amplitude, factors
 
 
-def active_of(kernel: gpk.Kernel, dims: list[int]) -> list[int]:
-    """Return the axes that a kernel depends on, among the axes ``dims``."""
-    if kernel.active_dims is None:
-        return dims
-    return [dims[int(i)] for i in kernel.active_dims]
-
-
-def form_of(kernel: gpk.Kernel, dims: list[int], dim: int) -> Form | None:
-    """Return a kernel's closed form over ``dims`` of ``dim`` axes, or ``None``."""
-    active = active_of(kernel, dims)
+def form_of(node: Node, dim: int) -> Form | None:
+    """Return a kernel's closed form over ``dim`` axes, or ``None``."""
+    kernel, active = node.kernel, list(node.axes)
+    if len(set(active)) < len(active):
+        return None
     if type(kernel) is gpk.RBFKernel:
         kind, value = "rbf", 1.0 / kernel.lengthscale.detach()
     elif type(kernel) is gpk.MaternKernel:
@@ -140,6 +142,20 @@ class Term:
         curves = any(form.kind != "linear" for form in self.forms)
         return curves or self.apart is not None
 
+    def values(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return values ``(*b, n, u)`` at inputs ``x (*b, n, d)``, ``y (*b, u, d)``."""
+        shape = x.shape[-2], y.shape[-2]
+        amplitude = self.amplitude.to(x)[..., None, None]
+        out = amplitude.expand(*self.amplitude.shape, *shape)
+        for form in self.forms:
+            scale = form.scale.unsqueeze(-2).to(x)
+            out = out * kernel_matrix_ref(x * scale, y * scale, form.kind)
+        if self.apart is not None:
+            differ = x.unsqueeze(-2) != y.unsqueeze(-3)
+            apart = torch.where(differ, self.apart[..., None, None, :], 1.0)
+            out = out * apart.prod(-1)
+        return out
+
     def times(self, other: Term) -> Term:
         """Return the product with another term."""
         apart = [term.apart for term in (self, other) if term.apart is not None]
@@ -150,39 +166,33 @@ class Term:
         )
 
 
-def terms_of(kernel: gpk.Kernel, dims: list[int], dim: int) -> list[Term] | None:
-    """Return a kernel over ``dims`` of ``dim`` axes as a sum of terms.
+def terms_of(node: Node, dim: int) -> list[Term] | None:
+    """Return a kernel over ``dim`` axes as a sum of terms.
 
     ``None`` if some part of it has no closed form.
     """
-    one = torch.ones((), dtype=torch.float64)
-    if isinstance(kernel, gpk.ConstantKernel):
+    kernel, one = node.kernel, torch.ones((), dtype=torch.float64)
+    if type(kernel) is gpk.ConstantKernel:
         return [Term(kernel.constant.detach().squeeze(-1))]
-    if _categorical(kernel):
-        active = active_of(kernel, dims)
+    if of_categories(kernel) and len(node.used) == len(node.axes):
         length = kernel.lengthscale.detach().squeeze(-2)
         apart = length.new_ones(*length.shape[:-1], dim)
-        apart[..., active] = torch.exp(-1 / (len(active) * length))
+        apart[..., list(node.axes)] = torch.exp(-1 / (len(node.axes) * length))
         return [Term(one, (), apart)]
-    if not isinstance(kernel, gpk.ScaleKernel | gpk.AdditiveKernel | gpk.ProductKernel):
-        form = form_of(kernel, dims, dim)
+    if not node.parts:
+        form = form_of(node, dim)
         return None if form is None else [Term(one, (form,))]
-    dims = active_of(kernel, dims)
-    if isinstance(kernel, gpk.ScaleKernel):
-        inner, scale = terms_of(kernel.base_kernel, dims, dim), kernel.outputscale
-        if inner is None:
-            return None
-        scale = scale.detach()
-        return [replace(term, amplitude=scale * term.amplitude) for term in inner]
     parts = []
-    for part in kernel.kernels:
-        terms = terms_of(part, dims, dim)
+    for part in node.parts:
+        terms = terms_of(part, dim)
         if terms is None:
             return None
         parts.append(terms)
     if isinstance(kernel, gpk.AdditiveKernel):
         return [term for terms in parts for term in terms]
     out = [Term(one)]
+    if isinstance(kernel, gpk.ScaleKernel):
+        out = [Term(kernel.outputscale.detach())]
     for terms in parts:
         out = [a.times(b) for a, b in itertools.product(out, terms)]
     return out
@@ -197,20 +207,32 @@ class Covariance:
         kernel: any gpytorch kernel, which must not be changed afterwards.
         dim: the number of coordinates.
         unit: maps inputs to the unit cube; ``None``: inputs stay as they are.
+        places: points of the set, ``(*trials, n, d)``. The variance of a kernel without
+            a closed form counts as flat if it is the same at all of them; ``None``: it
+            does not count as flat.
     """
 
-    def __init__(self, kernel: gpk.Kernel, dim: int, unit: Unit | None = None) -> None:
+    def __init__(
+        self,
+        kernel: gpk.Kernel,
+        dim: int,
+        unit: Unit | None = None,
+        places: Tensor | None = None,
+    ) -> None:
         self.kernel, self.dim = kernel.double(), dim
         self.unit = unit
         self.kernel.requires_grad_(False)
         #: the kernel as a sum of terms; ``None`` if some part has no closed form
-        self.terms = terms_of(self.kernel, list(range(self.dim)), self.dim)
+        self.terms = terms_of(read(self.kernel, range(dim)), dim)
         self.amplitude: Tensor | float = 1.0
         self.forms: list[Form] | None = None  # if the kernel is a single product
         term = self.terms[0] if self.terms and not self.terms[1:] else None
         if term is not None and term.forms and term.apart is None:
             self.forms, scale = list(term.forms), term.amplitude
             self.amplitude = float(scale) if scale.dim() == 0 else scale
+        self.places = places if self.terms is None else None
+        #: whether the prior variance is the same everywhere
+        self.level = self._flat()
 
     @classmethod
     def of(
@@ -229,13 +251,24 @@ class Covariance:
             raise CBanditError(
                 "with Finite(covariance=K) the prior is K itself: give GP no kernel"
             )
-        return cls(kernel, actions.dim, unit)
+        places = spread_points(actions, PLACES)
+        kernel, device = together(kernel), places.device
+        if device_of(kernel) != device:
+            kernel = copy.deepcopy(kernel).to(device)
+        unit = None if unit is None else unit.to(device)
+        out = cls(kernel, actions.dim, unit, places)
+        out.check(spread_points(actions, FEW, neighbours=True))
+        return out
+
+    def with_kernel(self, kernel: gpk.Kernel) -> Covariance:
+        """Return the covariance over the same set by another kernel."""
+        return Covariance(kernel, self.dim, self.unit, self.places)
 
     def over(self, actions: Actions) -> Covariance:
         """Return the covariance over a set in which a category has gained a value."""
         if not isinstance(self.kernel, FeatureKernel):
             return self
-        return Covariance(self.kernel.over(actions), self.dim, self.unit)
+        return self.with_kernel(self.kernel.over(actions))
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -248,14 +281,14 @@ class Covariance:
         if self.device == device and near:
             return self
         unit = None if self.unit is None else self.unit.to(device)
-        return Covariance(copy.deepcopy(self.kernel).to(device), self.dim, unit)
+        places = None if self.places is None else self.places.to(device)
+        kernel = copy.deepcopy(self.kernel).to(device)
+        return Covariance(kernel, self.dim, unit, places)
 
     @property
     def device(self) -> torch.device:
         """The device of the hyperparameters; the CPU if there are none."""
-        values = itertools.chain(self.kernel.parameters(), self.kernel.buffers())
-        first: Tensor | None = next(values, None)
-        return torch.device("cpu") if first is None else first.device
+        return device_of(self.kernel)
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return coordinates in the form that the kernel takes."""
@@ -287,13 +320,6 @@ class Covariance:
     def kinds(self) -> tuple[str, ...]:
         """The kinds of the closed-form factors."""
         return tuple(form.kind for form in self.closed())
-
-    @property
-    def level(self) -> bool:
-        """Whether the prior variance is the same everywhere."""
-        if self.forms is not None:
-            return "linear" not in self.kinds
-        return bool(self.kernel.is_stationary)
 
     @property
     def bent(self) -> bool:
@@ -405,6 +431,41 @@ class Covariance:
         """Return ``k(x, y) (*b, n, u)`` of ``x (*b, n, d)`` and ``y (*b, u, d)``."""
         if self.forms is not None:
             return self.times(self._product(self.scaled(x), self.scaled(y)))
+        if self.terms is not None and not self.level:
+            # GPyTorch factors sums with linear parts when they are evaluated
+            return self._sum_of(self.terms, x, y)
+        return self._dense(x, y)
+
+    def _sum_of(self, terms: list[Term], x: Tensor, y: Tensor) -> Tensor:
+        """Return the sum of terms ``(*b, n, u)`` at points."""
+        x, y = self.inputs(x), self.inputs(y)
+        return functools.reduce(torch.add, [term.values(x, y) for term in terms])
+
+    def variance(self, x: Tensor) -> Tensor:
+        """Return ``k(x_i, x_i)``, ``(*b, n)``."""
+        if self.forms is not None:
+            out = self._closed_variance(x)
+        elif self.level:
+            # one point suffices; some kernels compute the whole matrix for a diagonal
+            out = self._diagonal(x[..., :1, :].detach())
+            out = out.expand(*out.shape[:-1], x.shape[-2])
+        else:
+            out = self._diagonal(x)
+        if not self.batch_shape:
+            return out
+        return out.expand(*torch.broadcast_shapes(self.batch_shape, x.shape[:-2]), -1)
+
+    def _diagonal(self, x: Tensor) -> Tensor:
+        """Return ``k(x_i, x_i)`` by the kernel itself."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
+            # some kernels compute the whole matrix for a diagonal: a few points at a
+            # time
+            parts = x.split(DIAGONAL, -2)
+            values = [self.kernel(self.inputs(part), diag=True) for part in parts]
+        return values[0] if len(values) == 1 else torch.cat(values, -1)
+
+    def _dense(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return ``k(x, y)`` by the kernel itself."""
         needed = torch.is_grad_enabled() and x.requires_grad
         with (
             torch.set_grad_enabled(needed),
@@ -413,24 +474,78 @@ class Covariance:
             out: Tensor = self.kernel(self.inputs(x), self.inputs(y)).to_dense()
         return out
 
-    def variance(self, x: Tensor) -> Tensor:
-        """Return ``k(x_i, x_i)``, ``(*b, n)``."""
-        if self.forms is not None:
-            out = self._closed_variance(x)
-        elif self.kernel.is_stationary:
-            # one point suffices; some kernels compute the whole matrix for a diagonal
-            out = self.kernel(self.inputs(x[..., :1, :].detach()), diag=True)
-            out = out.expand(*out.shape[:-1], x.shape[-2])
-        else:
-            with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
-                # some kernels compute the whole matrix for a diagonal: a few points at
-                # a time
-                parts = x.split(DIAGONAL, -2)
-                values = [self.kernel(self.inputs(part), diag=True) for part in parts]
-            out = values[0] if len(values) == 1 else torch.cat(values, -1)
-        if not self.batch_shape:
-            return out
-        return out.expand(*torch.broadcast_shapes(self.batch_shape, x.shape[:-2]), -1)
+    def _flat(self) -> bool:
+        """Return whether the prior variance is the same everywhere.
+
+        GPyTorch's ``is_stationary`` only says whether there is a lengthscale. So closed
+        forms are read, and variances of other kernels are compared at some points.
+        """
+        if self.terms is not None:
+            kinds = {form.kind for term in self.terms for form in term.forms}
+            return "linear" not in kinds
+        if self.places is None or isinstance(self.kernel, FeatureKernel):
+            return False
+        variance = self._diagonal(self.places)
+        most, least = variance.amax(-1), variance.amin(-1)
+        return bool((most - least <= FLAT * most.abs()).all())
+
+    def check(self, x: Tensor) -> None:
+        """Raise unless this agrees with the kernel at points ``x (*trials, n, d)``."""
+        name, count = type(self.kernel).__name__, x.shape[-2]
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                # of roots of sums with linear parts, which are not used
+                warnings.simplefilter("ignore", NumericalWarning)
+                dense = self.kernel(self.inputs(x)).to_dense()
+                readings = self._readings(x)
+        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as e:
+            raise CBanditError(
+                f"kernel: {name} cannot be evaluated at points of the set, a tensor "
+                f"{tuple(x.shape)}: {e}"
+            ) from e
+        shape = *torch.broadcast_shapes(self.batch_shape, x.shape[:-2]), count, count
+        if dense.shape[-2:] != shape[-2:] or dense.dim() > len(shape):
+            raise CBanditError(
+                f"kernel: {name} gives {count} points a covariance "
+                f"{tuple(dense.shape)}; expected {shape}, one value per pair"
+            )
+        limit = AGREE * dense.abs().amax()
+        for what, values in readings.items():
+            if not bool(((values - dense).abs() <= limit).all()):
+                self._check_pairs(x, values, limit, what)
+        diagonal = dense.diagonal(dim1=-2, dim2=-1)
+        if not bool(((self.variance(x) - diagonal).abs() <= limit).all()):
+            raise self._differs("kernel(x, diag=True)")
+
+    def _readings(self, x: Tensor) -> dict[str, Tensor]:
+        """Return ``k(x, x)`` in each way that engines compute it, by name."""
+        lead = x if x.dim() > 2 else x.unsqueeze(0)
+        half = -(-x.shape[-2] // 2)  # rows by themselves, as those of tried actions
+        rows = [self.cross(part, lead) for part in lead.split(half, -2)]
+        readings = {"kernel(x, y)": torch.cat(rows, -2)}
+        if self.terms is not None:
+            readings["its closed form"] = self._sum_of(self.terms, x, x)
+            if self.finite:
+                features = self.features(x)
+                readings["the product of its features"] = features @ features.mT
+        return readings
+
+    def _check_pairs(self, x: Tensor, values: Tensor, limit: Tensor, what: str) -> None:
+        """Raise unless values agree with the kernel at each pair of points by itself.
+
+        Distances within a set of points lose digits if some are far apart.
+        """
+        for i, j in itertools.product(range(x.shape[-2]), repeat=2):
+            pair = x[..., i : i + 1, :], x[..., j : j + 1, :]
+            one = self._dense(*pair)[..., 0, 0]
+            if not bool(((values[..., i, j] - one).abs() <= limit).all()):
+                raise self._differs(what)
+
+    def _differs(self, what: str) -> CBanditError:
+        return CBanditError(
+            f"kernel: {type(self.kernel).__name__} cannot be used, since {what} "
+            "differs from kernel(x).to_dense() at points of the set"
+        )
 
     def check_resolution(self, actions: Actions, dtype: torch.dtype) -> None:
         """Warn if neighbouring floats of a dtype are far apart for the kernel."""
@@ -524,16 +639,43 @@ class Prior:
         return self.stretch or (0, self.actions.size)
 
 
+def device_of(kernel: gpk.Kernel) -> torch.device:
+    """Return the device of a kernel's hyperparameters; the CPU if there are none."""
+    values = itertools.chain(kernel.parameters(), kernel.buffers())
+    first: Tensor | None = next(values, None)
+    return torch.device("cpu") if first is None else first.device
+
+
+def together(kernel: gpk.Kernel) -> gpk.Kernel:
+    """Return a kernel whose parts all have its batch shape; ``(1,)`` counts as none."""
+    batch = tuple(kernel.batch_shape)
+    batch = () if batch == (1,) else batch
+    parts = [part for part in kernel.modules() if isinstance(part, gpk.Kernel)]
+    batches = {tuple(part._batch_shape) for part in parts}
+    if batches == {batch} or batches - {(), (1,), batch}:  # a batch inside some part
+        return kernel
+
+    def widened(value: Tensor, own: tuple[int, ...]) -> Tensor:
+        one = value[0] if own else value
+        return one.expand((*batch, *one.shape)).clone()
+
+    return _changed(kernel, widened, batch)
+
+
 def one_a_trial(kernel: gpk.Kernel, trials: int) -> gpk.Kernel:
     """Return a copy of an unbatched kernel with separate parameters per trial."""
-    return _changed(kernel, lambda v: v.expand(trials, *v.shape).clone(), (trials,))
+
+    def widened(value: Tensor, own: tuple[int, ...]) -> Tensor:
+        return value.expand(trials, *value.shape).clone()
+
+    return _changed(kernel, widened, (trials,))
 
 
 def trial_of(kernel: gpk.Kernel, trial: int) -> gpk.Kernel:
     """Return a copy of a kernel with the hyperparameters of one trial."""
     if not kernel.batch_shape:
         return copy.deepcopy(kernel)
-    return _changed(kernel, lambda value: value[trial].clone(), ())
+    return _changed(kernel, lambda value, own: value[trial].clone(), ())
 
 
 def load_trial(one: gpk.Kernel, kernel: gpk.Kernel, trial: int) -> None:
@@ -550,18 +692,27 @@ def load_trial(one: gpk.Kernel, kernel: gpk.Kernel, trial: int) -> None:
 
 
 def _changed(
-    kernel: gpk.Kernel, change: Callable[[Tensor], Tensor], batch: tuple[int, ...]
+    kernel: gpk.Kernel,
+    change: Callable[[Tensor, tuple[int, ...]], Tensor],
+    batch: tuple[int, ...],
 ) -> gpk.Kernel:
-    """Return a copy of a kernel with ``change`` applied to every hyperparameter."""
+    """Return a copy of a kernel with another batch shape.
+
+    ``change`` makes a hyperparameter of it, given the old one and its batch shape.
+    """
     out = copy.deepcopy(kernel)
     for part in out.modules():
-        if isinstance(part, gpk.Kernel):
-            for value in part.parameters(recurse=False):
-                value.data = change(value.data)
-            for name, value in part.named_buffers(recurse=False):
-                if name != "active_dims":
-                    value.data = change(value.data)
-            part.batch_shape = torch.Size(batch)
+        if not isinstance(part, gpk.Kernel):
+            continue
+        own = tuple(part._batch_shape)  # without the parts'
+        if own == batch:
+            continue
+        for value in part.parameters(recurse=False):
+            value.data = change(value.data, own)
+        for name, value in part.named_buffers(recurse=False):
+            if name != "active_dims":
+                value.data = change(value.data, own)
+        part.batch_shape = torch.Size(batch)
     return out
 
 
@@ -571,23 +722,22 @@ AxisKernel = Callable[[Tensor, Tensor], Tensor]
 
 def axes_of(covariance: Covariance, actions: ProductGrid) -> list[AxisKernel] | None:
     """Return one factor per axis whose product is the kernel, or ``None``."""
-    amplitude, leaves = leaves_of(covariance.kernel, list(range(covariance.dim)))
+    tree = read(covariance.kernel, range(covariance.dim))
+    amplitude, leaves = factors_of(tree)
     factors: list[list[AxisKernel]] = [[] for _ in range(covariance.dim)]
-    for leaf, dims in leaves:
-        active = active_of(leaf, dims)
-        if len(active) > 1 and not _product_over_axes(leaf):
+    for leaf in leaves:
+        used = leaf.used
+        if not used or (len(used) > 1 and not _product_over_axes(leaf.kernel)):
             return None
         # a leaf on one axis is its own factor; one on several axes is divided by its
         # value at equal points, which becomes an amplitude
-        unit = len(active) > 1
+        unit = len(used) > 1
         if unit:
-            zero = torch.zeros(1, len(dims), device=covariance.device).double()
+            zero = torch.zeros(1, len(leaf.axes), device=covariance.device).double()
             with torch.no_grad():
-                amplitude = amplitude * leaf(zero, diag=True).squeeze(-1)
-        for axis in active:
-            factors[axis].append(
-                _axis_factor(covariance, leaf, dims.index(axis), len(dims), axis, unit)
-            )
+                amplitude = amplitude * leaf.values(zero, zero)[..., 0, 0]
+        for axis in used:
+            factors[axis].append(_axis_factor(covariance, leaf, axis, unit))
     kernels = [_product(parts) for parts in factors]
     first = kernels[0]
 
@@ -602,30 +752,27 @@ def axes_of(covariance: Covariance, actions: ProductGrid) -> list[AxisKernel] | 
 
 
 def _axis_factor(
-    covariance: Covariance,
-    leaf: gpk.Kernel,
-    place: int,
-    count: int,
-    axis: int,
-    unit: bool,
+    covariance: Covariance, leaf: Node, axis: int, unit: bool
 ) -> AxisKernel:
-    form = form_of(leaf, list(range(count)), count)
+    form = form_of(leaf, covariance.dim)
     if unit and form is not None and form.kind != "rbf":
         form = None  # not a product over its axes
+    places = [place for place, other in enumerate(leaf.axes) if other == axis]
 
     def factor(a: Tensor, b: Tensor) -> Tensor:
         a, b = _axis_inputs(covariance, a, axis), _axis_inputs(covariance, b, axis)
         if form is not None:
-            scale = form.scale[..., place, None].to(a.device)
+            scale = form.scale[..., axis, None].to(a.device)
             return kernel_matrix_ref(
                 (a * scale).unsqueeze(-1), (b * scale).unsqueeze(-1), form.kind
             )
-        x, y = a.new_zeros(*a.shape, count), b.new_zeros(*b.shape, count)
-        x[..., place], y[..., place] = a, b
+        x, y = (v.new_zeros(*v.shape, len(leaf.axes)) for v in (a, b))
+        x[..., places], y[..., places] = a.unsqueeze(-1), b.unsqueeze(-1)
         with torch.no_grad(), gpytorch.settings.lazily_evaluate_kernels(False):
-            values: Tensor = leaf(x, y).to_dense()
+            values = leaf.values(x, y)
             if unit:
-                values = values / leaf(x[..., :1, :] * 0, diag=True).unsqueeze(-1)
+                zero = x[..., :1, :] * 0
+                values = values / leaf.values(zero, zero)
         return values
 
     return factor
@@ -640,9 +787,7 @@ def _agrees(
     covariance: Covariance, kernels: list[AxisKernel], actions: ProductGrid
 ) -> bool:
     """Return whether the factors' product is the kernel, on a few sample actions."""
-    count = min(actions.size, 7)
-    picks = torch.arange(count) * (actions.size // count) + actions.size % count
-    x = actions.points(picks.to(actions.axes[0].device))
+    x = spread_points(actions, 2 * FEW, neighbours=True)
     product = torch.ones((), dtype=torch.float64, device=x.device)
     for j, kernel in enumerate(kernels):
         product = product * kernel(x[:, j], x[:, j])
@@ -655,12 +800,7 @@ def _product_over_axes(leaf: gpk.Kernel) -> bool:
         return True
     if isinstance(leaf, gpk.ProductStructureKernel):
         return bool(leaf.base_kernel.is_stationary)
-    return _categorical(leaf)
-
-
-def _categorical(leaf: gpk.Kernel) -> bool:
-    """Return whether this is BoTorch's kernel, without the slow import."""
-    return type(leaf).__name__ == "CategoricalKernel"
+    return of_categories(leaf)
 
 
 def _product(parts: list[AxisKernel]) -> AxisKernel:

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotri
 from torch import Tensor
 
-from cbandit.posterior.covariance import active_of, leaves_of
+from cbandit.beliefs.kernel_tree import of_categories, read
+from cbandit.posterior.covariance import factors_of
 from cbandit.posterior.likelihood import VAGUE, Learning, Merged, noise_bounds
 
 Array = NDArray[np.float64]
@@ -47,18 +48,18 @@ class Factor:
     @classmethod
     def all_of(cls, kernel: gpk.Kernel, dim: int) -> list[Factor] | None:
         """Return the factors of a kernel; ``None`` if one is of another kind."""
-        amplitude, leaves = leaves_of(kernel, list(range(dim)))
+        amplitude, leaves = factors_of(read(kernel, range(dim)))
         if isinstance(amplitude, Tensor):
             return None
         factors, first = [], 0
-        for leaf, dims in leaves:
-            known = type(leaf) is gpk.RBFKernel or _of_categories(leaf)
+        for node in leaves:
+            leaf, axes = node.kernel, list(node.axes)
+            known = type(leaf) is gpk.RBFKernel or of_categories(leaf)
             known = known or (type(leaf) is gpk.MaternKernel and leaf.nu == 2.5)
             priors = [prior for _, _, prior, _, _ in leaf.named_priors()]
             if not known or [type(prior) for prior in priors] != [LogNormalPrior]:
                 return None
             last = first + leaf.lengthscale.numel()
-            axes = active_of(leaf, dims)
             factors.append(cls(leaf, axes, slice(first, last), priors[0]))
             first = last
         return factors
@@ -132,11 +133,6 @@ class Matrices:
         return np.concatenate(parts)
 
 
-def _of_categories(kernel: gpk.Kernel) -> bool:
-    """Return whether a kernel is BoTorch's for categories, without importing it."""
-    return type(kernel).__name__ == "CategoricalKernel"
-
-
 def _square_distances(z: Array) -> Array:
     """Return squared distances ``(U, U)`` between rows ``(U, k)`` near 0."""
     if z.shape[1] == 1:
@@ -160,7 +156,7 @@ def inputs_of(factors: list[Factor], x: Array) -> list[Array]:
     inputs = []
     for factor in factors:
         at = x[:, factor.axes]
-        if _of_categories(factor.kernel):
+        if of_categories(factor.kernel):
             differ = at.T[:, :, None] != at.T[:, None]
             inputs.append(differ / at.shape[1])
         else:

@@ -15,6 +15,7 @@ only their eigenvalues shrink.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -157,7 +158,7 @@ class Moments:
             not.
     """
 
-    sharp: bool | None = None
+    sharpness: float | None = None
     """Unused here; a rebuilt engine copies it."""
 
     def __init__(
@@ -220,6 +221,18 @@ class Moments:
     def distinct(self) -> list[int]:
         """Return how many distinct actions each trial has observed."""
         return list(map(len, self._times))
+
+    def surest(self, count: int) -> list[list[Hashable]]:
+        """Return the keys of each trial's actions that were told most often.
+
+        They are numbers of the set, or else all coordinates.
+        """
+        kept = []
+        for times in self._times:
+            keys = [key for key, _ in Counter(times).most_common(count)]
+            numbers: list[Hashable] = [key for key in keys if isinstance(key, int)]
+            kept.append(numbers or keys)
+        return kept
 
     def keep(self, functions: Tensor) -> None:
         """Drop all functions but these."""
@@ -504,6 +517,31 @@ class Moments:
         self.refresh()
 
     # -- looking ---------------------------------------------------------------------
+
+    def exact(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Solve for what :meth:`at` returns, in float64 from the sums.
+
+        The points ``x`` are ``(T, n, d)``.
+        """
+        h, block = self.features(x.double()), self._spots(x.double()).block
+        h = h.expand(self.trials, *h.shape[-2:])
+        if block is None:
+            block = torch.zeros_like(h[..., 0], dtype=torch.long)
+        eye = torch.eye(self.width, dtype=h.dtype, device=h.device)
+        mean = h.new_zeros(self.trials, self.functions, h.shape[-2])
+        var = h.new_zeros(self.trials, h.shape[-2])
+        for number in block.unique().tolist():
+            age = self._age(self._clock[:, number])[:, None, None]
+            factor = devices.cholesky(age * self._sums[:, number] + eye)
+            weighted = age * self._weighted[:, number]
+            half, fitted = (
+                torch.linalg.solve_triangular(factor, right.mT, upper=False)
+                for right in (h, weighted)
+            )
+            here = block == number
+            mean = torch.where(here.unsqueeze(1), fitted.mT @ half, mean)
+            var = torch.where(here, half.square().sum(1), var)
+        return mean, var
 
     def _now(self) -> tuple[Tensor | None, Tensor]:
         """Return ``e (T, K, D)`` (``None`` if it is 1), and ``e b' W``, both faded.

@@ -31,6 +31,7 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit._core.threads import on_one_thread
 from cbandit.posterior.covariance import Covariance
+from cbandit.posterior.digits import LIMITS, WIDE
 from cbandit.posterior.system import Spot, System
 
 BLANK = 0  # stands for the log without observations
@@ -38,7 +39,6 @@ DROPPED = 64  # rows dropped by a log before it frees their memory
 WAITING = 64
 SPARE = 32
 CROWD = 64  # outstanding choices, from which on equal ones are joined
-SHARP = 1e5  # prior variance over noise; beyond it, adding repeats singly costs 1e-10
 DROWNED = 1e-4  # an observation is not subtracted if its slot keeps a smaller share
 
 # starts at random, so that a process's numbers never equal those read from a file
@@ -405,6 +405,7 @@ class History:
             slot ``i`` is action ``i`` and nothing is copied.
         places: ``(N, d)`` or ``(T, N, d)``, the actions of the ``table``.
         device: where the tensors live.
+        dtype: the dtype of the engine's arrays.
     """
 
     def __init__(
@@ -415,9 +416,10 @@ class History:
         device: torch.device,
         table: Tensor | None = None,
         places: Tensor | None = None,
+        dtype: torch.dtype = torch.float64,
     ) -> None:
         self.covariance, self.trials, self.functions = covariance, trials, functions
-        self.table, self.device = table, device
+        self.table, self.device, self.dtype = table, device, dtype
         self._trial = torch.arange(trials, device=device)
         self._capacity = 0 if table is None else table.shape[-1]
         self._slots = Slots(trials)
@@ -437,12 +439,12 @@ class History:
         self._system: System | None = None
         # observations not yet in the system
         self._news: list[tuple[Sequence[int], Update, Spot | None]] = []
-        # whether the belief's own noise is sharp; None: not known for the current slots
-        self.sharp: bool | None = None
-        # whether any observation was sharp; running variances then lose digits
+        # prior variance over the belief's own noise; None: not known for these slots
+        self.sharpness: float | None = None
+        # whether any observation was too sharp for running variances
         self.cancels = False
         # if the prior variance is the same everywhere, new slots do not change that
-        self._level = table is None and bool(covariance.kernel.is_stationary)
+        self._level = table is None and covariance.level
         self._stale = False  # whether the system has old targets
         # number of the log that the engine's arrays hold; None while they are written
         self.stands_for: int | None = BLANK
@@ -498,7 +500,7 @@ class History:
         self._grow()
         if fresh and x is not None:
             if not self._level:
-                self.sharp = None
+                self.sharpness = None
             self._write(fresh, [slots[i] for i in fresh], x)
         return slots, fresh
 
@@ -574,22 +576,23 @@ class History:
         If their outcomes differ, each one alone changes the posterior far more than
         their average does, and so do rounding errors: merge them first.
         """
-        sharp = self.sharp if update.usual else None
-        if sharp is None:
+        sharpness = self.sharpness if update.usual else None
+        if sharpness is None:
             variance = self.gram.diagonal(dim1=-2, dim2=-1).max()
-            sharp = bool(update.precision.max() * variance > SHARP)
+            sharpness = float(update.precision.max() * variance)
             if update.usual:
-                self.sharp = sharp
-        if not sharp:
+                self.sharpness = sharpness
+        self.cancels |= sharpness > LIMITS[self.dtype].sharp
+        if sharpness <= WIDE.sharp:  # the system is float64 whatever the arrays are
             return False
-        self.cancels = True
         pairs = zip(self._count, slots, strict=True)
         return any(count[slot] for count, slot in pairs)
 
-    def sharp_together(self) -> bool:
-        """Return whether the observations of any action, merged, are sharp."""
+    def sure(self) -> bool:
+        """Return whether an action is known too well for the arrays' dtype."""
         variance = self.gram.diagonal(dim1=-2, dim2=-1)
-        return bool((self.precision[:, : self.used] * variance > SHARP).any())
+        known = self.precision[:, : self.used] * variance
+        return bool((known > LIMITS[self.dtype].sure).any())
 
     def _forget_system(self) -> None:
         self._system = None

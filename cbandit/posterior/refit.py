@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from cbandit._core import devices
+from cbandit._core.threads import threads_for
 from cbandit.posterior.covariance import load_trial, trial_of
 from cbandit.posterior.gradients import Array, Closed
 from cbandit.posterior.likelihood import (
@@ -26,6 +27,7 @@ from cbandit.posterior.likelihood import (
 )
 
 APART = 1e-3  # difference in the loss from which another optimum counts as better
+LARGE_FIT = 500  # distinct actions, from which a fit gains from more threads
 HOST_SLOTS = 256  # at most so many distinct actions are fitted on the host
 
 
@@ -45,6 +47,16 @@ def fit_hyperparameters(
         kernel.to(device)
         fitted, means = devices.put(torch.stack(learned), device)
         return fitted, means
+    with threads_for(data.x.shape[-2], LARGE_FIT):
+        fitted, means = _fit_each(kernel, noise, data, learning)
+    kernel.requires_grad_(False)
+    return fitted, means
+
+
+def _fit_each(
+    kernel: gpk.Kernel, noise: Tensor, data: Merged, learning: Learning
+) -> tuple[Tensor, Tensor]:
+    """Fit the kernel in place, trial by trial; return noises and means ``(T,)``."""
     fitted, means = noise.clone(), torch.zeros_like(noise)
     one = trial_of(kernel, 0) if kernel.batch_shape else kernel
     for i in range(len(noise)):
@@ -58,7 +70,6 @@ def fit_hyperparameters(
             parameters = dict(one.named_parameters())
             for name, parameter in kernel.named_parameters():
                 parameter.data[i] = parameters[name].data
-    kernel.requires_grad_(False)
     return fitted, means
 
 

@@ -13,8 +13,10 @@ from cbandit.problems.gridded import Gridded, Phase
 from cbandit.problems.guo import guo_classical, guo_delayed, guo_nonstationary
 from cbandit.problems.language_models import routing
 from cbandit.problems.linear import LinearProblem
+from cbandit.problems.linear_rounds import LinearRounds
 from cbandit.problems.pacchiano import (
     bench_stagewise,
+    pacchiano_contextual,
     pacchiano_cyclic,
     pacchiano_hard,
     pacchiano_hard_linear,
@@ -40,6 +42,7 @@ __all__ = [
     "Gridded",
     "Known",
     "LinearProblem",
+    "LinearRounds",
     "Normal",
     "Phase",
     "Problem",
@@ -55,6 +58,7 @@ __all__ = [
     "guo_classical",
     "guo_delayed",
     "guo_nonstationary",
+    "pacchiano_contextual",
     "pacchiano_cyclic",
     "pacchiano_hard",
     "pacchiano_hard_linear",

@@ -17,6 +17,7 @@ from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.actions import Actions, Box, Finite, ProductGrid
 from cbandit.errors import CBanditError
+from cbandit.problems.optima import whole_set
 from cbandit.problems.protocol import Fixed
 from cbandit.problems.table import Table
 from cbandit.search.simplex.lp import solve_policy
@@ -88,6 +89,7 @@ class Continuous(Fixed):
             values = torch.cat([values, best])
         return solve_policy(values[:, 0], values[:, 1:].mT, 0.0)
 
+    @whole_set
     def stochastic_optimum(self, t: int) -> Tensor:
         """The reward of the best distribution on 8192 Sobol points and the optimum.
 

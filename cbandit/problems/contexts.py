@@ -30,6 +30,7 @@ from cbandit.errors import CBanditError
 from cbandit.policies.words import Senses
 from cbandit.problems.failures import failing_shares, worst_where_failing
 from cbandit.problems.measured import column_names, measured
+from cbandit.problems.optima import in_rounds, unknown, whole_set
 from cbandit.problems.protocol import Evaluation, Round, uniforms
 from cbandit.search.simplex.lp import solve_policy
 
@@ -329,10 +330,12 @@ class Contexts:
 
     # -- the account -------------------------------------------------------------------
 
+    @whole_set
     def optimum(self, t: int) -> Tensor:
         """The reward of the best linear policy in this round, ``(*trials,)``."""
         return self._valued(self.linear, torch.tensor([t]))[..., 0]
 
+    @whole_set
     def stochastic_optimum(self, t: int) -> Tensor:
         """The reward of the best choice of this row, ``(*trials,)``."""
         return self._valued(self.each_row, torch.tensor([t]))[..., 0]
@@ -347,8 +350,18 @@ class Contexts:
         index = self.actions.index(x) if index is None else index
         rows = self._row(t)
         values = self._told[rows, :, index.to(rows.device)]
-        linear, best = (self._valued(v, t) for v in (self.linear, self.each_row))
-        return Evaluation(values[..., 0], values[..., 1:], linear, best)
+        optima = in_rounds(
+            self,
+            t,
+            tuple(x.shape[:-2]),
+            lambda: self._valued(self.linear, t),
+            lambda: self._valued(self.each_row, t),
+        )
+        return Evaluation(values[..., 0], values[..., 1:], *optima)
+
+    def within(self, t: int, shown: Round) -> tuple[Tensor, Tensor]:
+        """Return NaN, with a warning: hindsight is over all choices of a row."""
+        return unknown(self, shown.actions)
 
     @cached_property
     def fixed(self) -> Yardstick:

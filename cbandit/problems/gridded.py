@@ -17,14 +17,15 @@ from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import Box, ProductGrid
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.problems.protocol import (
-    NOTHING,
-    Evaluation,
-    Round,
+from cbandit.problems.optima import (
     best_value,
-    normals,
-    uniforms,
+    in_rounds,
+    listed,
+    unknown,
+    whole_set,
+    within,
 )
+from cbandit.problems.protocol import NOTHING, Evaluation, Round, normals, uniforms
 from cbandit.search.simplex.lp import solve_policy
 
 Formula = Callable[[Tensor], Tensor]
@@ -131,13 +132,24 @@ class Gridded:
         best = [s.value.masked_fill(s.infeasible, torch.nan) for s in solved]
         return torch.stack(best).reshape(-1)
 
+    @whole_set
     def optimum(self, t: int) -> Tensor:
         """The reward of the grid's best feasible action, ``(*trials,)``."""
         return self._optima[self.phase(t)].expand(self._batch)
 
+    @whole_set
     def stochastic_optimum(self, t: int) -> Tensor:
         """The reward of the best distribution feasible on average, ``(*trials,)``."""
         return self._stochastic_optima[self.phase(t)].expand(self._batch)
+
+    def within(self, t: int, shown: Round) -> tuple[Tensor, Tensor]:
+        """Return both optima ``(*trials,)`` of the set that round ``t`` shows."""
+        points = listed(self, shown.actions)
+        if points is None:
+            return unknown(self, shown.actions)
+        x = points[0]
+        f, g = self.reward(x, t).unsqueeze(-1), self.costs(x, t)
+        return within(self, t, shown.among, torch.cat([f, g], -1))
 
     def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:
         """Return the truth about the rounds ``t`` ``(n,)``."""
@@ -149,12 +161,14 @@ class Gridded:
             rounds = phase == k
             reward[..., rounds] = self.phases[k].reward(x[..., rounds, :])
             costs[..., rounds, :] = self.phases[k].costs(x[..., rounds, :])
-        return Evaluation(
-            reward,
-            costs,
-            self._optima[phase].expand(shape),
-            self._stochastic_optima[phase].expand(shape),
+        optima = in_rounds(
+            self,
+            t,
+            tuple(shape[:-1]),
+            lambda: self._optima[phase].expand(shape),
+            lambda: self._stochastic_optima[phase].expand(shape),
         )
+        return Evaluation(reward, costs, *optima)
 
     # -- rounds --------------------------------------------------------------------
 

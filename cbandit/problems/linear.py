@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +14,8 @@ from cbandit._core.arguments import stated
 from cbandit._core.randomness import Trials, trial_range
 from cbandit.actions import Finite, Star
 from cbandit.errors import CBanditError
-from cbandit.problems.protocol import Fixed, best_value
+from cbandit.problems.optima import best_value, within
+from cbandit.problems.protocol import Fixed, Round
 from cbandit.search.segments import furthest
 from cbandit.search.simplex.lp import solve_policy
 from cbandit.search.simplex.programme import PolicySolution
@@ -88,20 +90,19 @@ class LinearProblem(Fixed):
 
         Every other action is a mixture of these.
         """
-        actions = self.actions
-        return self._values(actions.ends if isinstance(actions, Star) else actions.all)
+        return self._values(corners_of(self.actions))
 
     @cached_property
     def _optimum(self) -> Tensor:
-        values = self._corners
-        if isinstance(self.actions, Finite):
-            return best_value(values[..., 0], values[..., 1:].mT, self._tau)
-        # values are affine on a segment: the best point is an end of its feasible part
-        start, tips = values[..., :1, :], values[..., 1:, :]
-        costs = (start[..., 1:].mT, tips[..., 1:].mT, self._tau.unsqueeze(-1))
-        a = furthest(*costs)
-        ends = start[..., 0] + a * (tips[..., 0] - start[..., 0])
-        return torch.cat([start[..., 0], ends], -1).amax(-1)
+        values, best = self._corners, best_in(self.actions)
+        return best(values[..., 0], values[..., 1:].mT, self._tau)
+
+    def within(self, t: int, shown: Round) -> tuple[Tensor, Tensor]:
+        """Return both optima ``(*trials,)`` of the set that round ``t`` shows."""
+        on = self.actions if shown.actions is None else shown.actions
+        if not isinstance(on, Finite | Star):
+            return super().within(t, shown)
+        return within(self, t, shown.among, self._values(corners_of(on)), best_in(on))
 
     @cached_property
     def _solution(self) -> PolicySolution:
@@ -114,3 +115,26 @@ class LinearProblem(Fixed):
 
     def __repr__(self) -> str:
         return f"LinearProblem({self.actions!r}, m={self.m}, trials={self.trials})"
+
+
+def corners_of(actions: Finite | Star) -> Tensor:
+    """Return the points of which every action is a mixture, ``(*trials, n, d)``."""
+    return actions.ends if isinstance(actions, Star) else actions.all
+
+
+def best_in(actions: Finite | Star) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return the function that finds the best action from values at the corners."""
+    return _best_on_segments if isinstance(actions, Star) else best_value
+
+
+def _best_on_segments(f: Tensor, g: Tensor, tau: Tensor) -> Tensor:
+    """Return the best reward ``(*b,)`` on the segments from the first point to others.
+
+    Values are affine on a segment: its best point is an end of its feasible part. A
+    reward ``f (*b, n)`` of minus infinity leaves a segment out. Costs are ``g (*b, m,
+    n)``, limits ``tau (*b, m)``, kept by the first point.
+    """
+    start, tips = f[..., :1], f[..., 1:]
+    a = furthest(g[..., :1], g[..., 1:], tau.unsqueeze(-1))
+    ends = torch.where(tips.isneginf(), tips, start + a * (tips - start))
+    return torch.cat([start, ends], -1).amax(-1)

@@ -14,6 +14,7 @@ from cbandit._core import checks
 from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import ProductGrid, Star
 from cbandit.problems.linear import LinearProblem
+from cbandit.problems.linear_rounds import LinearRounds
 from cbandit.problems.protocol import uniforms
 from cbandit.problems.table import Table
 
@@ -79,6 +80,29 @@ def pacchiano_sphere(
     tau = streams.uniform(1)
     star = Star(torch.zeros(d, dtype=torch.float64), unit[..., 2:, :])
     return LinearProblem(star, unit[..., 0, :], unit[..., 1:2, :], noise, tau, trials)
+
+
+def pacchiano_contextual(
+    d: int = 5,
+    count: int = 20,
+    tau: float = 0.5,
+    star: bool = True,
+    noise: float = 0.01,
+    trials: Trials = None,
+    seed: int = 0,
+) -> LinearRounds:
+    """New unit vectors in every round, the paper's contextual setting.
+
+    The paper has no experiment in it; this one is ours. Each trial draws its own
+    coefficients, uniform unit vectors, and ``count`` vectors a round, see
+    :class:`LinearRounds`. LC-LUCB takes stars, OPLB finite sets (``star=False``).
+    """
+    d = checks.whole("d", d, 2, "a whole number above 1")
+    streams = Streams(seed, trial_range(trials), "pacchiano-contextual")
+    draws = streams.normal(2, d)
+    unit = draws / draws.norm(dim=-1, keepdim=True)
+    theta, mu = unit[..., 0, :], unit[..., 1:, :]
+    return LinearRounds(theta, mu, count, star, noise, tau, trials, seed)
 
 
 def pacchiano_opb_random(

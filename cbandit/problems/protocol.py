@@ -17,6 +17,7 @@ from cbandit._core.randomness import Streams, Trials
 from cbandit.actions import Actions
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
+from cbandit.problems.optima import in_rounds, listed, unknown, whole_set, within
 from cbandit.search.simplex.programme import PolicySolution
 
 
@@ -42,6 +43,11 @@ class Round:
     observed_costs: Any = None
     delays: Any = None
     context: Any = None
+
+    @property
+    def partial(self) -> bool:
+        """Whether the actions to choose from are not the problem's whole set."""
+        return self.actions is not None or self.among is not None
 
     def question(self) -> dict[str, Any]:
         """Return the keywords for ``policy.ask``."""
@@ -120,7 +126,10 @@ class Problem(Protocol):
         """
 
     def optimum(self, t: int) -> Tensor:
-        """The reward of the best feasible action, ``(*trials,)``; NaN if none is."""
+        """The reward of the best feasible action, ``(*trials,)``; NaN if none is.
+
+        Where :meth:`round` shows a set, it is the best action of that set.
+        """
 
     def stochastic_optimum(self, t: int) -> Tensor:
         """The reward of the best distribution feasible on average, ``(*trials,)``."""
@@ -165,10 +174,13 @@ class Fixed(ABC):
     """A problem whose functions never change.
 
     It is :class:`Blockwise`, so its account is cheap. Its noise is Gaussian with
-    standard deviations ``_std``, ``(1 + m,)`` or ``(*trials, 1 + m)``.
+    standard deviations ``_std``, ``(1 + m,)`` or ``(*trials, 1 + m)``. A subclass may
+    show a set in each round: the account is then against the best of that set.
     """
 
     _std: Tensor
+    actions: Any
+    trials: Trials
 
     @abstractmethod
     def _values(self, x: Tensor, index: Tensor | None = None) -> Tensor:
@@ -202,19 +214,30 @@ class Fixed(ABC):
 
     def observe(self, choice: Choice, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
-        index = None if choice.index is None else choice.numbers().unsqueeze(-1)
+        # in a set of the round's own, numbers are not the problem's
+        own = choice.actions is None and choice.index is not None
+        index = choice.numbers().unsqueeze(-1) if own else None
         truth = self._values(choice.x.unsqueeze(-2), index)[..., 0, :]
         draws = normals(generator, tuple(truth.shape[:-1]), truth.shape[-1])
         noisy = torch.addcmul(truth, draws, self._std)
         return noisy[..., 0], noisy[..., 1:]
 
+    @whole_set
     def optimum(self, t: int) -> Tensor:
         """The reward of the best feasible action, ``(*trials,)``; NaN: not known."""
         return self._optimum
 
+    @whole_set
     def stochastic_optimum(self, t: int) -> Tensor:
         """The reward of the best distribution feasible on average, ``(*trials,)``."""
         return self._stochastic_optimum
+
+    def within(self, t: int, shown: Round) -> tuple[Tensor, Tensor]:
+        """Return both optima ``(*trials,)`` of the set that round ``t`` shows."""
+        points = listed(self, shown.actions)
+        if points is None:
+            return unknown(self, shown.actions)
+        return within(self, t, shown.among, self._values(*points))
 
     def round(self, t: int, generator: Streams) -> Round:
         """Return an empty round: nothing is shown before a choice."""
@@ -223,25 +246,17 @@ class Fixed(ABC):
     def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:
         """Return the truth about the rounds ``t``."""
         values = self._values(x, index)
-        return Evaluation(
-            values[..., 0],
-            values[..., 1:],
-            self._optimum.unsqueeze(-1),
-            self._stochastic_optimum.unsqueeze(-1),
+        optima = in_rounds(
+            self,
+            t,
+            tuple(x.shape[:-2]),
+            lambda: self._optimum.unsqueeze(-1),
+            lambda: self._stochastic_optimum.unsqueeze(-1),
         )
+        return Evaluation(values[..., 0], values[..., 1:], *optima)
 
 
 NOTHING = Round()
-
-
-def best_value(f: Tensor, g: Tensor, tau: Tensor) -> Tensor:
-    """Return the largest feasible ``f (*b, N)``, ``(*b,)``; NaN if none is feasible.
-
-    An action is feasible if its ``g (*b, m, N)`` are at most ``tau (*b, m)``.
-    """
-    feasible = (g <= tau.unsqueeze(-1)).all(-2)
-    best = f.masked_fill(~feasible, -torch.inf).amax(-1)
-    return best.masked_fill(best.isneginf(), torch.nan)
 
 
 def normals(

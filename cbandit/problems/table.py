@@ -21,7 +21,8 @@ from cbandit.errors import CBanditError
 from cbandit.policies.words import Senses
 from cbandit.problems.failures import failing_shares, worst_where_failing
 from cbandit.problems.measured import measured
-from cbandit.problems.protocol import Fixed, best_value, normals, uniforms
+from cbandit.problems.optima import best_value
+from cbandit.problems.protocol import Fixed, normals, uniforms
 from cbandit.search.simplex.lp import solve_policy
 from cbandit.search.simplex.programme import PolicySolution
 
@@ -319,8 +320,8 @@ class Table(Fixed):
         """
         if self._noise is None and self._failed is None and not any(self.outcomes):
             return super().observe(choice, generator)
-        numbered = choice.index is not None
-        index = choice.numbers() if numbered else self.actions.index(choice.x)
+        own = choice.actions is None and choice.index is not None
+        index = choice.numbers() if own else self.actions.index(choice.x)
         truth = self._rows_of(index)
         if self._noise is None:
             draws = normals(generator, tuple(index.shape), 1 + self.m)

@@ -19,6 +19,7 @@ from torch import Tensor
 from cbandit._core import checks, distributed
 from cbandit._core.hints import hinted
 from cbandit._core.log import LOG
+from cbandit._core.threads import threads_for
 from cbandit.choice import Choice
 from cbandit.errors import BudgetError, CBanditError
 from cbandit.problems.protocol import Problem, Round, delays_of
@@ -135,7 +136,6 @@ def simulate(
     priced: Any = policy if getattr(policy, "standardized", False) else None
 
     with (
-        process.few_threads(size * trials),
         process.until_interrupted(file is not None) as interrupted,
         process.bar(shown_bar, policy.name, tape.rounds, horizon) as bar,
     ):
@@ -144,36 +144,43 @@ def simulate(
         while tape.rounds < horizon and not ended:
             t = tape.rounds + 1
             begun = perf_counter()
-            shown, question = world.show(t)
-            tape.put("multipliers", policy.multiplier)  # copied before ask changes it
-            if priced is not None:
-                tape.put("priced", priced.price)
-            try:
-                choice = policy.ask(**question)
-            except BudgetError:
-                if not tape.rounds:
-                    raise
-                LOG.info("%s has spent its budget after %d rounds", policy.name, t - 1)
-                break
-            if wrote is not None and every:
-                pause = max(every, 9 * (wrote + perf_counter() - begun))
-            wrote = None
-            reward, cost, failed = world.observe(choice)
-            played = Played(t, choice, reward, cost)
-            if failed is not None:
-                policy.tell(choice, failed=True, where=failed)
-            if shown.delays is not None:
-                delays = delays_of(shown.delays, world.batch)
-                post.send(t, choice, reward, cost, delays, failed)
-            else:
-                feedback = {"reward": reward} | ({"cost": cost} if policy.m else {})
-                tell(policy, choice, None if failed is None else ~failed, **feedback)
-            if post:
-                post.deliver(t, policy)
-            seconds = perf_counter() - begun
+            with threads_for(size * trials):
+                shown, question = world.show(t)
+                tape.put(
+                    "multipliers", policy.multiplier
+                )  # copied before ask changes it
+                if priced is not None:
+                    tape.put("priced", priced.price)
+                try:
+                    choice = policy.ask(**question)
+                except BudgetError:
+                    if not tape.rounds:
+                        raise
+                    LOG.info(
+                        "%s has spent its budget after %d rounds", policy.name, t - 1
+                    )
+                    break
+                if wrote is not None and every:
+                    pause = max(every, 9 * (wrote + perf_counter() - begun))
+                wrote = None
+                reward, cost, failed = world.observe(choice)
+                played = Played(t, choice, reward, cost)
+                if failed is not None:
+                    policy.tell(choice, failed=True, where=failed)
+                if shown.delays is not None:
+                    delays = delays_of(shown.delays, world.batch)
+                    post.send(t, choice, reward, cost, delays, failed)
+                else:
+                    feedback = {"reward": reward} | ({"cost": cost} if policy.m else {})
+                    tell(
+                        policy, choice, None if failed is None else ~failed, **feedback
+                    )
+                if post:
+                    post.deliver(t, policy)
+                seconds = perf_counter() - begun
 
-            _record(tape, world, shown, played, failed)
-            tape.turn(seconds, world)
+                _record(tape, world, shown, played, failed)
+                tape.turn(seconds, world)
             bar.update(1)
 
             ended = bool(interrupted)
@@ -211,7 +218,10 @@ def _record(
         mean_reward, mean_cost = world.expected(choice, shown, t)
         tape.put("expected_rewards", mean_reward)
         tape.put("expected_costs", mean_cost)
-    for name, value in world.truth(choice.x, t, played.cost.shape[-1]).items():
+    if shown.partial and world.in_blocks:
+        tape.flush(world)  # from here on the account is kept round by round
+        world.in_blocks = False
+    for name, value in world.truth(choice.x, shown, t, played.cost.shape[-1]).items():
         tape.put(name, value)
     if failed is not None or tape.has("failed"):
         nowhere = torch.zeros(world.batch, dtype=torch.bool)

@@ -565,6 +565,22 @@ def _sheet(
                 # a line may end between limits or parameters, but not in one of them
                 title = title.replace(f" {said} ", f"\u00a0{sign}\u00a0")
             figure.suptitle(title, x=0.01, ha="left", fontsize=9, wrap=True)
+        _as_written(figure)
+
+
+def _as_written(figure: Figure) -> None:
+    """Let names show as they are, dollar signs too; powers of ten stay formulas."""
+    from matplotlib.text import Text
+
+    powers = {
+        id(tick.label1)
+        for panel in figure.axes
+        for axis in (panel.xaxis, panel.yaxis)
+        if axis.get_scale() == "log"
+        for tick in (*axis.majorTicks, *axis.minorTicks)
+    }
+    for text in figure.findobj(Text):
+        text.set_parse_math(id(text) in powers)
 
 
 def _policies(tables: Iterable[Curves]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The process around the loop: its threads, its signals, its progress bar."""
+"""The process around the loop: its signals and its progress bar."""
 
 from __future__ import annotations
 
@@ -11,26 +11,6 @@ from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from types import FrameType
 from typing import Any
-
-import torch
-
-SMALL = 1 << 15  # actions x trials: torch itself splits nothing smaller
-
-
-@contextmanager
-def few_threads(size: float) -> Iterator[None]:
-    """Use one thread while tensors of ``size`` numbers are small.
-
-    More threads gain nothing then, and wait for each other if other programs share the
-    machine: rounds become ten times slower.
-    """
-    before = torch.get_num_threads()
-    if size <= SMALL:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

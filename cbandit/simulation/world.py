@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from cbandit._core.randomness import Streams
 from cbandit.actions import in_context_of
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
+from cbandit.problems import optima
 from cbandit.problems.protocol import NOTHING, Blockwise, Problem, Round
 from cbandit.simulation.parts import Policy, senses_of
 
@@ -31,6 +32,8 @@ class World:
         self.problem, self.streams = problem, streams
         self.batch, self.m = tuple(policy.batch_shape), policy.m
         self._blocks = problem if isinstance(problem, Blockwise) else None
+        #: whether the truth is asked for block by block; not once a round shows a set
+        self.in_blocks = self._blocks is not None
         self._show = getattr(problem, "round", None)
         self._hides = not getattr(policy, "sees_costs", True)
         #: the problem's names, directions and limits
@@ -97,27 +100,29 @@ class World:
 
     # -- the noiseless truth ---------------------------------------------------------
 
-    def truth(self, x: Tensor, t: int, m: int) -> dict[str, Tensor]:
-        """Return the truth about round ``t`` at ``x``; empty if it is blockwise."""
-        if self._blocks is not None:
+    def truth(self, x: Tensor, shown: Round, t: int, m: int) -> dict[str, Tensor]:
+        """Return the truth about round ``t`` at ``x``; empty :attr:`in_blocks`."""
+        if self.in_blocks:
             return {}
         truth = {
             "true_rewards": self._reward(x, t),
             "true_costs": self._costs(x, t, m),
         }
-        for name in ("optimum", "stochastic_optimum"):
-            value, words = getattr(self.problem, name)(t), f"problem.{name}"
-            # None: the problem does not know it
-            number = checks.tensor(words, torch.nan if value is None else value)
-            truth[name] = checks.shaped(words, number, self.batch, "(*trials,)")
+        within = None
+        for k, name in enumerate(optima.NAMES):
+            if shown.partial and optima.of_whole_set(getattr(self.problem, name)):
+                within = within or cast(Any, self.problem).within(t, shown)
+                truth[name] = within[k].expand(self.batch)
+            else:
+                truth[name] = optima.told(self.problem, name, t, self.batch)
         return truth
 
     def truths(self, t: Tensor, index: Tensor | None, x: Tensor) -> dict[str, Tensor]:
-        """Return the truth about rounds ``t (n,)``; empty unless it is blockwise.
+        """Return the truth about rounds ``t (n,)``; empty unless :attr:`in_blocks`.
 
         Names as in :meth:`truth`; each value ``(*trials, n)`` or ``(*trials, n, m)``.
         """
-        if self._blocks is None:
+        if self._blocks is None or not self.in_blocks:
             return {}
         truth = self._blocks.evaluate(t, index, x)
         shape = (*self.batch, len(t))
@@ -135,9 +140,12 @@ class World:
         index, probability = choice.distribution.index, choice.distribution.probability
         actions = shown.actions or self.problem.actions
         points = in_context_of(actions, index, choice.x)  # *trials x k x d
-        if self._blocks is not None:
+        own = all(optima.of_whole_set(getattr(self.problem, n)) for n in optima.NAMES)
+        if self._blocks is not None and own:  # its optima are cheap
             truth = self._blocks.evaluate(
-                torch.full(index.shape[-1:], t), index, points
+                torch.full(index.shape[-1:], t),
+                index if shown.actions is None else None,
+                points,
             )
             rewards, costs = truth.reward, truth.costs
         else:

@@ -193,7 +193,8 @@ class Priced(NamedTuple):
 class WeightSums(NamedTuple):
     """The sums of a regression on ``D`` features, in ``K`` blocks, float64.
 
-    A block has ``A = sum p h h'``, ``b = sum p y h'`` and a root of ``(I + A)^-1``.
+    A block has ``A = sum p h h'``, ``b = sum p y h'`` and the upper triangular root of
+    ``(I + A)^-1``.
 
     Args:
         sums: ``A``, ``(T, K, D, D)``.

@@ -1,6 +1,7 @@
 """Add an observation to a Bayesian regression on features, block by block.
 
-A block holds ``A = sum p h h'``, ``b = sum p y h'`` and a root ``W`` of ``(I + A)^-1``.
+A block holds ``A = sum p h h'``, ``b = sum p y h'`` and the upper triangular root ``W``
+of ``(I + A)^-1``.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ def enter_weights_ref(
 ) -> None:
     """Add an observation, in place.
 
-    With ``v = W' h`` for a precision of 1 and ``r^2 = 1 + |v|^2``, the root of
-    ``W (I + v v')^-1 W'`` is ``W (I - v v' / (r (r + 1)))``.
+    The root stays upper triangular with a positive diagonal, so that it is a function
+    of the sums and not of the order of observations. With ``v = W' h`` for a precision
+    of 1 and ``t_j = 1 + v_1^2 + .. + v_j^2``, its column ``j`` becomes
+    ``(t_{j-1} W_j - v_j (v_1 W_1 + .. + v_{j-1} W_{j-1})) / sqrt(t_{j-1} t_j)``.
 
     Args:
         held: the sums.
@@ -43,12 +46,13 @@ def enter_weights_ref(
     held.weighted[place] = weighted.baddbmm_(values.unsqueeze(-1), row)
     root = held.root[place].double()
     v = (h * precision.sqrt().unsqueeze(-1)).unsqueeze(-2) @ root  # T x 1 x D
-    square = v.square().sum((-2, -1))
-    r = (1 + square).sqrt()
-    factor = (-1 / (r * (r + 1)))[:, None, None]
-    changed = torch.baddbmm(root, root @ v.mT, v * factor)
+    square, along = v.square(), root * v
+    total = square.cumsum(-1)
+    before, after = 1 + total - square, 1 + total
+    changed = root * before - v * (along.cumsum(-1) - along)
+    changed = changed / (before * after).sqrt()
     held.root[place] = changed.to(held.root.dtype)
-    held.log_det[place] += square.log1p()
+    held.log_det[place] += total[:, 0, -1].log1p()
     rotated = held.weighted[place] @ held.root[place].double()
     held.rotated[place] = rotated
     held.fitted[place] = rotated @ rotated.mT

@@ -28,6 +28,8 @@ from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.round import Concern
 from cbandit.posterior.units import Units
 
+FEW = 10  # choices, answered or not, whose sums can be compared
+DEAR = 3.0  # times the cost of answered choices at which a promise is implausible
 SURE = 1.6448536269514722  # deviations above the mean of a one-sided 95 % bound
 
 
@@ -279,12 +281,12 @@ class Budgets(Concern[Account]):
         if not turn.tight:
             return state, turn
         if turn.actions.continuous:
-            over = partial(self._over, state, turn)
-            return state, turn._replace(fences=(*turn.fences, over))
+            fence = partial(self._over, state, turn)
+            return state, turn._replace(fences=(*turn.fences, fence))
         left, pace = self.left(state).unsqueeze(-1), self.pace(state, turn.t)
         over = torch.cat(
             [
-                (self._bounds(turn, mean, std, pace) - left).amax(1)
+                (self._bounds(turn, pace, mean, std) - left).amax(1)
                 for _, mean, std in turn.moments()
             ],
             -1,
@@ -302,7 +304,7 @@ class Budgets(Concern[Account]):
         left, pace = self.left(state), self.pace(state, turn.t)
         if pick.x is None:
             points = turn.actions.at(pick.index).unsqueeze(1)
-            bound = self._bounds(turn, *turn.beliefs.anywhere(points), pace)
+            bound = self._bounds(turn, pace, *turn.beliefs.anywhere(points))
         else:
             over = self._over(state, turn, pick.x.unsqueeze(1))
             bound = over + left.unsqueeze(-1)
@@ -326,9 +328,10 @@ class Budgets(Concern[Account]):
         """Return by how much points of a box may exceed what is left, ``(T, b, n)``."""
         x = x if turn.shown is None else turn.shown.whole(x)
         moments, pace = turn.beliefs.anywhere(x), self.pace(state, turn.t)
-        return self._bounds(turn, *moments, pace) - self.left(state).unsqueeze(-1)
+        bound = self._bounds(turn, pace, *moments)
+        return bound - self.left(state).unsqueeze(-1)
 
-    def _bounds(self, turn: Asked, mean: Tensor, std: Tensor, pace: Tensor) -> Tensor:
+    def _bounds(self, turn: Asked, pace: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         noise, units = turn.beliefs.noises(), turn.beliefs.units()
         return self.bounds(mean, std, noise, units, pace)
 
@@ -400,6 +403,49 @@ class Budgets(Concern[Account]):
             rest = max(0, last - t)
             standings[label] = Standing(total, spent, promised, left, pace, rest)
         return standings
+
+    def alarm(self, state: Account, t: int, together: int) -> dict[str, str]:
+        """Say where unanswered choices are booked at implausibly much."""
+        text = self.reminder(state, t, together)
+        return {} if text is None else {"promises": text}
+
+    def reminder(self, account: Account, t: int, batch: int) -> str | None:
+        """Return a warning where unanswered choices are booked at implausibly much.
+
+        That is three times what as many answered choices have cost. Only choices count
+        that later ones overtook: others may just be late. ``None``: no warning is due.
+
+        Args:
+            account: the account after the choice of round ``t``.
+            t: the round.
+            batch: how many choices are asked for together.
+        """
+        least, known = FEW + batch, t - len(account.promises)
+        if len(account.promises) < least or known < FEW:
+            return None
+        latest = t  # with an answer
+        while latest in account.promises:
+            latest -= 1
+        overtaken = {s: each for s, each in account.promises.items() if s < latest}
+        if len(overtaken) < least:
+            return None
+        waits = torch.stack([each.open for each in overtaken.values()]).sum(0)  # T x b
+        booked = account._replace(promises=overtaken).promised
+        likely = waits * account.spent / known
+        dear = (waits >= least) & (likely > 0) & (booked > DEAR * likely)
+        if not bool(dear.any()):
+            return None
+        i, j = dear.nonzero()[0].tolist()
+        cost, left = likely[i, j].item(), self.left(account)[i, j].item()
+        return (
+            f"the budget {self.labels[j]!r}: {int(waits[i, j])} choices that later "
+            f"ones overtook have no answer, and are booked at {booked[i, j].item():.3g}"
+            ", the sum of their one-sided 95 % bounds; as many answered choices have "
+            f"cost {cost:.3g}, and {left:.3g} is left. Tell what they cost, or "
+            "policy.cancel(choice, cost=...) where no answer will come: cost=0 if the "
+            "choice was never played, as policy.cancel(choice) alone keeps its bound "
+            "as spent"
+        )
 
     def spent_up(self, account: Account, least: Tensor) -> BudgetError:
         """Return the error for trials that can afford no action.

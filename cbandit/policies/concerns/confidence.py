@@ -42,8 +42,9 @@ class Confidence(Concern[None]):
         if turn.confidence is None:
             return None, turn
         if turn.actions.continuous:
-            return None, turn._replace(fences=(_short(turn), *turn.fences))
-        return None, trusted(turn, self._ranks)
+            fence = _short(turn, turn.confidence)
+            return None, turn._replace(fences=(fence, *turn.fences))
+        return None, trusted(turn, turn.confidence, self._ranks)
 
     def check_pick(
         self, state: None, turn: Asked, pick: Decision
@@ -59,13 +60,14 @@ class Confidence(Concern[None]):
 
 def _chance(turn: Asked, x: Tensor) -> Tensor:
     """Return the log probability ``(T, n)`` that points of a box keep all limits."""
-    moments = turn.beliefs.anywhere(x if turn.shown is None else turn.shown.whole(x))
-    return log_chance(turn.beliefs.units(), *moments, turn.limits)
+    x = x if turn.shown is None else turn.shown.whole(x)
+    mean, std = turn.beliefs.anywhere(x)
+    return log_chance(turn.beliefs.units(), mean, std, turn.limits)
 
 
-def _short(turn: Asked) -> Callable[[Tensor], Tensor]:
+def _short(turn: Asked, confidence: Tensor) -> Callable[[Tensor], Tensor]:
     """Return how far points of a box fall short of the confidence, as a fence."""
-    least = turn.confidence.log().unsqueeze(-1)
+    least = confidence.log().unsqueeze(-1)
 
     def short(x: Tensor) -> Tensor:
         # asinh, as logarithms of tiny chances are huge
@@ -101,7 +103,7 @@ def log_chance(
     return chances.sum(-2)
 
 
-def trusted(asked: Asked, ranks: Ranks) -> Asked:
+def trusted(asked: Asked, least: Tensor, ranks: Ranks) -> Asked:
     """Mask out the actions that keep all limits too improbably.
 
     Where no action keeps them, only the likeliest ones are left, and the trial is
@@ -109,9 +111,10 @@ def trusted(asked: Asked, ranks: Ranks) -> Asked:
 
     Args:
         asked: the round, over numbered actions.
+        least: the probability, ``(T,)``.
         ranks: the processes that share the set.
     """
-    beliefs, least, limits = asked.beliefs, asked.confidence, asked.limits
+    beliefs, limits = asked.beliefs, asked.limits
     units, shape = beliefs.units(), (len(limits), asked.actions.size)
     mask = torch.zeros(shape, dtype=torch.bool, device=limits.device)
     # one cost below needed is too unlikely; costs that are all at enough suffice

@@ -11,13 +11,16 @@ constraints, 2024, Algorithm 5, with the analysis' width.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit._core.log import warn
 from cbandit._core.randomness import Streams
 from cbandit.actions import Actions
 from cbandit.choice import Distribution
@@ -94,12 +97,14 @@ class SafeEstimate:
         reward: its reward, ``(T, 1)``.
         cost: its costs, ``(T, m)``.
         ready: whether both are known in all trials.
+        warned: whether a warning came that rewards are above ``r_max``.
     """
 
     action: SafeAction
     reward: Average
     cost: Average
     ready: bool
+    warned: bool = False
 
     @classmethod
     def start(cls, action: SafeAction) -> SafeEstimate:
@@ -134,7 +139,60 @@ class SafeEstimate:
             values, came = told.wide(news.limits.shape[-1])
             cost = cost.told(values, at & came, news.limits, size[:, 1:])
         ready = bool((reward.known & cost.known).all())
-        return SafeEstimate(self.action, reward, cost, ready)
+        return replace(self, reward=reward, cost=cost, ready=ready)
+
+    def compared(
+        self, news: News, policy: Any, units: Units | None = None
+    ) -> SafeEstimate:
+        """Warn, once, if rewards are above ``r_max`` beyond doubt.
+
+        That is so if one reward is further above it than noise may be, or the safe
+        action's average is, whose test then never passes. In all but a share ``delta``
+        of runs no warning is wrong.
+
+        Args:
+            news: the choice and its feedback, which ``after`` took in.
+            policy: it has ``delta``, and the direction of rewards.
+            units: the units of the noise; ``None``: the user's own.
+        """
+        if self.warned or not news.rewards:
+            return self
+        largest, t = self.action.largest.unsqueeze(-1), news.choice.t
+        r = self.action.subgaussian[:, :1]
+        if units is not None:  # noise may be learned; it is within the outcomes' spread
+            r = r.clamp_min(1.0)
+        r, trials = r * self._sizes(units)[:, :1], 2 * math.log(len(r))
+        # noise is above this in any trial of round t with probability delta/(t (t + 1))
+        noise = r * math.sqrt(2 * math.log(t * (t + 1) / policy.delta) + trials)
+        seen = [("a reward", *told.wide(1), noise) for told in news.rewards]
+        waits = ~self.reward.known
+        if bool(waits.any()):
+            plays, waiting = self.reward.plays, waits.unsqueeze(-1)
+            width = r * ((self.reward.log + trials) / plays).sqrt()
+            average = (
+                "the safe action's mean reward",
+                self.reward.mean,
+                waiting,
+                width,
+            )
+            seen.append(average)
+        for what, value, where, width in seen:
+            above = where & (value - width > largest)
+            if bool(above.any()):
+                i = int(above.flatten().nonzero()[0])
+                one, most = (
+                    policy.senses.reward(v.flatten()[i].cpu()).item()
+                    for v in (value, largest.expand_as(value))
+                )
+                stays = ", so that only the safe action is played" * bool(waits[i])
+                warn(
+                    f"largest: {what} of {one:.4g} in round {t} contradicts "
+                    f"{most:.4g}, the best mean reward that {policy.name} takes to be "
+                    f"possible{stays}: build the policy with largest= the best mean "
+                    "reward that an action may have"
+                )
+                return replace(self, warned=True)
+        return self
 
     def _sizes(self, units: Units | None) -> Tensor:
         """Return the units' sizes ``(T, 1 + m)``, infinite where there is no unit."""

@@ -16,6 +16,7 @@ from cbandit.search.conic import Array, SafePolicies
 
 PAIRED = 64  # with at most so many actions, midpoints of pairs are considered too
 STARTS, NEAR = 8, 0.9  # starts of the ascent, and the cosine below which two differ
+CLIMBS = 3  # ascents; the starts of largest V_r after one step of all starts
 LEAP = 0.05  # the ascent's longest step ahead, as a share of a point's length
 SAME = 1e-8  # the distance within which means of distributions count as equal
 
@@ -57,13 +58,21 @@ def best_mixture(
         step = inverse @ x / length if length > 0 else np.zeros(dim)
         return w[0] + step, float(w[0] @ x) + length
 
-    best, reached = None, -math.inf
-    starts = [x0, *_promising(points, w, root, tau, x0)]
-    met = _Places(dim)
-    for theta in [*vertices, *(towards(x)[0] for x in starts)]:
-        pi, after = _climbed(safe, theta, towards, met)
-        if _gained(after, reached):
-            best, reached = pi, after
+    ahead, first = [x0, *_promising(points, w, root, tau, x0)], _Places(dim)
+    starts: list[tuple[float, Array, Array]] = []  # V_r, the distribution, its mean
+    for theta in [*vertices, *(towards(x)[0] for x in ahead)]:
+        pi = safe.best(theta)
+        if pi is not None and not first.holds(x := points.T @ pi):
+            first.add(x)
+            starts.append((towards(x)[1], pi, x))
+    # equal values differ by rounding, which must not choose between them
+    starts.sort(key=lambda start: -round(start[0], 9))
+    best, reached, met = None, -math.inf, _Places(dim)
+    for height, start, x in starts[:CLIMBS]:
+        climbed = _climbed(safe, towards(x)[0], towards, met)
+        for found, after in ((start, height), climbed):
+            if _gained(after, reached):
+                best, reached = found, after
     return best
 
 

@@ -222,6 +222,7 @@ class Stagewise(Policy):
         if not state.safe.ready:
             safe = state.safe.after(news)
             state = state._replace(safe=safe, ratio=self._lasting_ratio(safe))
+        state = state._replace(safe=state.safe.compared(news, self))
         told = [(REWARD, item) for item in news.rewards]
         told += [(COSTS, item) for item in news.costs]
         if len(told) == 2 and all(_whole(item) for _, item in told):

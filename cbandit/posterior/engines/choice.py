@@ -15,6 +15,7 @@ from cbandit.actions import Actions, Finite, ProductGrid
 from cbandit.beliefs.features import FeatureKernel
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Covariance, Prior, axes_of
+from cbandit.posterior.digits import WIDE
 from cbandit.posterior.engines.joint import Joint
 from cbandit.posterior.engines.protocol import Engine, Plan
 from cbandit.posterior.engines.swept import Swept
@@ -29,7 +30,6 @@ JOINT_ACTIONS = 512
 JOINT_ACTIONS_SAMPLING = 1024  # with more, features draw faster than a full root
 EXPECTED_ROWS = 300
 FEATURES = 1024  # with more, a linear kernel is treated like any other
-SHARP = 1e5  # prior variance over noise; beyond it sums of features round too much
 BLOCK = 1 << 17
 CUDA_BLOCK = 1 << 26  # large enough to make launches cheap
 
@@ -80,7 +80,7 @@ def plan(wanted: str, prior: Prior, samples: bool, noise: Tensor | None = None) 
     many = actions.continuous or actions.size > JOINT_ACTIONS_SAMPLING
     many = many and actions.dim <= FEATURES
     if wanted == "auto" and many and noise is not None and covariance.finite:
-        if bool(noise * SHARP > covariance.largest(actions).amax()):
+        if bool(noise * WIDE.sharp > covariance.largest(actions).amax()):
             return Plan("weights", "a linear kernel: sums of its features say all")
     if actions.continuous:
         if wanted not in ("auto", "weights"):

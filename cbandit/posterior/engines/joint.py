@@ -16,6 +16,7 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit._core.randomness import Streams
 from cbandit.posterior.covariance import Prior
+from cbandit.posterior.digits import Kept
 from cbandit.posterior.draws.roots import pivoted_root, prior_root
 from cbandit.posterior.engines.protocol import Engine, Fused, Plan
 from cbandit.posterior.look import Best, Block
@@ -100,6 +101,7 @@ class Joint(Engine):
     def append(self, update: Update) -> None:
         """Condition on one more observation."""
         self.settle()
+        self._changed()
         slots = cast("Sequence[int]", update.keys)
         if len(slots) == 1:  # a plain view is quicker than gathering
             var = self._var.select(1, slots[0])
@@ -139,6 +141,7 @@ class Joint(Engine):
     def forget(self, update: Update) -> None:
         """Remove an observation by solving without it."""
         self.settle()
+        self._changed()
         slots, precision = cast("Sequence[int]", update.keys), update.precision
         slot = devices.put(slots, self._cov.device)
         self.history.enter(slots, update, -1)
@@ -176,6 +179,15 @@ class Joint(Engine):
             weights = self.history.system().weights(self._size)
             self.mean = self._combined(weights).contiguous()
             self.stale = False
+
+    def _checked(self) -> tuple[Tensor, Kept]:
+        self.settle()
+        count = min(self.SUREST, self._size)
+        surest = self.history.precision.topk(count).indices
+        index, points = self._with_others(surest.cpu())
+        places = index.unsqueeze(1).expand(-1, self.functions, -1)
+        kept = self.mean.gather(-1, places), self._var.gather(-1, index)
+        return points, Kept(*kept)
 
     def _combined(self, weights: Tensor) -> Tensor:
         """Return combinations ``(T, k, N)`` of prior covariances by ``weights``."""

@@ -27,12 +27,15 @@ import copy
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit._core.log import warn
 from cbandit._core.randomness import Streams
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Prior
+from cbandit.posterior.digits import LIMITS, Error, Kept, Limits, compare
 from cbandit.posterior.draws.features import Pathwise
 from cbandit.posterior.draws.roots import pivoted_root
 from cbandit.posterior.look import Best, Block
@@ -81,8 +84,15 @@ class Engine:
     """Whether joint draws use random features, which not all kernels have."""
     by_slots = True
     """Whether the history keeps observations by action, in a small system."""
-    drifts = False
-    """Whether its dtype is so narrow that forgetting leaves rounding errors."""
+    dtype = torch.float64
+    """The dtype in which arrays change, if it keeps arrays."""
+    SUREST = 64  # tried actions at which arrays are checked
+    OTHERS = 32  # and others, spread over the set
+    _changes = 0  # of the arrays
+    _due = 0  # the change after which arrays are checked next
+    LASTING = 4  # checks in a row that need the last means, before a warning
+    _strained = 0  # such checks
+    _warned = False
     light = False
     """Whether a checkpoint leaves its arrays out."""
     opens = False
@@ -126,6 +136,16 @@ class Engine:
         """Return whether it stores this stretch of the set; ``None``: all of it."""
         return True
 
+    @property
+    def limits(self) -> Limits:
+        """The limits of the arrays' dtype."""
+        return LIMITS[self.dtype]
+
+    @property
+    def drifts(self) -> bool:
+        """Whether its dtype is so narrow that forgetting leaves rounding errors."""
+        return self.dtype != torch.float64
+
     def describe(self) -> str:
         """Return the engine's name and the reason for it, in words."""
         return f"{self.plan.name} ({self.plan.why})"
@@ -135,7 +155,8 @@ class Engine:
     def clear(self, functions: int) -> None:
         """Forget everything; from now on there are ``functions`` functions."""
         prior, self.functions, self.stale = self.prior, functions, False
-        self.history = History(prior.covariance, prior.trials, functions, prior.device)
+        of = prior.covariance, prior.trials, functions, prior.device
+        self.history = History(*of, dtype=self.dtype)
 
     def place(self, update: Update) -> list[int] | None:
         """Return an observation's slots; ``None`` while no trial has any slot."""
@@ -161,7 +182,7 @@ class Engine:
             slots = self.place(update)
             if slots is not None:
                 self.history.enter(slots, update._replace(usual=False))
-        self.refresh()
+        self._refresh_checked()
 
     def correct(self, before: Update, after: Update) -> None:
         """Change the targets of an observation; all else must be equal."""
@@ -199,6 +220,92 @@ class Engine:
 
     def settle(self) -> None:
         """Apply all observations that were collected to the arrays."""
+
+    # -- digits ----------------------------------------------------------------------
+
+    def check(self, fresh: bool = False) -> None:
+        """Compare arrays with a float64 solve; mend them if they are off.
+
+        In a narrow dtype a warning says once what would help if they stay off, or if
+        they need the last means again and again.
+
+        Args:
+            fresh: whether the arrays have just been computed afresh.
+        """
+        found = error = self.error()
+        left = list(self._mends())
+        if fresh:
+            left = left[-1:]
+        while error.excess > 1 and left:
+            left.pop(0)()
+            error = self.error()
+        strained = self.drifts and found.excess > 1 and not left and not fresh
+        self._strained = self._strained + 1 if strained else 0
+        lasting = error.excess > 1 or self._strained >= self.LASTING
+        if self._warned or not (self.drifts and lasting):
+            return
+        self._warned = True
+        warn(
+            f"beliefs in {str(self.dtype).removeprefix('torch.')} are off by "
+            f"{found.deviations:.2g} standard deviations where an action was tried: "
+            "outcomes that differ far more than the belief's noise= says need "
+            "dtype='float64', or a larger noise=",
+            RuntimeWarning,
+        )
+
+    def error(self) -> Error:
+        """Return how far arrays are off at the surest actions and at some others."""
+        points = self._checked()
+        if points is None:
+            return Error(0.0, 0.0)
+        (x, kept), true = points, Kept(*self._exact(points[0]))
+        prior = self.prior.covariance.variance(x).expand(true.var.shape)
+        return compare(kept, true, prior, self.limits)
+
+    def _mends(self) -> Iterable[Callable[[], None]]:
+        """Return what may help if arrays are off, the cheapest first."""
+        return [self.refresh]
+
+    def _refresh_checked(self) -> None:
+        """Compute all arrays afresh, and check them if their dtype is narrow."""
+        self.refresh()
+        if self.drifts:
+            self.check(fresh=True)
+
+    def _changed(self) -> None:
+        """Count a change of the arrays; check them if it is time."""
+        self._changes += 1
+        if self._changes < max(self._due, self.limits.first):
+            return
+        self.check()
+        wait = min(self._changes, self.limits.every)
+        if self._strained and not self._warned:
+            wait = self.limits.first  # see soon whether it lasts
+        elif self._strained:
+            wait += self._changes  # the last means may cost as much as many rounds
+        self._due = self._changes + wait
+
+    def _checked(self) -> tuple[Tensor, Kept] | None:
+        """Return points ``(T, k, d)`` to check, float64, and the arrays' moments there.
+
+        ``None``: nothing is kept, or nothing was told.
+        """
+        return None
+
+    def _with_others(self, tried: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the numbers of ``tried (T, k)`` and of other actions, and points."""
+        first, last = self.prior.ends
+        count = min(self.OTHERS, last - first)
+        others = torch.arange(count) * ((last - first) // count) + 7919 * self._changes
+        others = (others % (last - first) + first).expand(len(tried), -1)
+        index = devices.put(torch.cat([tried, others], 1), self.prior.device)
+        return index, self.prior.actions.at(index).double()
+
+    def _exact(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the same at points ``(T, k, d)``, by a float64 solve."""
+        return self.history.at(points)
+
+    # -- memory ----------------------------------------------------------------------
 
     def make_room(self) -> None:
         """Switch to kernel rows that take less memory, if memory runs short."""

@@ -26,7 +26,7 @@ does all of it, score and argmax included.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -34,10 +34,10 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit._core.devices import free_memory
-from cbandit._core.log import warn
 from cbandit._core.randomness import Streams
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Prior
+from cbandit.posterior.digits import Kept
 from cbandit.posterior.draws.features import correction
 from cbandit.posterior.engines.protocol import Engine, Fused, Plan
 from cbandit.posterior.look import Best, Block, first_of
@@ -67,13 +67,9 @@ class Swept(Engine):
     PENDING_LIMIT = 32
     FUSED_LIMIT = 4  # changes that one kernel applies on the way
     REWEIGH_EVERY = 64  # removals after which the means are computed afresh
-    CHECK_EVERY = 512
-    CHECK_EARLY = (16, 64, 256)  # for a narrow dtype, whose errors may show early
-    CHECK_ACTIONS = 32
     FALLEN = 0.1  # a variance below this share of its last solve is solved for again
     LOST = 1e-6  # share of the prior's; a refresh loses smaller variances in rounding
     SOLVED_TOGETHER = 1 << 12
-    NARROW = 1e-2  # with a larger error after a refresh the dtype is too narrow
 
     step: int
     _opened: _Opened | None = None
@@ -82,8 +78,8 @@ class Swept(Engine):
         self, prior: Prior, functions: int, plan: Plan, rows: Rows, step: int
     ) -> None:
         self.dtype, self.device, self._ends = prior.dtype, prior.device, prior.ends
-        self.drifts, self.by_features = self.dtype != torch.float64, rows.by_features
         self.rows, self.keeps_rows, self.step = rows, rows.kept, step
+        self.by_features = rows.by_features
         shape = prior.trials, self._ends[1] - self._ends[0]
         self.var = torch.empty(shape, dtype=self.dtype, device=self.device)
         self.mean = self.var.new_zeros(shape[0], functions, shape[1])
@@ -104,10 +100,7 @@ class Swept(Engine):
         self._pending: list[_Pending] = []
         self._floor: Tensor | None = None  # smaller variances are solved for
         self._opened = None
-        self._changes = self._forgotten = 0
-        self.drift = 0.0
-        self.refreshes = 0
-        self._warned = False
+        self._forgotten = self.refreshes = 0
 
     def describe(self) -> str:
         """Return the engine's name, the reason for it, and how rows are stored."""
@@ -198,12 +191,9 @@ class Swept(Engine):
         return _Pending(weights, spread, shift)
 
     def _changed(self) -> None:
-        self._changes += 1
         if len(self._pending) >= self.PENDING_LIMIT:
             self.settle()
-        early = self.drifts and self._changes in self.CHECK_EARLY
-        if early or self._changes % self.CHECK_EVERY == 0:
-            self.check()
+        super()._changed()
 
     def refresh(self) -> None:
         """Compute means and variances afresh from the history, without drift."""
@@ -214,7 +204,7 @@ class Swept(Engine):
             self.history.release()
             self._compute_afresh()
             self._floor = self._opened = None
-            if self.history.sharp_together():
+            if self.history.sure():
                 share = self.LOST if self.dtype == torch.float64 else self.FALLEN
                 lost = torch.full_like(self.var, share * self._scale**2)
                 self._solve_for_fallen(self.var, lost)
@@ -312,52 +302,47 @@ class Swept(Engine):
         places = index.unsqueeze(1).expand(-1, self.functions, -1)
         return self.mean.gather(-1, places), self.var.gather(-1, index)
 
-    def check(self) -> None:
-        """Compare a few actions with a fresh solve; refresh if they have drifted.
+    # -- digits ----------------------------------------------------------------------
 
-        If a refresh does not help, the dtype is too narrow; a warning then says so
-        once.
+    def _checked(self) -> tuple[Tensor, Kept] | None:
+        (first, last), used = self._ends, self.history.used
+        if not used:
+            return None
+        numbers = torch.full((len(self._trial), used), first)
+        for row, keys in zip(numbers, self.history.keys(), strict=True):
+            for slot, key in enumerate(keys):
+                if isinstance(key, int) and first <= key < last:
+                    row[slot] = key
+        precision = self.history.precision[:, :used].cpu()
+        surest = precision.topk(min(self.SUREST, used)).indices
+        index, points = self._with_others(numbers.gather(1, surest))
+        return points, Kept(*self.at(index))
+
+    def _mends(self) -> Iterable[Callable[[], None]]:
+        if not self.drifts:
+            return [self.refresh]
+        return [self._mend_sure, self.refresh, self._solve_everywhere]
+
+    def _mend_sure(self) -> None:
+        """Solve again for the variances that have fallen far."""
+        if self.history.sure():
+            with self.history.writing():
+                self._floor = self._solve_for_fallen(self.var, self._floor)
+                self._opened = None
+
+    def _solve_everywhere(self) -> None:
+        """Solve for all means and variances in float64.
+
+        It takes longer than a refresh, whose sums of kernel rows have the arrays' dtype
+        and lose digits where their weights are large.
         """
-        if self.history.used == 0:
-            return
-        self.settle()
-        self._opened = None  # recompute it, without its rounding errors
-        self.drift = self._off()
-        # NaN counts as drift
-        if self.drift <= (1e-10 if self.dtype == torch.float64 else 1e-4):
-            return
-        self.refresh()
-        if self.dtype == torch.float64 or self._warned:
-            return
-        left = self._off()
-        if left > self.NARROW:
-            self._warned = True
-            warn(
-                f"beliefs in {str(self.dtype).removeprefix('torch.')} are off by "
-                f"{left:.2g} of their size: outcomes that differ far more than the "
-                "belief's noise= says need dtype='float64'",
-                RuntimeWarning,
-            )
-
-    def _off(self) -> float:
-        """Return the largest relative error of a few actions against a fresh solve."""
-        size = self.var.shape[-1]
-        count = min(self.CHECK_ACTIONS, size)
-        offset = (self._changes * 7919) % size
-        index = (
-            torch.arange(count, device=self.device) * (size // count) + offset
-        ) % size + self._ends[0]
-        places = index.expand(len(self._trial), -1)
-        mean, var = self.history.at(self.points_of(index))
-        kept_mean, kept_var = self.at(places)
-        scale = self._scale + float(mean.abs().max())
-        off = torch.stack(
-            [
-                (kept_mean.double() - mean).abs().max() / scale,
-                (kept_var.double() - var).abs().max() / self._scale**2,
-            ]
-        )
-        return float(off.max())
+        with self.history.writing():
+            for start, stop in self.stretches(self.SOLVED_TOGETHER):
+                mean, var = self.arrays(start, stop)
+                points = self.prior.actions.block(start, stop).double()
+                solved, left = self.history.at(points)
+                mean.copy_(solved)
+                var.copy_(left.clamp_min(0))
 
     # -- looking ---------------------------------------------------------------------
 

@@ -11,16 +11,18 @@ the prior variance, the rounding of the sums shows.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from cbandit._core import devices
 from cbandit._core.devices import free_memory
 from cbandit._core.randomness import Streams
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Prior
+from cbandit.posterior.digits import Kept
 from cbandit.posterior.engines.protocol import Engine, Path, Plan
 from cbandit.posterior.look import Block
 from cbandit.posterior.moments import Moments, check_width
@@ -69,6 +71,8 @@ class Weights(Engine):
         self._arrayed = prior.actions.finite and blocks == 1 and prior.fade is None
         self.step = max(1 << 10, STRETCH // width)
         self._table: Tensor | None = None
+        # numbers found by a search are float64, and so are features there
+        self.dtype = torch.float64 if prior.actions.searched else prior.dtype
         super().__init__(prior, functions, plan)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -78,12 +82,10 @@ class Weights(Engine):
     def clear(self, functions: int) -> None:
         """Forget everything; from now on there are ``functions`` functions."""
         prior, self.functions, self.stale = self.prior, functions, False
-        dtype = torch.float64 if prior.actions.searched else prior.dtype
-        self.history = Moments(
-            prior.covariance, prior.trials, functions, dtype, prior.device, prior.fade
-        )
+        of = prior.covariance, prior.trials, functions
+        self.history = Moments(*of, self.dtype, prior.device, prior.fade)
         self._pending: list[Change] = []
-        self._changes = 0
+        self._fresh = 0  # changes since the arrays were computed afresh
         # the last result of noises(), and its arguments
         self._noises: tuple[tuple[int, int], Tensor] | None = None
         self._scale: Scale | None = None
@@ -105,25 +107,26 @@ class Weights(Engine):
         """Condition on one more observation."""
         if self._mean is None:
             self.history.enter(update)
-            return
-        column, var, mean = self._column(update)
-        self.history.enter(update)
-        spread = update.precision / (1 + update.precision * var)
-        self._change(column, spread, (update.values - mean) * spread.unsqueeze(-1))
+        else:
+            column, var, mean = self._column(update)
+            self.history.enter(update)
+            spread = update.precision / (1 + update.precision * var)
+            self._change(column, spread, (update.values - mean) * spread.unsqueeze(-1))
+        self._changed()
 
     def forget(self, update: Update) -> None:
         """Remove an observation; factor its block without it."""
         self.history.enter(update, -1)
-        if self._mean is None:
-            return
-        column, var, mean = self._column(update)
-        spread = update.precision / (1 + update.precision * var)
-        self._change(column, -spread, (mean - update.values) * spread.unsqueeze(-1))
+        if self._mean is not None:
+            column, var, mean = self._column(update)
+            spread = update.precision / (1 + update.precision * var)
+            self._change(column, -spread, (mean - update.values) * spread.unsqueeze(-1))
+        self._changed()
 
     def observe(self, updates: Iterable[Update]) -> None:
         """Condition on many observations, then compute everything afresh."""
         self.history.observe(list(updates))
-        self.refresh()
+        self._refresh_checked()
 
     def correct(self, before: Update, after: Update) -> None:
         """Change the targets of an observation."""
@@ -148,8 +151,8 @@ class Weights(Engine):
 
     def _change(self, column: Tensor, spread: Tensor, shift: Tensor) -> None:
         self._pending.append(Change(column, spread, shift))
-        self._changes += 1
-        if self._changes >= CHANGES:
+        self._fresh += 1
+        if self._fresh >= CHANGES:
             self.refresh()
         elif len(self._pending) >= PENDING:
             self.settle()
@@ -159,7 +162,7 @@ class Weights(Engine):
     def refresh(self) -> None:
         """Drop all arrays; they are computed afresh when next read."""
         self._pending.clear()
-        self._changes, self._mean, self._var, self._open = 0, None, None, None
+        self._fresh, self._mean, self._var, self._open = 0, None, None, None
 
     def settle(self) -> None:
         """Apply all collected observations to the arrays."""
@@ -179,6 +182,40 @@ class Weights(Engine):
                     column = made[:, j]
                     self._mean.addcmul_(shift[..., j, None], column.unsqueeze(1))
                     self._var.addcmul_(spread[:, j, None] * column, column, value=-1)
+
+    def _checked(self) -> tuple[Tensor, Kept] | None:
+        keys = self.history.surest(self.SUREST)
+        some = next(filter(None, keys), None)
+        if some is None:
+            return None
+        count = max(map(len, keys))
+        # the same length in each trial: a key more than once does no harm
+        keys = [(row or some)[:1] * (count - len(row)) + row for row in keys]
+        kinds = {type(key) for row in keys for key in row}
+        if kinds == {tuple}:
+            points = devices.put(keys, self.prior.device, torch.float64)
+            return points, Kept(*self.history.at(points))
+        if kinds != {int} or not self.prior.actions.finite:
+            return None
+        index, points = self._with_others(torch.tensor(keys))
+        if self._mean is None or self._var is None:
+            return points, Kept(*self.history.at(points))
+        self.settle()
+        places = index.unsqueeze(1).expand(-1, self.functions, -1)
+        kept = self._mean.gather(-1, places), self._var.gather(-1, index)
+        return points, Kept(*kept)
+
+    def _exact(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        return self.history.exact(points)
+
+    def _mends(self) -> Iterable[Callable[[], None]]:
+        return [self.refresh, self._factor_anew]
+
+    def _factor_anew(self) -> None:
+        """Compute the roots afresh from the sums, and drop all arrays."""
+        with self.history.writing():
+            self.history.refresh()
+            self.refresh()
 
     def _compute(self) -> None:
         actions, count = self.prior.actions, int(self.prior.actions.size)

@@ -294,8 +294,8 @@ class Kronecker(Rows):
         matrices = self._matrices(first, last)
         if len(matrices) == 1:
             # decided by what all trials share, so that a trial alone draws the same
-            stationary = bool(self.covariance.kernel.is_stationary)
-            return Root.of(matrices[0], even(self.actions.axes[first]) and stationary)
+            mirrored = even(self.actions.axes[first]) and self.covariance.level
+            return Root.of(matrices[0], mirrored)
         one = torch.ones(1, 1, 1, dtype=torch.float64, device=self.device)
         return Root(functools.reduce(kron, map(prior_root, matrices), one))
 

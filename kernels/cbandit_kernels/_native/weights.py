@@ -33,7 +33,7 @@ def _entering() -> Any:
         sums, weighted, root, rotated, fitted, log_det, block, h, precision, values
     ):
         trials, functions, width = len(h), weighted.shape[2], h.shape[1]
-        v, u = np.empty(width), np.empty(width)
+        v, kept, taken = np.empty(width), np.empty(width), np.empty(width)
         for t in range(trials):
             k, p = block[t], precision[t]
             if p == 0.0:
@@ -48,24 +48,24 @@ def _entering() -> Any:
                 for f in range(functions):
                     b[f, i] += scaled * values[t, f]
                 part = np.sqrt(p) * h[t, i]
-                for j in range(width):
+                for j in range(i, width):
                     v[j] += part * w[i, j]
             square = 0.0
             for j in range(width):
+                before = 1.0 + square
                 square += v[j] * v[j]
-            r = np.sqrt(1.0 + square)
-            for j in range(width):
-                u[j] = v[j] / (r * (r + 1.0))
+                both = np.sqrt(before * (1.0 + square))
+                kept[j], taken[j] = before / both, v[j] / both
             log_det[t, k] += np.log1p(square)
             bw[:] = 0.0
             for i in range(width):
                 along = 0.0
-                for j in range(width):
-                    along += w[i, j] * v[j]
-                for j in range(width):
-                    w[i, j] -= along * u[j]
+                for j in range(i, width):
+                    value = w[i, j]
+                    w[i, j] = kept[j] * value - taken[j] * along
+                    along += v[j] * value
                 for f in range(functions):
-                    for j in range(width):
+                    for j in range(i, width):
                         bw[f, j] += b[f, i] * w[i, j]
             for f in range(functions):
                 for g in range(functions):

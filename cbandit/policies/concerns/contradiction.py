@@ -1,0 +1,148 @@
+"""Readings that contradict the belief: one warning, where nobody follows a change.
+
+Now and then the latest readings are compared with what the belief, which holds them,
+says at their places. If the belief is right, the misses of ``n`` readings sum to no
+more than their noise does, as a fit to the readings only makes them smaller. So a sum
+beyond the noise (``change_detected`` of :mod:`cbandit.confidence.drift`, on blocks of
+``BLOCK`` readings) shows that the world has changed, or that the noise or the kernel is
+wrong. Each miss counts for at most ``REACH`` deviations of the noise: single wild
+readings are a matter of :mod:`cbandit.policies.concerns.outliers`.
+
+While the belief is right and its noise no smaller than the world's, at most a share
+``RATE`` of policies ever warns, all trials and functions together. Beliefs that follow
+changes (windows, restarts with ``forget=True``, fading weights) are not looked at.
+Binary and counted outcomes are not either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit.confidence.drift import change_detected
+from cbandit.policies.choices import News, Place, Told
+from cbandit.policies.round import Concern, Past
+from cbandit.posterior.beliefs import Beliefs
+from cbandit.posterior.units import Units
+
+RATE = 0.01  # the share of policies that warn though the belief is right
+KEPT = 64  # readings, the longest window
+BLOCK = 8  # readings, the shortest one
+EVERY = 32  # rounds told between two looks
+REACH = 3.0  # noise deviations that one reading counts for at most
+MANY = 20  # outcomes, before which a learned unit is not relied on
+
+Items = Sequence[tuple[Told, list[int]]]
+
+
+class Contradiction(NamedTuple):
+    """The latest readings, and what a look at them has found.
+
+    Args:
+        rounds: their places and what was told there, the oldest first.
+        fresh: how many came since the last look.
+        looks: how often they were looked at.
+        against: the functions, 0 the reward, whose readings contradict the belief.
+    """
+
+    rounds: tuple[tuple[Place, Items], ...] = ()
+    fresh: int = 0
+    looks: int = 0
+    against: tuple[int, ...] = ()
+
+    def after(self, place: Place, items: Items) -> Contradiction:
+        """Return this with what was told of one choice."""
+        rounds = (*self.rounds, (place, items))[-KEPT:]
+        return self._replace(rounds=rounds, fresh=self.fresh + 1)
+
+    def looked(self, beliefs: Beliefs, linked: Sequence[int]) -> Contradiction:
+        """Return this after a look at the readings.
+
+        Args:
+            beliefs: they hold the readings.
+            linked: the functions that are not looked at.
+        """
+        x = torch.stack([place.x for place, _ in self.rounds], 1)
+        mean, _ = beliefs.anywhere(x)
+        variance = beliefs.noises().double()
+        units = beliefs.units() or Units.own(variance)
+        counts = units.known & (units.seen >= MANY)
+        counts[:, list(linked)] = False
+        errors = mean.new_zeros(KEPT, *variance.shape).double()
+        noises = torch.zeros_like(errors)
+        for i, (_, items) in enumerate(self.rounds):
+            values, came = torch.zeros_like(variance), torch.zeros_like(counts)
+            noise = variance.clone()
+            for told, f in items:
+                mask = told.mask().unsqueeze(-1)
+                values[:, f] = torch.where(mask, told.values.to(noise), values[:, f])
+                came[:, f] |= mask
+                if told.noise is not None:
+                    own = told.noise.to(noise).unsqueeze(-1)
+                    own = own / units.size[:, f].square()
+                    noise[:, f] = torch.where(mask, own, noise[:, f])
+            most = REACH * noise.sqrt()
+            miss = (values - units.center) / units.size - mean[..., i]
+            came &= counts
+            errors[i - len(self.rounds)] = came * miss.minimum(most).maximum(-most)
+            noises[i - len(self.rounds)] = came * noise
+        sums, spreads = (
+            part.unflatten(0, (KEPT // BLOCK, BLOCK)).sum(1)
+            for part in (errors, noises)
+        )
+        looks = torch.full_like(variance, self.looks + 1)
+        rate, zero = RATE / len(variance), torch.zeros_like(sums)
+        found: Tensor = change_detected(sums, zero, spreads, looks, rate).any(0)
+        against = tuple(found.nonzero().flatten().tolist())
+        return self._replace(fresh=0, looks=self.looks + 1, against=against)
+
+
+class Contradictions(Concern[Contradiction]):
+    """Compare the latest readings with the beliefs that hold them.
+
+    Args:
+        labels: the names of the reward and the costs.
+        linked: the functions that are not looked at.
+    """
+
+    def __init__(self, labels: Sequence[str], linked: Sequence[int]) -> None:
+        self._labels, self._linked = tuple(labels), tuple(linked)
+
+    def start(self) -> Contradiction:
+        """Return that nothing was told."""
+        return Contradiction()
+
+    def hear(
+        self, state: Contradiction, news: News, beliefs: Beliefs
+    ) -> tuple[Contradiction, News]:
+        """Keep what was told."""
+        if news.rewards or news.costs:
+            state = state.after(news.place, news.by_functions())
+        return state, news
+
+    def settle(
+        self, state: Contradiction, beliefs: Beliefs, t: int, past: Past
+    ) -> Contradiction:
+        """Look at the readings now and then."""
+        return self.look(state, beliefs) if state.fresh >= EVERY else state
+
+    def look(self, state: Contradiction, beliefs: Beliefs) -> Contradiction:
+        """Look at the readings, if there are some more."""
+        return state.looked(beliefs, self._linked) if state.fresh >= BLOCK else state
+
+    def alarm(self, state: Contradiction, t: int, together: int) -> dict[str, str]:
+        """Say which functions' readings contradict the belief."""
+        if not state.against:
+            return {}
+        labels = " and ".join(self._labels[f] for f in state.against)
+        return {
+            "belief": f"the latest readings of {labels} lie to one side of what the "
+            "belief, which holds them, says, by more than its noise explains: the "
+            "world may have changed, or noise= or the kernel does not fit it, and "
+            "recommend() rests on that belief. feedback=cb.Sliding(window), or "
+            "restart='adaptive' with forget=True, follow a world that changes. "
+            f"(While the belief holds, at most {RATE:.0%} of policies say this.)"
+        }

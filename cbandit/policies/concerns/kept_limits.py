@@ -1,0 +1,157 @@
+"""Count the rounds within each limit; warn when most of the last were above one.
+
+So that it stays silent where all is well, the share above must be beyond what a fair
+coin explains (Hoeffding's bound, over all looks, trials and costs), and the mean of
+these rounds must be above the limit too: a policy whose rounds are above the limit as
+often as below warns in at most a share ``RATE`` of all runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit.policies.choices import News, Told
+from cbandit.policies.round import Concern
+from cbandit.policies.words import Senses
+
+LAST = 100  # rounds that count as recent
+EVERY = 16  # rounds told between two looks at the counts
+RATE = 0.01  # the share of runs that warn though rounds are above as often as below
+
+
+class LimitCounts(NamedTuple):
+    """LimitCounts of the rounds told, for each limit.
+
+    Args:
+        told: how many rounds, ``(T, m)``.
+        within: how many of them were at or below their limit.
+        total: the sum of their costs.
+        last: by how much each of the latest exceeded its limit, ``(LAST, T, m)``, NaN
+            where there is none.
+        looks: how often the recent rounds were looked at.
+        broken: the costs that were above their limit in most recent rounds, in some
+            trial.
+        held: news that are not counted yet: the costs, and the round's limits.
+    """
+
+    told: Tensor
+    within: Tensor
+    total: Tensor
+    last: Tensor
+    looks: int = 0
+    broken: tuple[int, ...] = ()
+    held: tuple[tuple[Sequence[Told], Tensor], ...] = ()
+
+    @classmethod
+    def none(cls, size: int, m: int, device: torch.device) -> LimitCounts:
+        """Return the counts before the first round."""
+        zero = torch.zeros(size, m, dtype=torch.float64, device=device)
+        last = zero.new_full((LAST, size, m), torch.nan)
+        return cls(zero, zero, zero, last)
+
+    def after(self, news: News) -> LimitCounts:
+        """Return the counts with the news, which are looked at now and then."""
+        if not news.costs:
+            return self
+        counts = self._replace(held=(*self.held, (news.costs, news.limits)))
+        return counts.whole().looked() if len(counts.held) >= EVERY else counts
+
+    def whole(self) -> LimitCounts:
+        """Return the counts with all news counted."""
+        if not self.held:
+            return self
+        m, rows, came = self.told.shape[1], [], []
+        for items, limits in self.held:
+            values, there = items[0].wide(m)
+            for item in items[1:]:  # costs that came one by one
+                more, now = item.wide(m)
+                values, there = torch.where(now, more, values), there | now
+            rows.append(torch.stack([values.double(), limits.expand_as(values)]))
+            came.append(there)
+        (values, limits), there = torch.stack(rows, 1), torch.stack(came)
+        excess = torch.where(there, values - limits, torch.nan)
+        if bool(there.all()):
+            last = torch.cat([self.last, excess])[-LAST:]
+        else:
+            last = self.last
+            for row, now in zip(excess, there, strict=True):
+                shifted = torch.cat([last[1:], row.unsqueeze(0)])
+                last = torch.where(now, shifted, last)
+        return self._replace(
+            told=self.told + there.sum(0),
+            within=self.within + (excess <= 0).sum(0),
+            total=self.total + torch.where(there, values, 0.0).sum(0),
+            last=last,
+            held=(),
+        )
+
+    def looked(self) -> LimitCounts:
+        """Return the counts with the limits that most recent rounds were above."""
+        looks, (size, m) = self.looks + 1, self.told.shape
+        n, above = self.recent()
+        bound = math.log(size * m * (math.pi * looks) ** 2 / (6 * RATE))
+        most = above >= n / 2 + (n * bound / 2).sqrt()
+        broken = most & (n >= EVERY) & (self.last.nansum(0) > 0)
+        costs = broken.any(0).nonzero().flatten().tolist()
+        return self._replace(looks=looks, broken=tuple(costs))
+
+    def recent(self) -> tuple[Tensor, Tensor]:
+        """Return how many recent rounds there are, and how many above, ``(T, m)``."""
+        return (~self.last.isnan()).sum(0).double(), (self.last > 0).sum(0).double()
+
+
+class KeptLimits(Concern[LimitCounts]):
+    """Count, for every policy, what was told within each limit and above it.
+
+    Args:
+        size: how many trials there are.
+        device: where costs are.
+        labels: the names of the reward and the costs.
+        senses: which limits are lower ones.
+        trials: the trials' numbers; ``None``: there is no trials axis.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        device: torch.device,
+        labels: Sequence[str],
+        senses: Senses,
+        trials: range | None,
+    ) -> None:
+        self._size, self._device, self._labels = size, device, tuple(labels)
+        self._senses, self._trials = senses, trials
+
+    def start(self) -> LimitCounts:
+        """Return the counts before the first round."""
+        return LimitCounts.none(self._size, len(self._labels) - 1, self._device)
+
+    def hear(
+        self, state: LimitCounts, news: News, beliefs: object
+    ) -> tuple[LimitCounts, News]:
+        """Count the costs told."""
+        return state.after(news), news
+
+    def alarm(self, state: LimitCounts, t: int, together: int) -> dict[str, str]:
+        """Say which limits most of the last rounds were above."""
+        words = []
+        for j in state.broken:
+            label, (n, above) = self._labels[1 + j], state.recent()
+            i = int((above[:, j] / n[:, j].clamp_min(1)).argmax())
+            side = "below" if self._senses.above(j) else "above"
+            trial = "" if self._trials is None else f" of trial {self._trials[i]}"
+            words.append(
+                f"{label} was told {side} its limit in {int(above[i, j])} of the last "
+                f"{int(n[i, j])} rounds{trial}"
+            )
+        if not words:
+            return {}
+        return {
+            "limits": f"{'; '.join(words)}. recommend() says what keeps the limits, if "
+            "anything does; limit(name, ...) changes one; status() has the counts"
+        }

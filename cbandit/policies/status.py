@@ -1,0 +1,109 @@
+"""The standing of a policy, as ``policy.status()`` reports it."""
+
+from __future__ import annotations
+
+import html
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class LimitStatus:
+    """What became of one limit; every tensor is ``(*trials,)``.
+
+    Args:
+        name: of the cost.
+        sign: ``"<="`` or ``">="``.
+        limit: of the next round.
+        told: how many rounds were told.
+        within: how many of them kept their limit.
+        recent: how many of the last 100 were told.
+        recent_within: how many of these kept their limit.
+        mean: of the costs told, NaN before any.
+    """
+
+    name: str
+    sign: str
+    limit: Tensor
+    told: Tensor
+    within: Tensor
+    recent: Tensor
+    recent_within: Tensor
+    mean: Tensor
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} {self.sign} {_said(self.limit)}: within in "
+            f"{_said(self.within)} of {_said(self.told)} rounds told, "
+            f"{_said(self.recent_within)} of the last {_said(self.recent)}; mean "
+            f"{_said(self.mean)}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Status:
+    """The standing of a policy: its limits, open choices, fits and warnings.
+
+    Args:
+        name: of the policy.
+        t: the round last asked for.
+        limits: one a cost.
+        open: how many choices wait for feedback.
+        fits: how often hyperparameters were fitted.
+        warnings: what is wrong at present, in words; empty if nothing is.
+        trials: the trials' numbers; ``None``: there is no trials axis.
+    """
+
+    name: str
+    t: int
+    limits: tuple[LimitStatus, ...]
+    open: int
+    fits: int
+    warnings: tuple[str, ...]
+    trials: range | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        head = f"{self.name}: round {self.t}, {self.open} open, {self.fits} fits"
+        lines = [head, *map(str, self.limits)]
+        return "\n".join([*lines, *(f"warning: {text}" for text in self.warnings)])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+    def frame(self) -> pd.DataFrame:
+        """Return a pandas frame with a row for each limit and trial."""
+        import pandas as pd
+
+        rows = []
+        for each in self.limits:
+            numbers = {
+                word: getattr(each, word).reshape(-1).tolist()
+                for word in (
+                    "limit",
+                    "told",
+                    "within",
+                    "recent",
+                    "recent_within",
+                    "mean",
+                )
+            }
+            for i in range(len(numbers["limit"])):
+                trial = {} if self.trials is None else {"trial": self.trials[i]}
+                told = {word: values[i] for word, values in numbers.items()}
+                rows.append({"name": each.name, **trial, "sign": each.sign, **told})
+        return pd.DataFrame(rows)
+
+
+def _said(value: Tensor) -> str:
+    """Return a number, or the least and the greatest of the trials, in words."""
+    numbers = [each for each in value.reshape(-1).tolist() if not math.isnan(each)]
+    if not numbers:
+        return "none"
+    least, most = f"{min(numbers):.4g}", f"{max(numbers):.4g}"
+    return least if least == most else f"{least} to {most}"
