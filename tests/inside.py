@@ -255,7 +255,7 @@ def missing(policy, choice):
 
 def set_failures(policy, points):
     """Let all of these points of a box have failed, and nothing else."""
-    slot, failed = policy._slot(FailureList), list(policy._now.concerns)
+    (slot, _), failed = policy._concern(FailureList), list(policy._now.concerns)
     failed[slot] = Failed(policy.actions, policy.device, ((),), (points,))
     policy._now = policy._now._replace(concerns=tuple(failed))
 
@@ -267,7 +267,7 @@ def failures_of(policy):
 
 def concern_of(policy, kind):
     """The state of a concern once a policy has absorbed what it was told."""
-    return policy._settled().concerns[policy._slot(kind)]
+    return policy._settled().concerns[policy._concern(kind)[0]]
 
 
 def set_multiplier(policy, multiplier):

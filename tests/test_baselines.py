@@ -486,7 +486,7 @@ def test_random_plays_the_tips_of_a_star(trials):
 
 
 @pytest.mark.parametrize("costs", [False, True])
-def test_bkb_refuses_failures_and_goes_on(costs):
+def test_bkb_goes_on_after_a_failure(costs):
     more = {"costs": {"c": GP}, "step": 0.5, "cap": 20.0} if costs else {}
     more |= {"thresholds": {"c": "<= 0.5"}} if costs else {}
     told = {"reward": 0.1} | ({"cost": 0.2} if costs else {})
@@ -494,13 +494,7 @@ def test_bkb_refuses_failures_and_goes_on(costs):
     for _ in range(3):
         policy.tell(policy.ask(), **told)
     choice = policy.ask()
-    with pytest.raises(cb.CBanditError, match="Build it with failures=False"):
-        policy.tell(choice, failed=True)
-    policy.tell(choice, **told)
-    policy.cancel(policy.ask())
-    assert policy.multiplier.shape == (int(costs),)
-    policy.recommend()
-    policy = cb.baselines.BKB(cb.Finite(X), reward=GP, failures=False, **more)
-    choice = policy.ask()
     policy.tell(choice, failed=True)
     assert int(policy.ask().index) != int(choice.index)
+    assert policy.multiplier.shape == (int(costs),)
+    policy.recommend()

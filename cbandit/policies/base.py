@@ -138,6 +138,7 @@ LONG = 60  # letters; a longer repr of the set is shortened in the policy's
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
+ConcernT = TypeVar("ConcernT", bound=Concern[Any])
 
 
 class Lock:
@@ -448,9 +449,8 @@ class Policy(metaclass=ABCMeta):
 
     def _attend(self, *concerns: Concern[Any] | None) -> None:
         """Set the policy's concerns, in their order; ``None``: one that it lacks."""
-        kept = KeptLimits(
-            self.size, self.device, self._labels, self.senses, self.trials
-        )
+        names = self._labels, self.senses, self.trials
+        kept = KeptLimits(self.size, self.device, *names)
         self._concerns = (kept, *(each for each in concerns if each is not None))
         self._hooks = Hooks.of(self._concerns)
         states = tuple(concern.start() for concern in self._concerns)
@@ -462,11 +462,11 @@ class Policy(metaclass=ABCMeta):
         apart = domain is not self.actions  # its numbers are not those of choices
         return FailureList(domain, apart, self.device, self.size)
 
-    def _slot(self, kind: type[Concern[Any]]) -> int | None:
-        """Return the slot of a concern of this kind; ``None``: there is none."""
+    def _concern(self, kind: type[ConcernT]) -> tuple[int, ConcernT] | None:
+        """Return the slot and the concern of a kind; ``None``: there is none."""
         for slot, concern in enumerate(self._concerns):
             if isinstance(concern, kind):
-                return slot
+                return slot, concern
         return None
 
     def _beliefs_in(self, state: Any) -> Any:
@@ -1806,8 +1806,8 @@ class Policy(metaclass=ABCMeta):
 
     # -- checkpoints -----------------------------------------------------------------
 
-    @locked
-    def lighten(self, actions: bool = True) -> None:
+    @locked  # noqa: B027  # most policies have no such arrays
+    def lighten(self, actions: bool = True) -> None:  # not every policy
         """Drop arrays that are better rebuilt than saved.
 
         If ``actions`` is false, no array over the set is saved.

@@ -30,6 +30,7 @@ from cbandit.posterior.observations import Ahead, Part
 if TYPE_CHECKING:
     from cbandit.policies.concerns.failure_list import Barred
 
+NONE = torch.zeros(1, 0)  # limits of a round that has none
 STAYS = (
     "; what was told cannot be changed: go on from an earlier save, or build the "
     "policy anew and give it what history() holds, corrected"
@@ -79,14 +80,14 @@ class Asked(NamedTuple):
     barred: Barred | None = None
     shown: Shown | None = None
     confidence: Tensor | None = None
-    limits: Any = None
+    limits: Tensor = NONE
     beliefs: Any = None
     fences: tuple[Callable[[Tensor], Tensor], ...] = ()
     must_work: Callable[[], Sequence[tuple[int | None, Tensor]]] | None = None
     by_rule: bool = True
     tight: bool = False
     restarted: Tensor | None = None
-    pending: Sequence[Ahead] = ()
+    pending: list[Ahead] = []  # noqa: RUF012  # never changed
     margin: Tensor | None = None
     doubtful: Tensor | None = None
 

@@ -320,6 +320,7 @@ class GPPolicy(Policy):
     counts_epoch = False  # whether move counts rounds from the epoch's first one
     by_score = True  # whether it plays the greatest score, and not a rule of its own
     takes_outcomes = True  # whether outcomes may be binary or counted
+    learns_failures = True  # whether its beliefs can start one about failures
     bounds_outliers = True  # whether standardised beliefs are about what is told
     common = GP_POLICY
 
@@ -418,7 +419,7 @@ class GPPolicy(Policy):
             )
         # arms known by their covariance alone have no default kernel
         learns = failures is None and self.actions.domain.covariance is None
-        learns = learns and self.by_score
+        learns = learns and self.by_score and self.learns_failures
         awaits = self._ledger.awaits
         window = feedback.window if isinstance(feedback, Sliding) else None
         restarts = None
@@ -606,22 +607,23 @@ class GPPolicy(Policy):
         return limit
 
     def _with_limit(self, j: int, limit: Any) -> dict[str, Any]:
-        new, now, slot = super()._with_limit(j, limit), self._now, self._slot(Budgets)
+        new, now = super()._with_limit(j, limit), self._now
+        found = self._concern(Budgets)
         budgets = self._budgeted(self._functions, new["senses"])
         if budgets is not None and self._ranks is not distributed.ALONE:
             raise CBanditError(
                 "a cb.Budget cannot begin while several processes share the set: give "
                 "it in thresholds= when the policy is built"
             )
-        if slot is None and budgets is None:
+        if found is None and budgets is None:
             return new
-        before, columns = Account(now.state.multiplier[:, :0], {}), ()
         concerns, states = list(self._concerns), list(now.concerns)
-        if slot is None:
-            slot = 1  # after failures
-        else:
-            old = concerns.pop(slot)
-            before, columns = states.pop(slot), old.columns
+        slot, columns = 2, tuple[int, ...]()  # after failures
+        before = Account(now.state.multiplier[:, :0].double(), {})
+        if found is not None:
+            slot, columns = found[0], found[1].columns
+            del concerns[slot]
+            before = states.pop(slot)
         if budgets is not None:
             concerns.insert(slot, budgets)
             states.insert(slot, before.over(columns, budgets.columns, j))
@@ -1091,9 +1093,9 @@ class GPPolicy(Policy):
 
     def _compare(self) -> None:
         """Compare readings that came since with the belief, before it is relied on."""
-        now, slot = self._settled(), self._slot(Contradictions)
-        if slot is not None:
-            concern, concerns = self._concerns[slot], list(now.concerns)
+        now, found = self._settled(), self._concern(Contradictions)
+        if found is not None:
+            (slot, concern), concerns = found, list(now.concerns)
             concerns[slot] = concern.look(concerns[slot], now.state.beliefs)
             ready = now._replace(concerns=tuple(concerns))
             self._ready = self._now, ready
@@ -1315,22 +1317,16 @@ class GPPolicy(Policy):
         ``promised`` (to outstanding choices) and ``pace``, the limit of the next round;
         ``rounds`` is the number left. It is empty without budgets.
         """
-        slot = self._slot(Budgets)
-        if slot is None:
+        found = self._concern(Budgets)
+        if found is None:
             return {}
-        now, budgets = self._settled(), self._concerns[slot]
-        standings: dict[str, Standing] = budgets.standing(
-            now.concerns[slot], now.t, self._outside
-        )
-        return standings
-
-    def _beliefs_in(self, state: GPState) -> Any:
-        return state.beliefs
+        (slot, budgets), now = found, self._settled()
+        return budgets.standing(now.concerns[slot], now.t, self._outside)
 
     @property
     def keeps_share(self) -> bool:
         """Whether a share of the rounds is to be within all limits."""
-        return self._slot(Share) is not None
+        return self._concern(Share) is not None
 
     @property
     def _beliefs(self) -> Any:
@@ -1531,8 +1527,7 @@ class GPPolicy(Policy):
             t: how many rounds came before, in all processes.
             rounds: those of them that a policy of this kind played, in order.
         """
-        slot = self._slot(Restarts)
-        if slot is not None and self.restart is None:
+        if self._concern(Restarts) is not None and self.restart is None:
             raise CBanditError(NOT_ADAPTIVE)
         size, divisors = self.study_units(), []
         for played in reversed(rounds):
@@ -1552,9 +1547,9 @@ class GPPolicy(Policy):
                 continue
             ended = ended - start + 1 if self.counts_epoch else ended
             phi = self.move(ended, phi, played.estimate, arrived).detach()
-        concerns, slot = list(self._now.concerns), self._slot(Margin)
-        if slot is not None:
-            concerns[slot] = rounds[-1].deviation if rounds else None
+        concerns, margin = list(self._now.concerns), self._concern(Margin)
+        if margin is not None:
+            concerns[margin[0]] = rounds[-1].deviation if rounds else None
         state = self._now.state._replace(multiplier=phi, moved=phi)
         self._streams = Streams(self.seed, self.trials, f"round {t + 1}")
         position = self._streams.position()
@@ -1576,20 +1571,21 @@ class GPPolicy(Policy):
             made, place = Made(0.0, self.limits(1)), self._place(choice)
             self._ledger.open(private_copy(choice), choice, place, made)
         now = self._settled()
-        concerns, slot = list(now.concerns), self._slot(FailureList)
-        if slot is not None:
+        concerns, listed = list(now.concerns), self._concern(FailureList)
+        learned = self._concern(FailureBelief)
+        if listed is not None:
             for x in lasting(self.actions, failed, measured):
                 choice = self._choice_before(0, x)
                 place = self._place(choice)
-                concerns[slot] = concerns[slot].added(place.x, None, choice.keys)
-        elif len(failed):
-            slot = self._slot(FailureBelief)
+                before = concerns[listed[0]]
+                concerns[listed[0]] = before.added(place.x, None, choice.keys)
+        elif learned is not None and len(failed):
             here = torch.ones(self.size, dtype=torch.bool)
             state = Failing(None)
             for x in failed:
                 place = self._place(self._choice_before(0, x))
                 state = state.noting(Result(place._replace(t=0), here, ~here))
-            concerns[slot] = state
+            concerns[learned[0]] = state
         self._change(now.state, tuple(concerns))
 
     @locked
@@ -1605,8 +1601,8 @@ class GPPolicy(Policy):
 
     def study_deviation(self) -> Tensor | None:
         """Return the costs' deviations at the latest choice; ``None``: not needed."""
-        slot = self._slot(Margin)
-        return None if slot is None else self._now.concerns[slot]
+        found = self._concern(Margin)
+        return None if found is None else self._now.concerns[found[0]]
 
     def _choice_before(self, number: int, x: Tensor) -> Choice:
         """Return an action as a choice made before the first round."""
