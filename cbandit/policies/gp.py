@@ -1323,6 +1323,9 @@ class GPPolicy(Policy):
         (slot, budgets), now = found, self._settled()
         return budgets.standing(now.concerns[slot], now.t, self._outside)
 
+    def _beliefs_in(self, state: GPState) -> Any:
+        return state.beliefs
+
     @property
     def keeps_share(self) -> bool:
         """Whether a share of the rounds is to be within all limits."""
