@@ -899,9 +899,9 @@ class Policy(metaclass=ABCMeta):
             decision.promised,
         )
         ledger.open(private, choice, made)
-        # this one assignment makes the round count
-        self._now = Now(t, state, streams.position(), now.heard, now.counts)
-        self._latest = asked
+        # this makes the round count
+        now = Now(t, state, streams.position(), now.heard, now.counts)
+        vars(self).update(_now=now, _latest=asked)
         if LOG.isEnabledFor(DEBUG):
             LOG.debug("%s asks %s", self.name, choice)
         if len(ledger) >= MANY + self._together and not (
@@ -1310,14 +1310,19 @@ class Policy(metaclass=ABCMeta):
         heard, state = ledger.last, now.state
         if now.settled and heard == now.heard:
             return now
-        self._latest, counts = None, now.counts
+        counts = now.counts
         if heard != now.heard:
             for news in ledger.news(now.heard):
-                state, counts = self.absorb(state, news), counts.after(news)
+                state = self.absorb(state, news)
+                if news.costs:
+                    counts = counts.after(news)
         state = self._due(state)
-        self._now = now = Now(now.t, state, now.position, heard, counts, True)
+        now = Now(now.t, state, now.position, heard, counts, True)
+        vars(self).update(_latest=None, _now=now)
         ledger.tidy(heard, self._history.put)
-        self._warn_once()
+        recent = getattr(state, "recent", None)
+        if counts.broken or (recent is not None and recent.against):
+            self._warn_once()
         return now
 
     def _warn_once(self) -> None:

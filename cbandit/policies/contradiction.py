@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from cbandit.confidence.drift import change_detected
-from cbandit.policies.choices import Place, Told
+from cbandit.policies.choices import News, Place
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import Units
 
@@ -33,8 +33,6 @@ BLOCK = 8  # readings, the shortest one
 EVERY = 32  # rounds told between two looks
 REACH = 3.0  # noise deviations that one reading counts for at most
 MANY = 20  # outcomes, before which a learned unit is not relied on
-
-Items = Sequence[tuple[Told, list[int]]]
 
 
 class Contradiction(NamedTuple):
@@ -47,14 +45,14 @@ class Contradiction(NamedTuple):
         against: the functions, 0 the reward, whose readings contradict the belief.
     """
 
-    rounds: tuple[tuple[Place, Items], ...] = ()
+    rounds: tuple[tuple[Place, News], ...] = ()
     fresh: int = 0
     looks: int = 0
     against: tuple[int, ...] = ()
 
-    def after(self, place: Place, items: Items) -> Contradiction:
+    def after(self, place: Place, news: News) -> Contradiction:
         """Return this with what was told of one choice."""
-        rounds = (*self.rounds, (place, items))[-KEPT:]
+        rounds = (*self.rounds, (place, news))[-KEPT:]
         return self._replace(rounds=rounds, fresh=self.fresh + 1)
 
     def looked(self, beliefs: Beliefs, linked: Sequence[int]) -> Contradiction:
@@ -72,10 +70,10 @@ class Contradiction(NamedTuple):
         counts[:, list(linked)] = False
         errors = mean.new_zeros(KEPT, *variance.shape).double()
         noises = torch.zeros_like(errors)
-        for i, (_, items) in enumerate(self.rounds):
+        for i, (_, news) in enumerate(self.rounds):
             values, came = torch.zeros_like(variance), torch.zeros_like(counts)
             noise = variance.clone()
-            for told, f in items:
+            for told, f in news.by_functions():
                 mask = told.mask().unsqueeze(-1)
                 values[:, f] = torch.where(mask, told.values.to(noise), values[:, f])
                 came[:, f] |= mask

@@ -1293,7 +1293,7 @@ class GPPolicy(Policy):
                 values, came = costs.wide(self.m)
                 arrived = (*arrived, (values - news.limits) * came)
         if state.recent is not None:
-            recent = state.recent.after(place, news.by_functions())
+            recent = state.recent.after(place, news)
             state = state._replace(recent=recent)
         if state.errors is not None:
             beliefs, chances = state.beliefs, self._chances(state)

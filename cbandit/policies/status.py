@@ -1,4 +1,4 @@
-"""What became of each limit: counts that are kept as feedback comes, and a report.
+"""The standing of each limit: counts that are kept as feedback comes, and a report.
 
 A policy warns once when most of the last rounds were told above a limit. So that it
 stays silent where all is well, the share above must be beyond what a fair coin explains
@@ -60,8 +60,6 @@ class LimitCounts(NamedTuple):
 
     def after(self, news: News) -> LimitCounts:
         """Return the counts with the news, which are looked at now and then."""
-        if not news.costs:
-            return self
         counts = self._replace(held=(*self.held, (news.costs, news.limits)))
         return counts.whole().looked() if len(counts.held) >= EVERY else counts
 
@@ -111,7 +109,7 @@ class LimitCounts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LimitStatus:
-    """What became of one limit; every tensor is ``(*trials,)``.
+    """The standing of one limit; every tensor is ``(*trials,)``.
 
     Args:
         name: of the cost.
