@@ -31,6 +31,7 @@ RATE = 0.01  # the share of policies that warn though the belief is right
 KEPT = 64  # readings, the longest window
 BLOCK = 8  # readings, the shortest one
 EVERY = 32  # rounds told between two looks
+EARLY = 4  # the first looks; later ones are as many times rarer
 REACH = 3.0  # noise deviations that one reading counts for at most
 MANY = 20  # outcomes, before which a learned unit is not relied on
 
@@ -55,6 +56,11 @@ class Contradiction(NamedTuple):
         rounds = (*self.rounds, (place, news))[-KEPT:]
         return self._replace(rounds=rounds, fresh=self.fresh + 1)
 
+    @property
+    def due(self) -> bool:
+        """Whether it is time to look at the readings."""
+        return self.fresh >= (EVERY if self.looks < EARLY else EARLY * EVERY)
+
     def looked(self, beliefs: Beliefs, linked: Sequence[int]) -> Contradiction:
         """Return this after a look at the readings.
 
@@ -70,7 +76,13 @@ class Contradiction(NamedTuple):
         counts[:, list(linked)] = False
         errors = mean.new_zeros(KEPT, *variance.shape).double()
         noises = torch.zeros_like(errors)
-        for i, (_, news) in enumerate(self.rounds):
+        whole = _whole([news for _, news in self.rounds], variance.shape[1])
+        if whole is not None:
+            most = REACH * variance.sqrt()
+            miss = (whole - units.center) / units.size - mean.movedim(-1, 0)
+            errors[-len(whole) :] = counts * miss.minimum(most).maximum(-most)
+            noises[-len(whole) :] = counts * variance
+        for i, (_, news) in enumerate(self.rounds if whole is None else ()):
             values, came = torch.zeros_like(variance), torch.zeros_like(counts)
             noise = variance.clone()
             for told, f in news.by_functions():
@@ -95,3 +107,21 @@ class Contradiction(NamedTuple):
         found: Tensor = change_detected(sums, zero, spreads, looks, rate).any(0)
         against = tuple(found.nonzero().flatten().tolist())
         return self._replace(fresh=0, looks=self.looks + 1, against=against)
+
+
+def _whole(rounds: Sequence[News], functions: int) -> Tensor | None:
+    """Return values ``(n, T, F)`` told of all functions and trials; else ``None``.
+
+    Readings with a variance of their own are not among them either.
+    """
+    rows = []
+    for news in rounds:
+        items = [*news.rewards, *news.costs]
+        plain = all(
+            told.where is None and told.noise is None and told.columns is None
+            for told in items
+        )
+        if not plain or len(news.rewards) != 1 or len(news.costs) != (functions > 1):
+            return None
+        rows.append(torch.cat([told.values for told in items], -1))
+    return torch.stack(rows).double()

@@ -64,7 +64,7 @@ from cbandit.policies.choices import (
     Place,
     private_copy,
 )
-from cbandit.policies.contradiction import BLOCK, EVERY, RATE, Contradiction
+from cbandit.policies.contradiction import BLOCK, RATE, Contradiction
 from cbandit.policies.failing import Failing, Result, begun, belief_of, noted
 from cbandit.policies.failures import Barred, lasting, remaining
 from cbandit.policies.history import STATES
@@ -1325,7 +1325,7 @@ class GPPolicy(Policy):
             pairs = zip(before.groups, beliefs.groups, strict=False)
             fits += any(old is not new for old, new in pairs)
         recent = state.recent
-        if recent is not None and recent.fresh >= EVERY:
+        if recent is not None and recent.due:
             recent = recent.looked(beliefs, list(self._outcomes))
         if beliefs is state.beliefs and held is state.held and recent is state.recent:
             return state
