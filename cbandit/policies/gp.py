@@ -410,6 +410,8 @@ class GPPolicy(Policy):
             self._margin = self._number("margin", explore.margin)
         # limits that hold for all rounds, and the estimates' offset under them
         self._always: tuple[Any, Tensor | None] | None = None
+        if not (callable(self._given) or self.senses.budgets or callable(self._drift)):
+            self._offset(1, None)
         self._timing = self._timing_of(feedback)
         self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
         self._budgets = self._budgeted(len(beliefs), self.senses)
