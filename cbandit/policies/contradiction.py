@@ -9,7 +9,7 @@ wrong. Each miss counts for at most ``REACH`` deviations of the noise: single wi
 readings are a matter of :mod:`cbandit.policies.outliers`.
 
 While the belief is right and its noise no smaller than the world's, at most a share
-``RATE`` of policies ever warns, all trials and functions together. Beliefs that follow
+``RATE`` of policies ever warns. Where there are trials, most must show it. Beliefs that follow
 changes (windows, restarts with ``forget=True``, fading weights) are not looked at.
 Binary and counted outcomes are not either.
 """
@@ -104,7 +104,8 @@ class Contradiction(NamedTuple):
         )
         looks = torch.full_like(variance, self.looks + 1)
         rate, zero = RATE / len(variance), torch.zeros_like(sums)
-        found: Tensor = change_detected(sums, zero, spreads, looks, rate).any(0)
+        found = change_detected(sums, zero, spreads, looks, rate).double()
+        found = found.mean(0) > 0.5  # of many trials some have wild noise
         against = tuple(found.nonzero().flatten().tolist())
         return self._replace(fresh=0, looks=self.looks + 1, against=against)
 
