@@ -1336,6 +1336,8 @@ class Policy(metaclass=ABCMeta):
         """Return what is wrong at present, by kind, in words."""
         counts, words = self._now.counts, []
         for j in counts.broken:
+            if j in self.senses.budgets:
+                continue  # its total counts, not the pace of a round
             label, (n, above) = self._labels[1 + j], counts.recent()
             i = int((above[:, j] / n[:, j].clamp_min(1)).argmax())
             side = "below" if self.senses.above(j) else "above"

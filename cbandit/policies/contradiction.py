@@ -9,8 +9,9 @@ wrong. Each miss counts for at most ``REACH`` deviations of the noise: single wi
 readings are a matter of :mod:`cbandit.policies.outliers`.
 
 While the belief is right and its noise no smaller than the world's, at most a share
-``RATE`` of policies ever warns. Where there are trials, most must show it. Beliefs that follow
-changes (windows, restarts with ``forget=True``, fading weights) are not looked at.
+``RATE`` of policies ever warns. Where there are trials, most must show it. Beliefs
+that follow changes (windows, restarts with ``forget=True``, fading weights) are not
+looked at.
 Binary and counted outcomes are not either.
 """
 
