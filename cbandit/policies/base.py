@@ -905,9 +905,9 @@ class Policy(metaclass=ABCMeta):
             decision.promised,
         )
         ledger.open(private, choice, made)
-        # this one assignment makes the round count
-        self._now = Now(t, state, streams.position(), now.heard, now.counts)
-        self._latest = asked
+        # this makes the round count
+        now = Now(t, state, streams.position(), now.heard, now.counts)
+        vars(self).update(_now=now, _latest=asked)
         if LOG.isEnabledFor(DEBUG):
             LOG.debug("%s asks %s", self.name, choice)
         if len(ledger) >= MANY + self._together and not (
@@ -1316,17 +1316,22 @@ class Policy(metaclass=ABCMeta):
         heard, state = ledger.last, now.state
         if now.settled and heard == now.heard:
             return now
-        self._latest, counts = None, now.counts
+        counts = now.counts
         domain = self.actions.domain
         size = domain.size if domain.finite else self.actions.size
         with threads_for(size * self.size):
             if heard != now.heard:
                 for news in ledger.news(now.heard):
-                    state, counts = self.absorb(state, news), counts.after(news)
+                    state = self.absorb(state, news)
+                    if news.costs:
+                        counts = counts.after(news)
             state = self._due(state)
-        self._now = now = Now(now.t, state, now.position, heard, counts, True)
+        now = Now(now.t, state, now.position, heard, counts, True)
+        vars(self).update(_latest=None, _now=now)
         ledger.tidy(heard, self._history.put)
-        self._warn_once()
+        recent = getattr(state, "recent", None)
+        if counts.broken or (recent is not None and recent.against):
+            self._warn_once()
         return now
 
     def _warn_once(self) -> None:
@@ -1340,6 +1345,8 @@ class Policy(metaclass=ABCMeta):
         """Return what is wrong at present, by kind, in words."""
         counts, words = self._now.counts, []
         for j in counts.broken:
+            if j in self.senses.budgets:
+                continue  # its total counts, not the pace of a round
             label, (n, above) = self._labels[1 + j], counts.recent()
             i = int((above[:, j] / n[:, j].clamp_min(1)).argmax())
             side = "below" if self.senses.above(j) else "above"

@@ -64,7 +64,7 @@ from cbandit.policies.choices import (
     Place,
     private_copy,
 )
-from cbandit.policies.contradiction import BLOCK, EVERY, RATE, Contradiction
+from cbandit.policies.contradiction import BLOCK, RATE, Contradiction
 from cbandit.policies.failing import Failing, Result, begun, belief_of, noted
 from cbandit.policies.failures import Barred, lasting, remaining
 from cbandit.policies.history import STATES
@@ -411,6 +411,8 @@ class GPPolicy(Policy):
             self._margin = self._number("margin", explore.margin)
         # limits that hold for all rounds, and the estimates' offset under them
         self._always: tuple[Any, Tensor | None] | None = None
+        if not (callable(self._given) or self.senses.budgets or callable(self._drift)):
+            self._offset(1, None)
         self._timing = self._timing_of(feedback)
         self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
         self._budgets = self._budgeted(len(beliefs), self.senses)
@@ -1304,7 +1306,7 @@ class GPPolicy(Policy):
                 values, came = costs.wide(self.m)
                 arrived = (*arrived, (values - news.limits) * came)
         if state.recent is not None:
-            recent = state.recent.after(place, news.by_functions())
+            recent = state.recent.after(place, news)
             state = state._replace(recent=recent)
         if state.errors is not None:
             beliefs, chances = state.beliefs, self._chances(state)
@@ -1336,7 +1338,7 @@ class GPPolicy(Policy):
             pairs = zip(before.groups, beliefs.groups, strict=False)
             fits += any(old is not new for old, new in pairs)
         recent = state.recent
-        if recent is not None and recent.fresh >= EVERY:
+        if recent is not None and recent.due:
             recent = recent.looked(beliefs, list(self._outcomes))
         if beliefs is state.beliefs and held is state.held and recent is state.recent:
             return state
