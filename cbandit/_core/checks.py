@@ -76,8 +76,11 @@ def numbers_of(thing: object) -> dict[str, Any]:
 
     As ``__getstate__`` of classes whose parameters gradients may reach.
     """
-    held = vars(thing).items()
-    return {k: v.detach() if isinstance(v, Tensor) else v for k, v in held}
+    held = vars(thing)
+    tensors = [v for v in held.values() if isinstance(v, Tensor) and v.requires_grad]
+    # two names of one tensor stay two names of one tensor
+    plain = {id(v): v.detach() for v in tensors}
+    return {name: plain.get(id(v), v) for name, v in held.items()}
 
 
 def readable() -> bool:
