@@ -60,6 +60,7 @@ from cbandit.experiments.tables import read_table
 from cbandit.explore import TS, clip, estimates
 from cbandit.policies import gp as gp_policy
 from cbandit.policies import keywords, opb
+from cbandit.policies import status as status_rules
 from cbandit.policies.choices import Asked
 from cbandit.policies.concerns.failure_belief import FailureBelief
 from cbandit.policies.concerns.failure_list import Failed, FailureList

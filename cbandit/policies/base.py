@@ -449,12 +449,15 @@ class Policy(metaclass=ABCMeta):
 
     def _attend(self, *concerns: Concern[Any] | None) -> None:
         """Set the policy's concerns, in their order; ``None``: one that it lacks."""
-        names = self._labels, self.senses, self.trials
-        kept = KeptLimits(self.size, self.device, *names)
-        self._concerns = (kept, *(each for each in concerns if each is not None))
+        every = (self._kept_limits(self.senses), *concerns)
+        self._concerns = tuple(each for each in every if each is not None)
         self._hooks = Hooks.of(self._concerns)
         states = tuple(concern.start() for concern in self._concerns)
         self._now = self._now._replace(concerns=states)
+
+    def _kept_limits(self, senses: Senses) -> KeptLimits:
+        """Return the concern that counts what was within limits."""
+        return KeptLimits(self.size, self.device, self._labels, senses, self.trials)
 
     def _failure_list(self) -> FailureList:
         """Return the concern that leaves out what has failed, and nothing else."""
@@ -659,12 +662,15 @@ class Policy(metaclass=ABCMeta):
             given[:, j] = now
         senses = self.senses.with_limit(j, said if budget is None else budget)
         self._allowed_limit(j, now, senses)
+        concerns = (self._kept_limits(senses), *self._concerns[1:])
         return {
             "_given": given,
             "_later": later,
             "_limited": callable(given) or bool(later) or bool(given.any()),
             "senses": senses,
             "horizon": self._horizon(senses),
+            "_concerns": concerns,
+            "_hooks": Hooks.of(concerns),
         }
 
     def _place(self, choice: Choice) -> Place:
@@ -929,15 +935,15 @@ class Policy(metaclass=ABCMeta):
             decision.promised,
         )
         ledger.open(private, choice, place, made)
-        # this one assignment makes the round count
-        self._now = now._replace(
+        # this makes the round count
+        now = now._replace(
             t=t,
             state=state,
             concerns=concerns,
             position=streams.position(),
             settled=False,
         )
-        self._latest = asked
+        vars(self).update(_now=now, _latest=asked)
         if LOG.isEnabledFor(DEBUG):
             LOG.debug("%s asks %s", self.name, choice)
         if len(ledger) >= MANY + self._together and not (
@@ -1372,16 +1378,15 @@ class Policy(metaclass=ABCMeta):
         heard, state = ledger.last, now.state
         if now.settled and heard == now.heard:
             return now
-        self._latest, concerns = None, now.concerns
+        concerns = now.concerns
         with threads_for(self._passed):
             if heard != now.heard:
                 for news in ledger.news(now.heard, now.t, self.sees_costs):
                     concerns, news = self._heard(concerns, news, state)
                     state = self.absorb(state, news)
             state = self._due(state, now.t)
-        self._now = now = now._replace(
-            state=state, heard=heard, settled=True, concerns=concerns
-        )
+        now = now._replace(state=state, heard=heard, settled=True, concerns=concerns)
+        vars(self).update(_latest=None, _now=now)
         ledger.tidy(heard, self._history.put)
         return now
 

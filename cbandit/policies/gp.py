@@ -617,7 +617,7 @@ class GPPolicy(Policy):
             )
         if found is None and budgets is None:
             return new
-        concerns, states = list(self._concerns), list(now.concerns)
+        concerns, states = list(new["_concerns"]), list(now.concerns)
         slot, columns = 2, tuple[int, ...]()  # after failures
         before = Account(now.state.multiplier[:, :0].double(), {})
         if found is not None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class LimitStatus:
-    """What became of one limit; every tensor is ``(*trials,)``.
+    """The standing of one limit; every tensor is ``(*trials,)``.
 
     Args:
         name: of the cost.

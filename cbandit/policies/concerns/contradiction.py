@@ -9,8 +9,9 @@ wrong. Each miss counts for at most ``REACH`` deviations of the noise: single wi
 readings are a matter of :mod:`cbandit.policies.concerns.outliers`.
 
 While the belief is right and its noise no smaller than the world's, at most a share
-``RATE`` of policies ever warns, all trials and functions together. Beliefs that follow
-changes (windows, restarts with ``forget=True``, fading weights) are not looked at.
+``RATE`` of policies ever warns. Where there are trials, most must show it. Beliefs
+that follow changes (windows, restarts with ``forget=True``, fading weights) are not
+looked at.
 Binary and counted outcomes are not either.
 """
 
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 from cbandit.confidence.drift import change_detected
-from cbandit.policies.choices import News, Place, Told
+from cbandit.policies.choices import News, Place
 from cbandit.policies.round import Concern, Past
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import Units
@@ -32,10 +33,9 @@ RATE = 0.01  # the share of policies that warn though the belief is right
 KEPT = 64  # readings, the longest window
 BLOCK = 8  # readings, the shortest one
 EVERY = 32  # rounds told between two looks
+EARLY = 4  # the first looks; later ones are as many times rarer
 REACH = 3.0  # noise deviations that one reading counts for at most
 MANY = 20  # outcomes, before which a learned unit is not relied on
-
-Items = Sequence[tuple[Told, list[int]]]
 
 
 class Contradiction(NamedTuple):
@@ -48,15 +48,20 @@ class Contradiction(NamedTuple):
         against: the functions, 0 the reward, whose readings contradict the belief.
     """
 
-    rounds: tuple[tuple[Place, Items], ...] = ()
+    rounds: tuple[tuple[Place, News], ...] = ()
     fresh: int = 0
     looks: int = 0
     against: tuple[int, ...] = ()
 
-    def after(self, place: Place, items: Items) -> Contradiction:
+    def after(self, place: Place, news: News) -> Contradiction:
         """Return this with what was told of one choice."""
-        rounds = (*self.rounds, (place, items))[-KEPT:]
+        rounds = (*self.rounds, (place, news))[-KEPT:]
         return self._replace(rounds=rounds, fresh=self.fresh + 1)
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to look at the readings."""
+        return self.fresh >= (EVERY if self.looks < EARLY else EARLY * EVERY)
 
     def looked(self, beliefs: Beliefs, linked: Sequence[int]) -> Contradiction:
         """Return this after a look at the readings.
@@ -73,10 +78,16 @@ class Contradiction(NamedTuple):
         counts[:, list(linked)] = False
         errors = mean.new_zeros(KEPT, *variance.shape).double()
         noises = torch.zeros_like(errors)
-        for i, (_, items) in enumerate(self.rounds):
+        whole = _whole([news for _, news in self.rounds], variance.shape[1])
+        if whole is not None:
+            most = REACH * variance.sqrt()
+            miss = (whole - units.center) / units.size - mean.movedim(-1, 0)
+            errors[-len(whole) :] = counts * miss.minimum(most).maximum(-most)
+            noises[-len(whole) :] = counts * variance
+        for i, (_, news) in enumerate(self.rounds if whole is None else ()):
             values, came = torch.zeros_like(variance), torch.zeros_like(counts)
             noise = variance.clone()
-            for told, f in items:
+            for told, f in news.by_functions():
                 mask = told.mask().unsqueeze(-1)
                 values[:, f] = torch.where(mask, told.values.to(noise), values[:, f])
                 came[:, f] |= mask
@@ -95,9 +106,28 @@ class Contradiction(NamedTuple):
         )
         looks = torch.full_like(variance, self.looks + 1)
         rate, zero = RATE / len(variance), torch.zeros_like(sums)
-        found: Tensor = change_detected(sums, zero, spreads, looks, rate).any(0)
+        found = change_detected(sums, zero, spreads, looks, rate).double()
+        found = found.mean(0) > 0.5  # of many trials some have wild noise
         against = tuple(found.nonzero().flatten().tolist())
         return self._replace(fresh=0, looks=self.looks + 1, against=against)
+
+
+def _whole(rounds: Sequence[News], functions: int) -> Tensor | None:
+    """Return values ``(n, T, F)`` told of all functions and trials; else ``None``.
+
+    Readings with a variance of their own are not among them either.
+    """
+    rows = []
+    for news in rounds:
+        items = [*news.rewards, *news.costs]
+        plain = all(
+            told.where is None and told.noise is None and told.columns is None
+            for told in items
+        )
+        if not plain or len(news.rewards) != 1 or len(news.costs) != (functions > 1):
+            return None
+        rows.append(torch.cat([told.values for told in items], -1))
+    return torch.stack(rows).double()
 
 
 class Contradictions(Concern[Contradiction]):
@@ -120,14 +150,14 @@ class Contradictions(Concern[Contradiction]):
     ) -> tuple[Contradiction, News]:
         """Keep what was told."""
         if news.rewards or news.costs:
-            state = state.after(news.place, news.by_functions())
+            state = state.after(news.place, news)
         return state, news
 
     def settle(
         self, state: Contradiction, beliefs: Beliefs, t: int, past: Past
     ) -> Contradiction:
         """Look at the readings now and then."""
-        return self.look(state, beliefs) if state.fresh >= EVERY else state
+        return self.look(state, beliefs) if state.due else state
 
     def look(self, state: Contradiction, beliefs: Beliefs) -> Contradiction:
         """Look at the readings, if there are some more."""

@@ -2,8 +2,10 @@
 
 So that it stays silent where all is well, the share above must be beyond what a fair
 coin explains (Hoeffding's bound, over all looks, trials and costs), and the mean of
-these rounds must be above the limit too: a policy whose rounds are above the limit as
-often as below warns in at most a share ``RATE`` of all runs.
+these rounds must be above the limit too. A policy whose rounds are above the limit as
+often as below warns in at most a share ``RATE`` of all runs. Before there are ``LAST``
+rounds, all of them must be above, as policies try what is above a limit while they
+learn. Where there are trials, it must be so in most of them.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from cbandit.policies.words import Senses
 
 LAST = 100  # rounds that count as recent
 EVERY = 16  # rounds told between two looks at the counts
+EARLY = 6  # the first looks; later ones are as many times rarer
 RATE = 0.01  # the share of runs that warn though rounds are above as often as below
 
 
@@ -34,8 +37,8 @@ class LimitCounts(NamedTuple):
         last: by how much each of the latest exceeded its limit, ``(LAST, T, m)``, NaN
             where there is none.
         looks: how often the recent rounds were looked at.
-        broken: the costs that were above their limit in most recent rounds, in some
-            trial.
+        broken: the costs that were above their limit in most recent rounds, in most
+            trials.
         held: news that are not counted yet: the costs, and the round's limits.
     """
 
@@ -56,16 +59,26 @@ class LimitCounts(NamedTuple):
 
     def after(self, news: News) -> LimitCounts:
         """Return the counts with the news, which are looked at now and then."""
-        if not news.costs:
-            return self
         counts = self._replace(held=(*self.held, (news.costs, news.limits)))
-        return counts.whole().looked() if len(counts.held) >= EVERY else counts
+        wait = EVERY if self.looks < EARLY else EARLY * EVERY
+        return counts.whole().looked() if len(counts.held) >= wait else counts
 
     def whole(self) -> LimitCounts:
         """Return the counts with all news counted."""
         if not self.held:
             return self
         m, rows, came = self.told.shape[1], [], []
+        plain = all(len(items) == 1 and _plain(items[0]) for items, _ in self.held)
+        if plain:  # as it mostly is: costs of all trials, told together
+            values = torch.stack([items[0].values for items, _ in self.held]).double()
+            excess = values - torch.stack([limits for _, limits in self.held])
+            return self._replace(
+                told=self.told + len(values),
+                within=self.within + (excess <= 0).sum(0),
+                total=self.total + values.sum(0),
+                last=torch.cat([self.last, excess])[-LAST:],
+                held=(),
+            )
         for items, limits in self.held:
             values, there = items[0].wide(m)
             for item in items[1:]:  # costs that came one by one
@@ -75,13 +88,10 @@ class LimitCounts(NamedTuple):
             came.append(there)
         (values, limits), there = torch.stack(rows, 1), torch.stack(came)
         excess = torch.where(there, values - limits, torch.nan)
-        if bool(there.all()):
-            last = torch.cat([self.last, excess])[-LAST:]
-        else:
-            last = self.last
-            for row, now in zip(excess, there, strict=True):
-                shifted = torch.cat([last[1:], row.unsqueeze(0)])
-                last = torch.where(now, shifted, last)
+        last = self.last
+        for row, now in zip(excess, there, strict=True):
+            shifted = torch.cat([last[1:], row.unsqueeze(0)])
+            last = torch.where(now, shifted, last)
         return self._replace(
             told=self.told + there.sum(0),
             within=self.within + (excess <= 0).sum(0),
@@ -96,13 +106,20 @@ class LimitCounts(NamedTuple):
         n, above = self.recent()
         bound = math.log(size * m * (math.pi * looks) ** 2 / (6 * RATE))
         most = above >= n / 2 + (n * bound / 2).sqrt()
+        most &= (n == LAST) | (above == n)  # of the first rounds some may be above
         broken = most & (n >= EVERY) & (self.last.nansum(0) > 0)
-        costs = broken.any(0).nonzero().flatten().tolist()
+        # of many trials some are unlucky: most of them must be
+        costs = (broken.double().mean(0) > 0.5).nonzero().flatten().tolist()
         return self._replace(looks=looks, broken=tuple(costs))
 
     def recent(self) -> tuple[Tensor, Tensor]:
         """Return how many recent rounds there are, and how many above, ``(T, m)``."""
         return (~self.last.isnan()).sum(0).double(), (self.last > 0).sum(0).double()
+
+
+def _plain(told: Told) -> bool:
+    """Return whether feedback is of all trials and all costs."""
+    return told.where is None and told.columns is None
 
 
 class KeptLimits(Concern[LimitCounts]):
@@ -112,7 +129,7 @@ class KeptLimits(Concern[LimitCounts]):
         size: how many trials there are.
         device: where costs are.
         labels: the names of the reward and the costs.
-        senses: which limits are lower ones.
+        senses: which limits are lower ones, and which are budgets.
         trials: the trials' numbers; ``None``: there is no trials axis.
     """
 
@@ -135,12 +152,14 @@ class KeptLimits(Concern[LimitCounts]):
         self, state: LimitCounts, news: News, beliefs: object
     ) -> tuple[LimitCounts, News]:
         """Count the costs told."""
-        return state.after(news), news
+        return state.after(news) if news.costs else state, news
 
     def alarm(self, state: LimitCounts, t: int, together: int) -> dict[str, str]:
         """Say which limits most of the last rounds were above."""
         words = []
         for j in state.broken:
+            if j in self._senses.budgets:
+                continue  # its total counts, not the pace of a round
             label, (n, above) = self._labels[1 + j], state.recent()
             i = int((above[:, j] / n[:, j].clamp_min(1)).argmax())
             side = "below" if self._senses.above(j) else "above"
