@@ -60,10 +60,12 @@ from cbandit.experiments.tables import read_table
 from cbandit.explore import TS, clip, estimates
 from cbandit.policies import gp as gp_policy
 from cbandit.policies import keywords, opb
-from cbandit.policies import status as status_rules
 from cbandit.policies.choices import Asked
+from cbandit.policies.concerns import kept_limits as status_rules
+from cbandit.policies.concerns.contradiction import Contradictions
 from cbandit.policies.concerns.failure_belief import FailureBelief
 from cbandit.policies.concerns.failure_list import Failed, FailureList
+from cbandit.policies.concerns.share import Share
 from cbandit.policies.journal import Call
 from cbandit.policies.safe import classes
 from cbandit.policies.safe.mixtures import best_mixture
@@ -264,6 +266,11 @@ def set_failures(policy, points):
 def failures_of(policy):
     """What a policy without a belief about failures will not ask for again."""
     return concern_of(policy, FailureList)
+
+
+def now_of(policy, kind):
+    """The state of a concern as the latest round left it."""
+    return policy._now.concerns[policy._concern(kind)[0]]
 
 
 def concern_of(policy, kind):

@@ -41,6 +41,7 @@ GP, UCB = rbf(), {"explore": cb.UCB(2.0)}
 BOTH = {"reward": GP, "costs": GP, "thresholds": 0.2}
 DUAL = BOTH | UCB | {"step": 0.5, "cap": 5.0}
 LINEAR = {"reward": cb.Linear(0.1), "costs": cb.Linear(0.1), "thresholds": 0.5}
+TOLD = {"largest": 2.0}  # no reward is above it
 COUNTS = cb.Counts(0.1, means=(0.0, 1.0))
 SAFE = cb.Safe(index=0, reward=0.0, cost=0.0)
 CLASS = cb.FiniteClass(torch.stack([X[:, 0] * k for k in (0.2, 0.6, 1.0)]), radius=4.0)
@@ -64,14 +65,19 @@ POLICIES = {
         SET,
         {"reward": GP, "costs": 1, "epoch": 2, "thresholds": 0.2} | UCB,
     ),
-    "LCLUCB": (cb.LCLUCB, SET, LINEAR | {"safe": SAFE}),
-    "LCLUCB on a star": (cb.LCLUCB, STAR, LINEAR | {"safe": cb.Safe(x=[0.0, 0.0])}),
-    "OPLB": (cb.OPLB, SET, LINEAR | {"safe": SAFE}),
+    "LCLUCB": (cb.LCLUCB, SET, LINEAR | TOLD | {"safe": SAFE}),
+    "LCLUCB on a star": (
+        cb.LCLUCB,
+        STAR,
+        LINEAR | TOLD | {"safe": cb.Safe(x=[0.0, 0.0])},
+    ),
+    "OPLB": (cb.OPLB, SET, LINEAR | TOLD | {"safe": SAFE}),
     "OPB": (
         cb.OPB,
         SET,
         {"reward": COUNTS, "costs": COUNTS, "safe": SAFE, "horizon": 99}
-        | {"thresholds": 0.5},
+        | {"thresholds": 0.5}
+        | TOLD,
     ),
     "OPB, GP": (cb.OPB, SET, BOTH | {"safe": SAFE}),
     "OPNLB": (

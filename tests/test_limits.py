@@ -5,6 +5,7 @@ from __future__ import annotations
 import gpytorch
 import pytest
 import torch
+from inside import Share, concern_of
 
 import cbandit as cb
 
@@ -164,7 +165,7 @@ def test_a_share_beside_a_budget_is_judged_by_its_own_pace():
     policy.ask()
     assert policy.limits(2)[0, 0] != pace
     policy.tell(first, cost={"up": 0.1})
-    (judged,) = policy._settled().state.rounds.open
+    (judged,) = concern_of(policy, Share).open
     assert judged.limits[0, 0] == pace
 
 

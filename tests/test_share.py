@@ -5,6 +5,7 @@ from __future__ import annotations
 import gpytorch
 import pytest
 import torch
+from inside import Share, concern_of, now_of
 from scipy.stats import norm
 
 import cbandit as cb
@@ -67,7 +68,7 @@ def test_the_confidence_follows_the_rounds_that_are_short(share):
             else:
                 assert chance >= sure.max() - 1e-7
                 assert bool(choice.infeasible)
-            asked = float(policy._now.state.rounds.least)
+            asked = float(now_of(policy, Share).least)
             assert asked == pytest.approx(wanted, abs=1e-9)
         tell(policy, choice)
         played.append(choice.x)
@@ -141,7 +142,7 @@ def test_windows_and_late_feedback(feedback):
             choice = waiting.pop(0)
             at = choice.index
             policy.tell(choice, reward=f[0, at], cost=g[0, at])
-    rounds = policy._settled().state.rounds
+    rounds = concern_of(policy, Share)
     old = int(rounds.told) + len(rounds.open)
     assert old == 38
     if isinstance(feedback, cb.Sliding):
@@ -158,7 +159,7 @@ def test_rounds_that_leave_a_window_are_judged_with_their_outcome():
     )  # fmt: skip
     for arm in range(30):
         policy.tell(policy.ask(among=[arm]), reward=0.0, cost=-3.0)
-    rounds = policy._settled().state.rounds
+    rounds = concern_of(policy, Share)
     assert rounds.told == 25
     assert rounds.within > 0.99 * 25
 
@@ -172,7 +173,7 @@ def test_the_order_of_tells_does_not_matter():
             policy.multiplier  # noqa: B018  a look changes nothing
     assert torch.equal(one.ask().index, other.ask().index)
     # beliefs agree to rounding when they are told in another order
-    asked = [float(policy._now.state.rounds.least) for policy in (one, other)]
+    asked = [float(now_of(policy, Share).least) for policy in (one, other)]
     assert asked[0] == pytest.approx(asked[1], rel=1e-9)
 
 
@@ -184,13 +185,13 @@ def test_costs_that_come_one_by_one_count_once():
     first, second, lost = policy.ask(), policy.ask(), policy.ask()
     policy.tell(first, cost={"a": 0.0})
     policy.ask()
-    assert not policy._now.state.rounds.open
+    assert not now_of(policy, Share).open
     policy.tell(first, cost={"b": 0.0})
     policy.tell(second, reward=1.0, cost={"a": 0.0, "b": 0.3})
     policy.tell(lost, cost={"a": 0.0})
     policy.cancel(lost)
     policy.ask()
-    assert [each.t for each in policy._now.state.rounds.open] == [1, 2]
+    assert [each.t for each in now_of(policy, Share).open] == [1, 2]
 
 
 def test_it_resumes_bit_for_bit(tmp_path):
@@ -205,7 +206,7 @@ def test_it_resumes_bit_for_bit(tmp_path):
     for _ in range(4):
         one, other = policy.ask(), copy.ask()
         assert torch.equal(one.index, other.index)
-        states = [each._now.state.rounds for each in (policy, copy)]
+        states = [now_of(each, Share) for each in (policy, copy)]
         assert torch.equal(states[0].least, states[1].least)
         tell(policy, one)
         tell(copy, other)
@@ -224,7 +225,7 @@ def test_boxes_and_contexts(kind):
         choice = policy.ask(**shown)
         x = float(choice.x[0])
         policy.tell(choice, reward=x, cost=x)
-    rounds = policy._settled().state.rounds
+    rounds = concern_of(policy, Share)
     assert len(rounds.open) == 7
     assert 0 < float(rounds.least) < 1
 

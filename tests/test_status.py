@@ -8,7 +8,7 @@ import gpytorch
 import pandas as pd
 import pytest
 import torch
-from inside import status_rules
+from inside import Contradictions, concern_of, status_rules
 
 import cbandit as cb
 
@@ -238,7 +238,7 @@ def test_at_most_one_policy_in_a_hundred_warns_where_the_belief_is_right():
         SET, reward=GP, costs=GP, thresholds=10.0, trials=200, explore=cb.UCB(2.0)
     )
     assert said(lambda: cb.simulate(policy, table, 200, progress=False)) == []
-    assert policy._settled().state.recent.looks >= 4
+    assert concern_of(policy, Contradictions).looks >= 4
 
 
 def test_policies_that_follow_changes_are_not_looked_at():

@@ -26,8 +26,8 @@ from cbandit.baselines.random import clear, together
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
+from cbandit.policies.balls import RADIUS, Barred
 from cbandit.policies.choices import Asked, Decision
-from cbandit.policies.concerns.failure_list import RADIUS, Barred
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.posterior.beliefs import Beliefs

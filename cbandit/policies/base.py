@@ -840,7 +840,8 @@ class Policy(metaclass=ABCMeta):
                 policies with beliefs about their costs.
         """
         if n is None:
-            return self._ask(among, actions, observed_costs, context, confidence)
+            with threads_for(self._passed):
+                return self._ask(among, actions, observed_costs, context, confidence)
         contexts = [context] * checks.whole("n", n)
         if isinstance(self.actions, Contextual):
             contexts = self.actions.each(context, n, self.batch_shape)
@@ -848,9 +849,10 @@ class Policy(metaclass=ABCMeta):
         self._together = max(self._together, n)
         before, latest, choices = self._now, self._latest, []
         try:
-            for one in contexts:
-                choice = self._ask(among, actions, observed_costs, one, confidence)
-                choices.append(choice)
+            with threads_for(self._passed):
+                for one in contexts:
+                    choice = self._ask(among, actions, observed_costs, one, confidence)
+                    choices.append(choice)
         except BudgetError:
             if not choices:
                 raise
@@ -919,8 +921,7 @@ class Policy(metaclass=ABCMeta):
             must_work=self._must_work,
             by_rule=t > self.design or confidence is not None,
         )
-        with threads_for(on.size * self.size):
-            asked, decision, state, concerns = self._decided(now, asked)
+        asked, decision, state, concerns = self._decided(now, asked)
         choice = self._chosen(asked, decision)
         private = private_copy(choice)
         place = self._place(private)
@@ -972,7 +973,9 @@ class Policy(metaclass=ABCMeta):
             state, concerns = now.state, list(now.concerns)
             turn = given
             if given.by_rule:
-                turn = given._replace(restarted=self._open_epoch(concerns, given.t))
+                if self._hooks.open_epoch:
+                    restarted = self._open_epoch(concerns, given.t)
+                    turn = given._replace(restarted=restarted)
                 if opened is None:
                     opened = self._open(state, turn), given.streams.position()
                 state, start = opened
@@ -1379,12 +1382,11 @@ class Policy(metaclass=ABCMeta):
         if now.settled and heard == now.heard:
             return now
         concerns = now.concerns
-        with threads_for(self._passed):
-            if heard != now.heard:
-                for news in ledger.news(now.heard, now.t, self.sees_costs):
-                    concerns, news = self._heard(concerns, news, state)
-                    state = self.absorb(state, news)
-            state = self._due(state, now.t)
+        if heard != now.heard:
+            for news in ledger.news(now.heard, now.t, self.sees_costs):
+                concerns, news = self._heard(concerns, news, state)
+                state = self.absorb(state, news)
+        state = self._due(state, now.t)
         now = now._replace(state=state, heard=heard, settled=True, concerns=concerns)
         vars(self).update(_latest=None, _now=now)
         ledger.tidy(heard, self._history.put)
@@ -1398,11 +1400,11 @@ class Policy(metaclass=ABCMeta):
         """
         now = self._absorbed()
         if self._ready is None or self._ready[0] is not now:
-            with threads_for(self._passed):
-                state = self._fit(now.state)
-                concerns = self._settle(now.concerns, state, now.t)
-            self._ready = now, now._replace(state=state, concerns=concerns)
-            self._warn_once(self._ready[1])
+            state = self._fit(now.state)
+            concerns = self._settle(now.concerns, state, now.t)
+            ready = now, now._replace(state=state, concerns=concerns)
+            vars(self).update(_ready=ready)
+            return ready[1]
         return self._ready[1]
 
     @property

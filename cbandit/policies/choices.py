@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,11 +24,9 @@ from cbandit._core.randomness import Streams
 from cbandit.actions import Shown
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import ChoiceError
+from cbandit.policies.balls import Barred
 from cbandit.posterior.look import Best
 from cbandit.posterior.observations import Ahead, Part
-
-if TYPE_CHECKING:
-    from cbandit.policies.concerns.failure_list import Barred
 
 NONE = torch.zeros(1, 0)  # limits of a round that has none
 STAYS = (
@@ -38,6 +36,19 @@ STAYS = (
 
 
 # -- a round ---------------------------------------------------------------------------
+
+
+class Fence(NamedTuple):
+    """A rule for what may be chosen on a box.
+
+    Args:
+        excess: a function of points ``(T, n, d)`` that is above 0 where one is ruled
+            out, ``(T, b, n)``.
+        lasting: whether it is so in every round, as where actions fail.
+    """
+
+    excess: Callable[[Tensor], Tensor]
+    lasting: bool = False
 
 
 class Asked(NamedTuple):
@@ -58,8 +69,7 @@ class Asked(NamedTuple):
             was given one.
         limits: the thresholds of the round, ``(T, m)``.
         beliefs: the policy's; ``None``: it has none that concerns look at.
-        fences: on a box, functions of points ``(T, n, d)`` that are above 0 where a
-            concern rules them out, ``(T, b, n)``. On sets, the mask says so.
+        fences: on a box, what concerns rule out. On sets, the mask says so.
         by_rule: whether the policy's rule chooses, and not its design; nothing is
             chosen where an action is only recommended.
         tight: whether the round chooses again, among what fits.
@@ -82,7 +92,7 @@ class Asked(NamedTuple):
     confidence: Tensor | None = None
     limits: Tensor = NONE
     beliefs: Any = None
-    fences: tuple[Callable[[Tensor], Tensor], ...] = ()
+    fences: tuple[Fence, ...] = ()
     must_work: Callable[[], Sequence[tuple[int | None, Tensor]]] | None = None
     by_rule: bool = True
     tight: bool = False
@@ -92,12 +102,17 @@ class Asked(NamedTuple):
     doubtful: Tensor | None = None
 
     def allows(self, x: Tensor) -> Tensor | None:
-        """Return which points ``x (T, n, d)`` of a box are left; ``None``: all."""
+        """Return which points ``x (T, n, d)`` of a box have not failed; ``None``: all.
+
+        They are those outside lasting fences and outside the balls of failed points.
+        """
         left: Tensor | None = None
         if self.barred is not None:
             left = ~torch.stack([self.barred.holds(each) for each in x.unbind(1)], 1)
         for fence in self.fences:
-            inside = (fence(x) <= 0).all(1)
+            if not fence.lasting:
+                continue
+            inside = (fence.excess(x) <= 0).all(1)
             left = inside if left is None else left & inside
         return left
 

@@ -1790,15 +1790,10 @@ class Search:
             around = asked.shown.space.split(around)[0]
         if box is not self.actions:  # some of the box's rows may be retired
             around = box.nearest(around)
-        fences = asked.fences
+        fences = [fence.excess for fence in asked.fences]
         if fences:
-            return self._within(
-                estimate,
-                around,
-                fences[0]
-                if len(fences) == 1
-                else lambda x: torch.cat([fence(x).double() for fence in fences], 1),
-            )
+            over = fences[0] if len(fences) == 1 else partial(_rows, fences)
+            return self._within(estimate, around, over)
         if look.score == scores.Feasible.kind:
             return best_feasible_point(
                 box,
@@ -1860,6 +1855,11 @@ class Search:
             raise CBanditError("the search of a box came to no point")
         values = estimate(x.unsqueeze(1))[..., 0]
         return _finite(Best(best.value, None, values, x), look), infeasible
+
+
+def _rows(functions: Sequence[Estimate], x: Tensor) -> Tensor:
+    """Return the rows ``(T, b, n)`` of several functions of points."""
+    return torch.cat([each(x).double() for each in functions], 1)
 
 
 def _finite(best: Best, look: Look) -> Best:
@@ -1957,7 +1957,7 @@ def _likely(
         short = math.log(confidence) - share.sum(-2, keepdim=True)
         # asinh, as logarithms of tiny chances are huge
         rows = [mean[:, :1], short.asinh()]
-        rows += [fence(choices) for fence in turn.fences]
+        rows += [fence.excess(choices) for fence in turn.fences]
         return torch.cat(rows, 1)
 
     incumbents = beliefs.incumbents(LIKELY)

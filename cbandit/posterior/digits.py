@@ -1,4 +1,4 @@
-"""What each dtype can hold of a posterior: the limits that every engine is held to.
+"""Limits by dtype that every engine's posterior is held to.
 
 Now and then an engine's arrays are compared with a float64 solve at actions that were
 tried. An error is judged twice. It must be a small share of the prior deviation, and of

@@ -24,7 +24,7 @@ from torch import Tensor
 from cbandit._core import checks, devices
 from cbandit._core.hints import hinted
 from cbandit.errors import BudgetError, CBanditError
-from cbandit.policies.choices import Asked, Decision, News
+from cbandit.policies.choices import Asked, Decision, Fence, News
 from cbandit.policies.round import Concern
 from cbandit.posterior.units import Units
 
@@ -281,7 +281,7 @@ class Budgets(Concern[Account]):
         if not turn.tight:
             return state, turn
         if turn.actions.continuous:
-            fence = partial(self._over, state, turn)
+            fence = Fence(partial(self._over, state, turn))
             return state, turn._replace(fences=(*turn.fences, fence))
         left, pace = self.left(state).unsqueeze(-1), self.pace(state, turn.t)
         over = torch.cat(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core.distributed import Ranks
-from cbandit.policies.choices import Asked, Decision
+from cbandit.policies.choices import Asked, Decision, Fence
 from cbandit.policies.round import Concern
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import Units, normal
@@ -42,7 +42,7 @@ class Confidence(Concern[None]):
         if turn.confidence is None:
             return None, turn
         if turn.actions.continuous:
-            fence = _short(turn, turn.confidence)
+            fence = Fence(_short(turn, turn.confidence))
             return None, turn._replace(fences=(fence, *turn.fences))
         return None, trusted(turn, turn.confidence, self._ranks)
 

@@ -27,7 +27,7 @@ from cbandit._core import devices
 from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
-from cbandit.policies.choices import Asked, Data, News, Place
+from cbandit.policies.choices import Asked, Data, Fence, News, Place
 from cbandit.policies.history import STATES
 from cbandit.policies.round import Concern, Past
 from cbandit.posterior.beliefs import Beliefs
@@ -196,7 +196,8 @@ class FailureBelief(Concern[Failing | None]):
             return state, turn
         if turn.actions.continuous:
             whole = None if turn.shown is None else turn.shown.whole
-            return state, turn._replace(fences=(*turn.fences, state.above(whole)))
+            fence = Fence(state.above(whole), lasting=True)
+            return state, turn._replace(fences=(*turn.fences, fence))
         left = state.left(turn.actions, turn.mask)
         if turn.mask is not None:
             left = left & turn.mask

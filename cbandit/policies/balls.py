@@ -1,0 +1,57 @@
+"""Balls around points of a box that have failed, which searches leave out."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cbandit._core import devices
+from cbandit.actions import Box
+
+RADIUS = 1e-3  # of the ball around a failed point of a box, in the unit cube
+APART = 1.0001  # factor on the radius in searches, for rounding
+
+
+class Barred:
+    """Balls around failed points of a box, which searches leave out.
+
+    Args:
+        box: the box.
+        points: the balls' centres, ``(k, d)`` a trial.
+    """
+
+    def __init__(self, box: Box, points: tuple[Tensor, ...]) -> None:
+        most = max(len(each) for each in points)
+        centres = torch.full((len(points), most, box.dim), torch.inf).double()
+        for row, each in zip(centres, points, strict=True):
+            row[: len(each)] = box.unit.of(each.to(box.lower)).double().cpu()
+        self.centres = devices.put(centres, box.lower.device)
+        self._box, self.points = box, points
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """Return which points ``z (T, n, d)`` of the unit cube lie in a ball."""
+        return self._within(z, RADIUS * APART)
+
+    def holds(self, x: Tensor) -> Tensor:
+        """Return which points ``x (T, d)`` of the box lie in a ball, ``(T,)``."""
+        return self._within(self._box.unit.of(x).unsqueeze(1), RADIUS).squeeze(1)
+
+    def of(self, trial: int) -> Barred:
+        """Return the balls of one trial."""
+        one = object.__new__(Barred)
+        one.centres, one._box = self.centres[trial : trial + 1], self._box
+        one.points = self.points[trial : trial + 1]
+        return one
+
+    def _within(self, z: Tensor, radius: float) -> Tensor:
+        gap = z.double().unsqueeze(-2) - self.centres.unsqueeze(1)  # T x n x k x d
+        return near(gap, self._box.free, radius).any(-1)
+
+
+def near(gap: Tensor, free: Tensor, radius: float) -> Tensor:
+    """Return which differences ``(..., d)`` in the unit cube are within ``radius``.
+
+    Coordinates that take values from a list must be equal.
+    """
+    near = gap[..., free].square().sum(-1) <= radius**2
+    return near & (gap[..., ~free].abs() < 1e-9).all(-1)
