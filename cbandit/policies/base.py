@@ -14,7 +14,6 @@ import inspect
 import math
 import os
 import threading
-import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from typing import (
     NamedTuple,
     ParamSpec,
     TypeVar,
-    cast,
     overload,
 )
 
@@ -89,7 +87,6 @@ from cbandit.policies.concerns.budgets import Budget
 from cbandit.policies.concerns.failure_list import FailureList
 from cbandit.policies.concerns.kept_limits import KeptLimits
 from cbandit.policies.history import History, best_tried, read_rows
-from cbandit.policies.journal import Call, Journal, calls_in
 from cbandit.policies.keywords import POLICY, Observed, Values
 from cbandit.policies.round import Concern, Hooks
 from cbandit.policies.status import LimitStatus, Status
@@ -184,10 +181,7 @@ def locked(
                     )
                 lock.process = process
             with lock.thread:
-                journal = self._journal
-                if journal is None or method.__name__ in UNNOTED:
-                    return method(self, *args, **kwargs)
-                return self._noted(journal, method, args, kwargs)
+                return method(self, *args, **kwargs)
         except UNFIT as error:
             if isinstance(error, TypeError):
                 check_arguments(method, (self, *args), kwargs)
@@ -200,7 +194,6 @@ def locked(
                 f"of cbandit's, or of a function given to {method.__name__}"
             ) from error
 
-    called.notable = True  # type: ignore[attr-defined]
     return called
 
 
@@ -216,12 +209,8 @@ UNFIT = (
 #: and those among them that have another cause
 FIT = (CBanditError, torch.OutOfMemoryError)
 
-#: methods that change nothing, or that begin a checkpoint
-UNNOTED = ("save", "history", "outstanding", "__getstate__")
-
-
 #: attributes that copies and files do not hold
-PASSING = ("_latest", "_labelled", "_journal", "_clock", "_file", "_hooks", "_ready")
+PASSING = ("_latest", "_labelled", "_file", "_hooks", "_ready")
 
 
 class Now(NamedTuple):
@@ -336,13 +325,8 @@ class Policy(metaclass=ABCMeta):
     common: Mapping[str, str] = POLICY  # what constructors hand on, with help
     _reminded = False
     _together = 0  # the largest n= of an ask
-    #: the calls since a checkpoint that is appended to, and the time of one of them
-    _journal: Journal | None = None
-    _clock: float | None = None
     #: the file that it was loaded from, if all code that it runs is known
     _file: str | None = None
-    #: whether the file that it was saved to last is followed by a journal
-    followed = False
     #: the set, and its label once a file was saved without it
     _labelled: tuple[Any, tuple[str, ...]] | None = None
     #: positions in categories that are not chosen any more, by name
@@ -928,7 +912,7 @@ class Policy(metaclass=ABCMeta):
         state = self._stood(state, private, asked.limits)
         phi = getattr(state, "multiplier", None)
         made = Made(
-            self._clock or time(),
+            time(),
             asked.limits,
             phi,
             decision.estimate,
@@ -1210,7 +1194,7 @@ class Policy(metaclass=ABCMeta):
             self._check_exposure(exposure, counts)
         came, closed = entry.told(functions, mask, self._labels, not some)
         t, serial, held = self._now.t, self._ledger.number(), entry.held
-        clock = self._clock or time()
+        clock = time()
         rewards, costs = entry.rewards, entry.costs
         if reward is not None:
             if self._outcomes:
@@ -1265,7 +1249,7 @@ class Policy(metaclass=ABCMeta):
         else:
             values, _ = self._named_values(cost, columns, mask, None)
         t, serial = self._now.t, self._ledger.number()
-        item = Told(values, mask, None, t, serial, columns, self._clock or time())
+        item = Told(values, mask, None, t, serial, columns, time())
         return entry._replace(charged=(*entry.charged, item))
 
     def _values(
@@ -1826,7 +1810,6 @@ class Policy(metaclass=ABCMeta):
         path: str | os.PathLike[str],
         overwrite: bool = False,
         actions: bool = True,
-        append: bool = False,
     ) -> None:
         """Write the policy to ``path``, atomically; :func:`cbandit.load` reads it.
 
@@ -1839,107 +1822,23 @@ class Policy(metaclass=ABCMeta):
                 holds a digest of the set but no points, and no arrays over them. Give
                 the set to :func:`cbandit.load` then. Both sides compute the arrays
                 anew, as they do beyond 256 MB: the next round takes that much longer.
-            append: add only the calls since the last save there: asks, tells and looks.
-                This takes milliseconds, however large the policy is. The calls go to a
-                file beside it, ``path.journal``, and are made again on load. The whole
-                file is written the first time, after 200 calls, and where an argument
-                cannot be written (a function or a pandas column, say). The two files
-                belong together: copy or move both.
         """
         actions = checks.flag("actions", actions)
-        if checks.flag("append", append) and self._appended(path, actions):
-            return
         overwrite = checks.flag("overwrite", overwrite)
         apart = None
         if not actions:
             apart = graph.Apart(self.actions, self._label())
-        self._journal, self._clock, self.followed = None, None, append
         self.lighten(actions)
         digests, self.digests = self.digests, {}  # the file does not say where it lies
         rounds = self._now.t
         try:
             distributed.current().first(
                 lambda: checkpoint.write(
-                    path, "policy", self, digests, overwrite, rounds, apart, append
+                    path, "policy", self, digests, overwrite, rounds, apart
                 )
             )
         finally:
             self.digests = digests
-        self._journal = Journal(os.path.realpath(path), actions) if append else None
-
-    def _appended(self, path: str | os.PathLike[str], actions: bool) -> bool:
-        """Append the calls to the file's journal; return whether that was enough."""
-        journal = self._journal
-        if journal is None or not journal.whole:
-            return False
-        if (journal.path, journal.actions) != (os.path.realpath(path), actions):
-            return False
-        # an interrupt below leaves no journal: the next save writes the whole file
-        self._journal = None
-        done: bool = distributed.current().first(
-            lambda: checkpoint.append(path, journal.bodies, self.digests)
-        )
-        if done:
-            journal.bodies.clear()
-            self._journal = journal
-        return done
-
-    def _noted(
-        self,
-        journal: Journal,
-        method: Callable[..., Answer],
-        arguments: tuple[Any, ...],
-        keywords: dict[str, Any],
-    ) -> Answer:
-        """Make a call and note it, but not the calls that it makes itself."""
-        call = Call.of(method.__name__, arguments, keywords, time())
-        # a call that fails or is interrupted leaves no journal: it may have changed
-        # something, so the next save writes the whole file
-        self._journal, self._clock = None, call.time
-        try:
-            answer = method(self, *arguments, **keywords)
-            journal.note(call.chose(answer))
-        finally:
-            self._clock = None
-        if call.name != "explain":  # it reads what no checkpoint holds
-            self._journal = journal
-        return answer
-
-    @locked
-    def call_again(self, calls: Sequence[Call]) -> None:
-        """Repeat the calls that were noted after the checkpoint was written."""
-        with self._ledger.as_before(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the first calls gave them already
-            for call in calls:
-                method, arguments = self._notable(call.name), call.arguments
-                if call.choice is not None:
-                    entry = self._ledger.find(call.choice, self._now.t)
-                    if entry is None:
-                        continue  # its choice awaits nothing, so it changed nothing
-                    arguments = entry.given, *arguments
-                self._clock = call.time
-                try:
-                    answer = method(self, *arguments, **call.keywords)
-                except Exception as error:  # a forged call fails in many ways
-                    raise CheckpointError(
-                        f"a call of {call.name} cannot be made again: {error}"
-                    ) from error
-                finally:
-                    self._clock = None
-                if not call.same(answer):
-                    raise CheckpointError(
-                        f"round {self._now.t} comes out otherwise on this machine: "
-                        "load it where it was written, and save it there whole"
-                    )
-
-    def _notable(self, name: str) -> Callable[..., Any]:
-        """Return the method or the property's getter noted under this name."""
-        for cls in type(self).__mro__:
-            method = vars(cls).get(name)
-            method = method.fget if isinstance(method, property) else method
-            if getattr(method, "notable", False) and name not in UNNOTED:
-                return cast("Callable[..., Any]", method)
-        raise CheckpointError(f"{type(self).__name__} has no {name} to be called")
 
     def _label(self) -> tuple[str, ...]:
         """Return the set's digest, and the device and dtype of its points."""
@@ -2065,16 +1964,5 @@ def load(
     policy._file = None if trust else os.fspath(path)
     if actions is not None:
         give(policy._label())
-    bodies = distributed.current().first(lambda: checkpoint.journal_of(path, digests))
-    if bodies is None and policy.followed:
-        warn(
-            f"{path} was saved with append=True, and {path}.journal is not there, or "
-            f"is of another file: what was appended after round {policy.t} is missing. "
-            "The two belong together: copy or move both"
-        )
-    try:
-        policy.call_again(calls_in(bodies or [], trusted(trust)))
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}.journal was not read: {error}") from None
     policy.digests = digests
     return policy
