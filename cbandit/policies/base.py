@@ -166,51 +166,30 @@ def locked(
 
     @functools.wraps(method)
     def called(self: Policy, /, *args: Given.args, **kwargs: Given.kwargs) -> Answer:
-        try:
-            lock, process = self._lock, os.getpid()
-            # after a fork, two processes would make the same draws
-            if lock.process != process:
-                if lock.process is not None:
-                    raise CBanditError(
-                        f"{self.name} was used before this process was forked off, and "
-                        "a fork cannot go on with it: save() it before the fork, and "
-                        "cb.load() it in a process of multiprocessing.get_context("
-                        "'spawn'); or here, after torch.set_num_threads(1), without "
-                        "which torch may wait for ever for threads that a fork does "
-                        "not have"
-                    )
-                lock.process = process
-            with lock.thread:
+        lock, process = self._lock, os.getpid()
+        # after a fork, two processes would make the same draws
+        if lock.process != process:
+            if lock.process is not None:
+                raise CBanditError(
+                    f"{self.name} was used before this process was forked off, and a "
+                    "fork cannot go on with it: save() it before the fork, and "
+                    "cb.load() it in a process of multiprocessing.get_context("
+                    "'spawn'); or here, after torch.set_num_threads(1), without which "
+                    "torch may wait for ever for threads that a fork does not have"
+                )
+            lock.process = process
+        with lock.thread:
+            try:
                 return method(self, *args, **kwargs)
-        except UNFIT as error:
-            if isinstance(error, TypeError):
+            except TypeError:
                 check_arguments(method, (self, *args), kwargs)
-            if self._file is None or isinstance(error, FIT):
                 raise
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise CheckpointError(
-                f"{method.__name__} fails on what {self._file} holds ({reason}): load "
-                "an earlier save. If nobody has changed the file, this is a mistake "
-                f"of cbandit's, or of a function given to {method.__name__}"
-            ) from error
 
     return called
 
 
-#: errors of a state whose parts do not fit together, as a forged file may hold it,
-UNFIT = (
-    TypeError,
-    ValueError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    ArithmeticError,
-)
-#: and those among them that have another cause
-FIT = (CBanditError, torch.OutOfMemoryError)
-
 #: attributes that copies and files do not hold
-PASSING = ("_latest", "_labelled", "_file", "_hooks", "_ready")
+PASSING = ("_latest", "_labelled", "_hooks", "_ready")
 
 
 class Now(NamedTuple):
@@ -325,8 +304,6 @@ class Policy(metaclass=ABCMeta):
     common: Mapping[str, str] = POLICY  # what constructors hand on, with help
     _reminded = False
     _together = 0  # the largest n= of an ask
-    #: the file that it was loaded from, if all code that it runs is known
-    _file: str | None = None
     #: the set, and its label once a file was saved without it
     _labelled: tuple[Any, tuple[str, ...]] | None = None
     #: positions in categories that are not chosen any more, by name
@@ -1961,7 +1938,6 @@ def load(
     policy: Policy = checkpoint.read(
         path, "policy", Policy, trusted(trust), distributed.current(), digests, give
     )
-    policy._file = None if trust else os.fspath(path)
     if actions is not None:
         give(policy._label())
     policy.digests = digests
