@@ -70,7 +70,7 @@ def doubled(kind, first):
 def small_bombs():
     """Bodies of a few kB that would take for ever, or gigabytes, by name."""
     chain = doubled("tuple", 1)
-    lock = "cbandit.policies.base:Lock"
+    lock = "cbandit.policies.saving:Lock"
     endless = ["range", 0, 10**8, 1]
     yield "a set of doubled tuples", body(["set", [1]], *chain)
     yield "a frozenset of them", body(["frozenset", [1]], *chain)

@@ -1,4 +1,4 @@
-"""The rounds of a policy: ask, tell, cancel, save, and the lock around them.
+"""The rounds of a policy: ask, tell, cancel and save.
 
 ``ask`` starts a round; ``tell`` puts feedback into a ledger; the next ``ask`` (or a
 look at the beliefs) absorbs it in the order of rounds. So the order of tells does not
@@ -13,7 +13,6 @@ import functools
 import inspect
 import math
 import os
-import threading
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +21,6 @@ from time import time
 from typing import (
     TYPE_CHECKING,
     Any,
-    Concatenate,
-    NamedTuple,
-    ParamSpec,
     TypeVar,
     overload,
 )
@@ -33,12 +29,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from cbandit._core import checkpoint, checks, devices, distributed, graph
+from cbandit._core import checks, devices, graph
 from cbandit._core.arguments import stated
-from cbandit._core.hints import check_arguments, hinted
+from cbandit._core.hints import hinted
 from cbandit._core.log import LOG, warn
-from cbandit._core.names import trusted
-from cbandit._core.randomness import Position, Streams, Trials, trial_range
+from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit._core.threads import threads_for
 from cbandit.actions import (
     Actions,
@@ -53,7 +48,6 @@ from cbandit.choice import Choice, Distribution
 from cbandit.errors import (
     BudgetError,
     CBanditError,
-    CheckpointError,
     ChoiceError,
     HorizonError,
     ReadOnlyError,
@@ -88,7 +82,8 @@ from cbandit.policies.concerns.failure_list import FailureList
 from cbandit.policies.concerns.kept_limits import KeptLimits
 from cbandit.policies.history import History, best_tried, read_rows
 from cbandit.policies.keywords import POLICY, Observed, Values
-from cbandit.policies.round import Concern, Hooks
+from cbandit.policies.round import Concern, Hooks, Now
+from cbandit.policies.saving import Files, Lock, lasting, locked, restored
 from cbandit.policies.status import LimitStatus, Status
 from cbandit.policies.tallies import check_events, check_single, tallied
 from cbandit.policies.words import UNSAID, Senses
@@ -133,83 +128,7 @@ BY_COLUMN = (
 )
 LONG = 60  # letters; a longer repr of the set is shortened in the policy's
 
-Given = ParamSpec("Given")
-Answer = TypeVar("Answer")
 ConcernT = TypeVar("ConcernT", bound=Concern[Any])
-
-
-class Lock:
-    """A policy's lock, and the process that used it first.
-
-    Copies and loaded policies get a new lock.
-    """
-
-    __slots__ = ("process", "thread")
-
-    thread: threading.RLock
-    process: int | None
-
-    def __new__(cls) -> Lock:
-        """Make an open lock. Copying and loading call only this method."""
-        lock = super().__new__(cls)
-        lock.thread, lock.process = threading.RLock(), None
-        return lock
-
-    def __getstate__(self) -> None:
-        return None
-
-
-def locked(
-    method: Callable[Concatenate[Any, Given], Answer],
-) -> Callable[Concatenate[Any, Given], Answer]:
-    """Make a policy's method wait until no other thread is inside that policy."""
-
-    @functools.wraps(method)
-    def called(self: Policy, /, *args: Given.args, **kwargs: Given.kwargs) -> Answer:
-        lock, process = self._lock, os.getpid()
-        # after a fork, two processes would make the same draws
-        if lock.process != process:
-            if lock.process is not None:
-                raise CBanditError(
-                    f"{self.name} was used before this process was forked off, and a "
-                    "fork cannot go on with it: save() it before the fork, and "
-                    "cb.load() it in a process of multiprocessing.get_context("
-                    "'spawn'); or here, after torch.set_num_threads(1), without which "
-                    "torch may wait for ever for threads that a fork does not have"
-                )
-            lock.process = process
-        with lock.thread:
-            try:
-                return method(self, *args, **kwargs)
-            except TypeError:
-                check_arguments(method, (self, *args), kwargs)
-                raise
-
-    return called
-
-
-#: attributes that copies and files do not hold
-PASSING = ("_latest", "_labelled", "_hooks", "_ready")
-
-
-class Now(NamedTuple):
-    """The part of a policy that rounds change, replaced as a whole.
-
-    Args:
-        t: the latest round asked for.
-        state: what the policy's rule keeps.
-        position: where the streams of draws are.
-        heard: the serial number of the last item of feedback in ``state``.
-        settled: whether the work due by this round is done.
-        concerns: the state of each of the policy's concerns, in their order.
-    """
-
-    t: int
-    state: Any
-    position: Position
-    heard: int
-    settled: bool = False
-    concerns: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -304,8 +223,6 @@ class Policy(metaclass=ABCMeta):
     common: Mapping[str, str] = POLICY  # what constructors hand on, with help
     _reminded = False
     _together = 0  # the largest n= of an ask
-    #: the set, and its label once a file was saved without it
-    _labelled: tuple[Any, tuple[str, ...]] | None = None
     #: positions in categories that are not chosen any more, by name
     _retired: frozenset[tuple[str, float]] = frozenset()
     #: what is left of the choices, a mask or a smaller box, once some are retired
@@ -391,7 +308,7 @@ class Policy(metaclass=ABCMeta):
         self._limited = callable(thresholds) or bool(thresholds.any())
         self._streams = Streams(self.seed, self.trials, "policy")
         #: the files that it was loaded from or saved to, as it left them
-        self.digests: checkpoint.Digests = {}
+        self._files = Files()
         self._lock = Lock()
         costs = self.m > 0 and self.learns_costs
         self._ledger = Ledger(self.size, self.m, costs)
@@ -1804,25 +1721,10 @@ class Policy(metaclass=ABCMeta):
         overwrite = checks.flag("overwrite", overwrite)
         apart = None
         if not actions:
-            apart = graph.Apart(self.actions, self._label())
+            label = self._files.label(self.actions, self.device, self.dtype)
+            apart = graph.Apart(self.actions, label)
         self.lighten(actions)
-        digests, self.digests = self.digests, {}  # the file does not say where it lies
-        rounds = self._now.t
-        try:
-            distributed.current().first(
-                lambda: checkpoint.write(
-                    path, "policy", self, digests, overwrite, rounds, apart
-                )
-            )
-        finally:
-            self.digests = digests
-
-    def _label(self) -> tuple[str, ...]:
-        """Return the set's digest, and the device and dtype of its points."""
-        if self._labelled is None or self._labelled[0] is not self.actions:
-            mark = graph.mark_of(self.actions)
-            self._labelled = self.actions, (mark, str(self.device), str(self.dtype))
-        return self._labelled[1]
+        self._files.write(path, self, self._now.t, apart, overwrite)
 
     __copy__ = copy.deepcopy  # a shallow one would share the ledger
 
@@ -1848,16 +1750,10 @@ class Policy(metaclass=ABCMeta):
 
     @locked
     def __getstate__(self) -> dict[str, Any]:
-        # the streams themselves say where they are
-        self._streams.go(self._now.position)
-        now = tuple(self._now._replace(position=None))  # type: ignore[arg-type]
-        return {**vars(self), "_now": now, **dict.fromkeys(PASSING)}
+        return lasting(vars(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, **dict.fromkeys(PASSING))
-        now = Now(*state["_now"])
-        self._now = now._replace(position=self._streams.position())
-        self._hooks = Hooks.of(self._concerns)
+        vars(self).update(restored(state))
 
     def __repr__(self) -> str:
         actions = repr(self.actions)
@@ -1892,53 +1788,3 @@ def documented(cls: type[Any]) -> str | None:
 
 
 Policy.__doc__ = documented(Policy)
-
-
-def load(
-    path: str | os.PathLike[str], trust: object = (), actions: Actions | None = None
-) -> Policy:
-    """Load a policy that ``policy.save(path)`` wrote; it continues bit for bit.
-
-    No code from the file is run. The file holds numbers, and names of classes and
-    functions. Names from cbandit, and kernels, priors and constraints of gpytorch and
-    botorch, are accepted. All others are refused unless you pass them as ``trust``:
-    your own kernels, policies, schedules, thresholds, draws and penalties.
-
-    Args:
-        path: the file.
-        trust: a tuple of what the file may name too: classes and functions; objects,
-            which stand for their classes; modules, which stand for all that is written
-            in them. Trust only code that is safe to call with any arguments.
-        actions: the set, if ``policy.save(path, actions=False)`` left it out. It must
-            be the same set: a digest is compared.
-
-    Example:
-        >>> policy.save("state.ckpt")                               # doctest: +SKIP
-        >>> policy = cb.load("state.ckpt", trust=(my_schedule,))    # doctest: +SKIP
-    """
-    if actions is not None:
-        checked_actions(actions)
-
-    def give(label: Sequence[str]) -> Actions:
-        if actions is None:
-            raise CheckpointError(
-                "it was saved without its set: load(path, actions=...) takes that set"
-            )
-        mark, device, dtype = label
-        place = checks.device(device)
-        moved = actions.to(place, array_type(dtype, place))
-        if graph.mark_of(moved) != mark:
-            raise CheckpointError(
-                f"actions must be the policy's set, as it was saved; {actions!r} is "
-                "another set"
-            )
-        return moved
-
-    digests: checkpoint.Digests = {}
-    policy: Policy = checkpoint.read(
-        path, "policy", Policy, trusted(trust), distributed.current(), digests, give
-    )
-    if actions is not None:
-        give(policy._label())
-    policy.digests = digests
-    return policy
