@@ -51,13 +51,13 @@ from cbandit.policies.acquire import Estimates as Estimates
 from cbandit.policies.base import Marginal as Marginal
 from cbandit.policies.base import Policy as Policy
 from cbandit.policies.base import Posterior as Posterior
-from cbandit.policies.base import load as load
 from cbandit.policies.choices import Decision as Decision
 from cbandit.policies.ckb import CKB as CKB
 from cbandit.policies.concerns.budgets import Budget as Budget
 from cbandit.policies.epoch import EpochPenalty as EpochPenalty
 from cbandit.policies.gp import GPPolicy as GPPolicy
 from cbandit.policies.lclucb import LCLUCB as LCLUCB
+from cbandit.policies.loading import load as load
 from cbandit.policies.opb import OPB as OPB
 from cbandit.policies.oplb import OPLB as OPLB
 from cbandit.policies.opnlb import OPNLB as OPNLB

@@ -66,7 +66,6 @@ from cbandit.policies.concerns.contradiction import Contradictions
 from cbandit.policies.concerns.failure_belief import FailureBelief
 from cbandit.policies.concerns.failure_list import Failed, FailureList
 from cbandit.policies.concerns.share import Share
-from cbandit.policies.journal import Call
 from cbandit.policies.safe import classes
 from cbandit.policies.safe.mixtures import best_mixture
 from cbandit.posterior import digits, observations

@@ -293,13 +293,13 @@ def test_files_of_other_formats_and_kinds_are_refused_by_name(tmp_path):
     path = tmp_path / "a.ckpt"
     policy.save(path)
     line, _, body = path.read_bytes().partition(b"\n")
-    assert line.startswith(b"cbandit checkpoint 7 policy ")
+    assert line.startswith(b"cbandit checkpoint 8 policy ")
     for content, words in [
         (
             b"cbandit checkpoint 1\n" + body,
             "is a checkpoint of cbandit 0.1, which this",
         ),
-        (line.replace(b" 7 ", b" 3 ") + b"\n" + body, "of another version of cbandit"),
+        (line.replace(b" 8 ", b" 7 ") + b"\n" + body, "of another version of cbandit"),
         (line.replace(b"policy", b"polic\xff") + b"\n" + body, "checksum fails"),
     ]:
         path.write_bytes(content)

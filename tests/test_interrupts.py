@@ -267,38 +267,6 @@ def test_what_is_observed_is_observed_whole_or_not_at_all():
 
 # struck while a folder is closed by the collector, which can only print it
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("call", ["ask", "tell", "save"])
-def test_a_journal_loses_and_doubles_no_call(call, tmp_path):
-    """Struck anywhere, what is saved next is the policy as it stands."""
-
-    def struck(number, folder):
-        folder.mkdir()
-        policy, path = ckb(costs=belief(), step=0.1), folder / "state"
-        policy.save(path, append=True)
-        for _ in range(2):
-            choice = policy.ask()
-        calls = {
-            "ask": policy.ask,
-            "tell": lambda: policy.tell(choice, reward=0.3, cost=0.1),
-            "save": lambda: policy.save(path, append=True),
-        }
-        interrupt = InterruptAt(number)
-        try:
-            with interrupt:
-                calls[call]()
-        except KeyboardInterrupt:
-            pass
-        policy.save(path, append=True)
-        history = cb.load(path).history()
-        assert history.equals(policy.history()), number
-        return interrupt.left
-
-    # a step that finds every part: of the call, of the note, of the file and its lock
-    for number in range(1, -struck(0, tmp_path / "0") + 1, 7):
-        assert struck(number, tmp_path / str(number)) == 0
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_unlocks_a_folder(tmp_path):
     for number in itertools.count(1):
         interrupt = InterruptAt(number)

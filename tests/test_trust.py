@@ -140,7 +140,7 @@ def forgeries(mark):
     yield (
         "a slot that is none",
         nodes(
-            ["object", "cbandit.policies.base:Lock", [1], [3], [2], [2]],
+            ["object", "cbandit.policies.saving:Lock", [1], [3], [2], [2]],
             *(nothing, ["list"], ["tuple", None, [4]], ["dict", "__reduce__", 1]),
         ),
     )

@@ -4,15 +4,6 @@ A file begins with one line, ``cbandit checkpoint FORMAT KIND ROUNDS DIGEST``; t
 is its body, made by :mod:`~cbandit._core.graph`. Format, kind and digest are checked
 before the body is read. Reading runs no code from the file and decompresses nothing.
 
-A file may have a journal, ``FILE.journal``: a line that names the file's digest, then
-the records that were appended since. Before each record is a line with its length and a
-digest of everything up to its end. An incomplete last record, left by a crash, is
-ignored; any other damage is an error; a journal of a file that was replaced is ignored.
-A file that may be appended to has a journal from the start, so that a reader can tell a
-lost journal from one that was never begun: its first line is appended to the journal of
-the file that it will replace. So a journal may hold those of two files, and a process
-killed between the two writes leaves nothing that looks like a loss.
-
 A policy or a run notes the digests of the files that it has read or written. It does
 not replace a file that has changed since, nor an unknown file of another kind or with
 more rounds. So no process overwrites the rounds of another one.
@@ -23,20 +14,18 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cbandit._core import checks, distributed, graph
 from cbandit._core.distributed import Ranks
-from cbandit._core.files import PART, PATIENCE, atomic, digest, locked, whole
+from cbandit._core.files import atomic, digest, whole
 from cbandit._core.names import Names
 from cbandit.errors import CBanditError, CheckpointError
 
-FORMAT = 7
+FORMAT = 8
 KEPT = "this one was kept as it is"
 _NAME = b"cbandit checkpoint "
-_JOURNAL = b"cbandit journal of "
 LINE = 200  # bytes; the first line is shorter
 
 Digests = dict[str, tuple[bytes, ...]]
@@ -81,7 +70,6 @@ def write(
     overwrite: bool = False,
     rounds: int = 0,
     apart: graph.Apart | None = None,
-    followed: bool = False,
 ) -> None:
     """Put ``content`` in the file ``path``, atomically.
 
@@ -94,7 +82,6 @@ def write(
         overwrite: replace any checkpoint of this format.
         rounds: the number of rounds in ``content``.
         apart: a part of the content that is not written.
-        followed: whether to begin a journal for the file.
     """
     target, noted = _path(path), {} if digests is None else digests
     if target.is_dir():
@@ -126,162 +113,12 @@ def write(
             _check(target, kind, noted, rounds)
         # noted first, as an interrupt may come once the file is there
         noted[place] = (*noted.get(place, ()), mark)
-        if followed:
-            with suppress(OSError, CheckpointError):  # the file is complete without it
-                _begin(target, mark)
 
-    def tidy() -> None:
-        """Remove the journal of the file before."""
-        journal = _journal(target)
-        with suppress(OSError):
-            if followed:
-                part = target.with_name(f".{journal.name}{PART}")
-                part.write_bytes(_first(mark))
-                os.replace(part, journal)
-            else:
-                journal.unlink(missing_ok=True)
-
-    with atomic(target, check, tidy) as file:
+    with atomic(target, check) as file:
         file.write(b"%s%d %s %s\n" % (_NAME, FORMAT, name, mark))
         for part in parts:
             file.write(part)
     noted[place] = (mark,)
-
-
-class Entries(NamedTuple):
-    """The records of a journal.
-
-    Args:
-        bodies: the records.
-        mark: the digest of all of them, and of the checkpoint that they follow.
-        end: how many bytes of the file are intact.
-    """
-
-    bodies: list[bytes]
-    mark: bytes
-    end: int
-
-
-def append(path: object, bodies: Sequence[bytes], digests: Digests) -> bool:
-    """Append records to a checkpoint's journal; return whether that was possible.
-
-    It is possible only if the checkpoint and its journal are as noted in ``digests``.
-    Once this returns, the records are on the disk.
-    """
-    target = _path(path)
-    place, journal = os.path.realpath(target), _journal(target)
-    busy = f"{journal} was not written: another process has locked its folder"
-    if not target.is_file():
-        return False
-    with locked(target.parent, PATIENCE, busy):
-        with open(target, "rb") as file:
-            head = _head(target, file.readline(LINE).rstrip(b"\n"))
-        entries = _entries(target, head)
-        if digests.get(place) != (entries.mark,):
-            return False
-        mark, parts = entries.mark, []
-        if not entries.end:
-            parts.append(_first(head.digest))
-        for body in bodies:
-            mark = digest(mark, body)
-            parts += [_line(len(body), mark), body]
-        try:
-            with open(journal, "r+b" if entries.end else "wb") as file:
-                file.truncate(entries.end)
-                file.seek(entries.end)
-                # noted first, as an interrupt may come once the records are there
-                digests[place] = (entries.mark, mark)
-                file.write(b"".join(parts))
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            with suppress(OSError):
-                os.truncate(journal, entries.end)
-            raise CheckpointError(
-                f"{journal} cannot be written ({error.strerror}); what was there stays"
-            ) from None
-        digests[place] = (mark,)
-    return True
-
-
-def journal_of(path: object, digests: Digests) -> list[bytes] | None:
-    """Return the records that follow a checkpoint noted by :func:`read`.
-
-    ``None``: it has no journal.
-    """
-    target = _path(path)
-    with open(target, "rb") as file:
-        head = _head(target, file.readline(LINE).rstrip(b"\n"))
-    entries = _entries(target, head)
-    if digests.get(os.path.realpath(target)) != (entries.mark,):
-        raise CheckpointError(f"{target} was written while it was read: load it again")
-    return entries.bodies if entries.end else None
-
-
-def _journal(target: Path) -> Path:
-    return target.with_name(f"{target.name}.journal")
-
-
-def _begin(target: Path, mark: bytes) -> None:
-    """Begin the journal of the file with digest ``mark`` that will replace another."""
-    journal, end = _journal(target), 0
-    if target.exists():
-        with open(target, "rb") as file:
-            head = _head(target, file.readline(LINE).rstrip(b"\n"))
-        end = _entries(target, head).end
-    with open(journal, "r+b" if end else "wb") as file:
-        file.truncate(end)
-        file.seek(end)
-        file.write(_first(mark))
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _first(mark: bytes) -> bytes:
-    """Return the first line of the journal of a checkpoint with this digest."""
-    return b"%s%s %s\n" % (_JOURNAL, mark, digest(mark))
-
-
-def _line(length: int, mark: bytes) -> bytes:
-    """Return the line before a record; it always has the same length."""
-    line = b"%012d %s" % (length, mark)
-    return b"%s %s\n" % (line, digest(line))
-
-
-def _entries(target: Path, head: _Head) -> Entries:
-    """Return the records that follow a checkpoint with this first line."""
-    mark, bodies = head.digest, list[bytes]()
-    nothing = Entries(bodies, mark, 0)
-    try:
-        raw = _read(_journal(target))
-    except FileNotFoundError:
-        return nothing
-    first = _first(mark)
-    end = raw.find(first) + len(first)
-    broken = False
-    if end < len(first):  # not here, or incomplete, or of a file that was replaced
-        of = raw[len(_JOURNAL) : len(_JOURNAL) + len(mark)]
-        broken = len(raw) >= len(first) and not raw.startswith(_first(of))
-        if not broken:
-            return nothing
-    while not broken:
-        begin = end + len(_line(0, mark))
-        if len(raw) < begin or raw.startswith(_JOURNAL, end):
-            return Entries(bodies, mark, end)
-        number, _, rest = raw[end:begin].partition(b" ")
-        length, said = int(number) if number.isdigit() else 0, rest[: len(mark)]
-        broken = raw[end:begin] != _line(length, said)
-        body = raw[begin : begin + length]
-        if not broken and len(body) < length:
-            return Entries(bodies, mark, end)
-        broken = broken or digest(mark, body) != said
-        if not broken:
-            mark, end = said, begin + length
-            bodies.append(body)
-    raise CheckpointError(
-        f"{_journal(target)} is broken (a checksum fails): take another copy of it, or "
-        f"remove it to go on from {target.name} alone; {KEPT}"
-    )
 
 
 def read(
@@ -328,8 +165,7 @@ def read(
             f"{KEPT}"
         )
     if digests is not None:
-        mark = ranks.first(lambda: _entries(target, head).mark)
-        digests[os.path.realpath(target)] = (mark,)
+        digests[os.path.realpath(target)] = (head.digest,)
     return whole
 
 
@@ -358,12 +194,11 @@ def _check(target: Path, kind: str, digests: Digests, rounds: int) -> None:
     noted = digests.get(os.path.realpath(target))
     if noted is None:
         other = head.kind.decode()
-        more = len(_entries(target, head).bodies)
-        if other == kind and int(head.rounds) <= rounds and not more:
+        if other == kind and int(head.rounds) <= rounds:
             return
         there = f"is a {other} of {int(head.rounds)} rounds"
         what = f"{there}, which this {kind} is not from"
-    elif _entries(target, head).mark in noted:
+    elif head.digest in noted:
         return
     else:
         what = f"has changed since this {kind} was loaded from it or saved to it"

@@ -36,7 +36,6 @@ DISK = {
 def atomic(
     path: str | os.PathLike[str],
     check: Callable[[], None] | None = None,
-    after: Callable[[], None] = lambda: None,
 ) -> Iterator[BinaryIO]:
     """Open a file that replaces ``path`` once it is written without an error.
 
@@ -46,7 +45,6 @@ def atomic(
         path: the file to write.
         check: raises if ``path`` must not be replaced. From this call until the file is
             replaced, no other process that writes with a check can replace it.
-        after: called once the file is replaced, before any such process may continue.
     """
     target = Path(path)
     _sweep(target)
@@ -65,7 +63,6 @@ def atomic(
                     lock.enter_context(locked(folder, PATIENCE, f"{target} {busy}"))
                     check()
                 os.replace(part, target)
-                after()
     except OSError as error:
         _remove(part)
         if error.errno not in DISK:

@@ -40,12 +40,12 @@ from cbandit.baselines.random import uniform
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.base import locked
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.policies.safe.action import numbered
+from cbandit.policies.saving import locked
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import level
 from cbandit.search import maximise

@@ -24,11 +24,12 @@ from cbandit._core import checks, devices
 from cbandit._core.arguments import stated
 from cbandit.actions import Actions, Box
 from cbandit.errors import CBanditError
-from cbandit.policies.base import Policy, locked
+from cbandit.policies.base import Policy
 from cbandit.policies.checks import COST_COUNT
 from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.paired import Paired
+from cbandit.policies.saving import locked
 from cbandit.policies.words import counted
 
 TRIES = 100  # directions tried before all actions count as failed

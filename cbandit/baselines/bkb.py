@@ -42,12 +42,12 @@ from cbandit.beliefs.gp import GP
 from cbandit.confidence import sketched_width
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.base import locked
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked
 from cbandit.policies.dual import Dual, Scheduled
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
+from cbandit.policies.saving import locked
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.look import Best, Block, scan
 from cbandit.posterior.observations import (

@@ -33,12 +33,13 @@ from cbandit.actions import Actions
 from cbandit.baselines.safe_set import SURE, Reach, SafeSet, SafeSets, per_cost
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.base import SAFE_LIMITS, SAFE_START, locked
+from cbandit.policies.base import SAFE_LIMITS, SAFE_START
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Data, Decision, News
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.policies.safe.action import Safe, numbered
+from cbandit.policies.saving import locked
 
 
 class LoSBO(GPPolicy):

@@ -19,11 +19,12 @@ from cbandit._core.peaks import best_place
 from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
-from cbandit.policies.base import Policy, locked
+from cbandit.policies.base import Policy
 from cbandit.policies.checks import listed
 from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.gp import stretches
 from cbandit.policies.keywords import CostBeliefs, PolicyKeywords
+from cbandit.policies.saving import locked
 from cbandit.policies.words import names_of
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.observations import Part

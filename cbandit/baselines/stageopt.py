@@ -30,12 +30,13 @@ from cbandit.actions import Actions
 from cbandit.baselines.safe_set import SURE, SafeSet, SafeSets, rounds_of
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.base import SAFE_LIMITS, SAFE_START, locked
+from cbandit.policies.base import SAFE_LIMITS, SAFE_START
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.policies.safe.action import Safe
+from cbandit.policies.saving import locked
 
 
 class Expansion(NamedTuple):

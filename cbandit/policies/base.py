@@ -1,4 +1,4 @@
-"""The rounds of a policy: ask, tell, cancel, save, and the lock around them.
+"""The rounds of a policy: ask, tell, cancel and save.
 
 ``ask`` starts a round; ``tell`` puts feedback into a ledger; the next ``ask`` (or a
 look at the beliefs) absorbs it in the order of rounds. So the order of tells does not
@@ -13,8 +13,6 @@ import functools
 import inspect
 import math
 import os
-import threading
-import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +21,7 @@ from time import time
 from typing import (
     TYPE_CHECKING,
     Any,
-    Concatenate,
-    NamedTuple,
-    ParamSpec,
     TypeVar,
-    cast,
     overload,
 )
 
@@ -35,12 +29,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from cbandit._core import checkpoint, checks, devices, distributed, graph
+from cbandit._core import checks, devices, graph
 from cbandit._core.arguments import stated
-from cbandit._core.hints import check_arguments, hinted
+from cbandit._core.hints import hinted
 from cbandit._core.log import LOG, warn
-from cbandit._core.names import trusted
-from cbandit._core.randomness import Position, Streams, Trials, trial_range
+from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit._core.threads import threads_for
 from cbandit.actions import (
     Actions,
@@ -55,7 +48,6 @@ from cbandit.choice import Choice, Distribution
 from cbandit.errors import (
     BudgetError,
     CBanditError,
-    CheckpointError,
     ChoiceError,
     HorizonError,
     ReadOnlyError,
@@ -89,9 +81,9 @@ from cbandit.policies.concerns.budgets import Budget
 from cbandit.policies.concerns.failure_list import FailureList
 from cbandit.policies.concerns.kept_limits import KeptLimits
 from cbandit.policies.history import History, best_tried, read_rows
-from cbandit.policies.journal import Call, Journal, calls_in
 from cbandit.policies.keywords import POLICY, Observed, Values
-from cbandit.policies.round import Concern, Hooks
+from cbandit.policies.round import Concern, Hooks, Now
+from cbandit.policies.saving import Files, Lock, lasting, locked, restored
 from cbandit.policies.status import LimitStatus, Status
 from cbandit.policies.tallies import check_events, check_single, tallied
 from cbandit.policies.words import UNSAID, Senses
@@ -136,112 +128,7 @@ BY_COLUMN = (
 )
 LONG = 60  # letters; a longer repr of the set is shortened in the policy's
 
-Given = ParamSpec("Given")
-Answer = TypeVar("Answer")
 ConcernT = TypeVar("ConcernT", bound=Concern[Any])
-
-
-class Lock:
-    """A policy's lock, and the process that used it first.
-
-    Copies and loaded policies get a new lock.
-    """
-
-    __slots__ = ("process", "thread")
-
-    thread: threading.RLock
-    process: int | None
-
-    def __new__(cls) -> Lock:
-        """Make an open lock. Copying and loading call only this method."""
-        lock = super().__new__(cls)
-        lock.thread, lock.process = threading.RLock(), None
-        return lock
-
-    def __getstate__(self) -> None:
-        return None
-
-
-def locked(
-    method: Callable[Concatenate[Any, Given], Answer],
-) -> Callable[Concatenate[Any, Given], Answer]:
-    """Make a policy's method wait until no other thread is inside that policy."""
-
-    @functools.wraps(method)
-    def called(self: Policy, /, *args: Given.args, **kwargs: Given.kwargs) -> Answer:
-        try:
-            lock, process = self._lock, os.getpid()
-            # after a fork, two processes would make the same draws
-            if lock.process != process:
-                if lock.process is not None:
-                    raise CBanditError(
-                        f"{self.name} was used before this process was forked off, and "
-                        "a fork cannot go on with it: save() it before the fork, and "
-                        "cb.load() it in a process of multiprocessing.get_context("
-                        "'spawn'); or here, after torch.set_num_threads(1), without "
-                        "which torch may wait for ever for threads that a fork does "
-                        "not have"
-                    )
-                lock.process = process
-            with lock.thread:
-                journal = self._journal
-                if journal is None or method.__name__ in UNNOTED:
-                    return method(self, *args, **kwargs)
-                return self._noted(journal, method, args, kwargs)
-        except UNFIT as error:
-            if isinstance(error, TypeError):
-                check_arguments(method, (self, *args), kwargs)
-            if self._file is None or isinstance(error, FIT):
-                raise
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise CheckpointError(
-                f"{method.__name__} fails on what {self._file} holds ({reason}): load "
-                "an earlier save. If nobody has changed the file, this is a mistake "
-                f"of cbandit's, or of a function given to {method.__name__}"
-            ) from error
-
-    called.notable = True  # type: ignore[attr-defined]
-    return called
-
-
-#: errors of a state whose parts do not fit together, as a forged file may hold it,
-UNFIT = (
-    TypeError,
-    ValueError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    ArithmeticError,
-)
-#: and those among them that have another cause
-FIT = (CBanditError, torch.OutOfMemoryError)
-
-#: methods that change nothing, or that begin a checkpoint
-UNNOTED = ("save", "history", "outstanding", "__getstate__")
-
-
-#: attributes that copies and files do not hold
-PASSING = ("_latest", "_labelled", "_journal", "_clock", "_file", "_hooks", "_ready")
-
-
-class Now(NamedTuple):
-    """The part of a policy that rounds change, replaced as a whole.
-
-    Args:
-        t: the latest round asked for.
-        state: what the policy's rule keeps.
-        position: where the streams of draws are.
-        heard: the serial number of the last item of feedback in ``state``.
-        settled: whether the work due by this round is done.
-        concerns: the state of each of the policy's concerns, in their order.
-    """
-
-    t: int
-    state: Any
-    position: Position
-    heard: int
-    settled: bool = False
-    concerns: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -336,15 +223,6 @@ class Policy(metaclass=ABCMeta):
     common: Mapping[str, str] = POLICY  # what constructors hand on, with help
     _reminded = False
     _together = 0  # the largest n= of an ask
-    #: the calls since a checkpoint that is appended to, and the time of one of them
-    _journal: Journal | None = None
-    _clock: float | None = None
-    #: the file that it was loaded from, if all code that it runs is known
-    _file: str | None = None
-    #: whether the file that it was saved to last is followed by a journal
-    followed = False
-    #: the set, and its label once a file was saved without it
-    _labelled: tuple[Any, tuple[str, ...]] | None = None
     #: positions in categories that are not chosen any more, by name
     _retired: frozenset[tuple[str, float]] = frozenset()
     #: what is left of the choices, a mask or a smaller box, once some are retired
@@ -430,7 +308,7 @@ class Policy(metaclass=ABCMeta):
         self._limited = callable(thresholds) or bool(thresholds.any())
         self._streams = Streams(self.seed, self.trials, "policy")
         #: the files that it was loaded from or saved to, as it left them
-        self.digests: checkpoint.Digests = {}
+        self._files = Files()
         self._lock = Lock()
         costs = self.m > 0 and self.learns_costs
         self._ledger = Ledger(self.size, self.m, costs)
@@ -928,7 +806,7 @@ class Policy(metaclass=ABCMeta):
         state = self._stood(state, private, asked.limits)
         phi = getattr(state, "multiplier", None)
         made = Made(
-            self._clock or time(),
+            time(),
             asked.limits,
             phi,
             decision.estimate,
@@ -1210,7 +1088,7 @@ class Policy(metaclass=ABCMeta):
             self._check_exposure(exposure, counts)
         came, closed = entry.told(functions, mask, self._labels, not some)
         t, serial, held = self._now.t, self._ledger.number(), entry.held
-        clock = self._clock or time()
+        clock = time()
         rewards, costs = entry.rewards, entry.costs
         if reward is not None:
             if self._outcomes:
@@ -1265,7 +1143,7 @@ class Policy(metaclass=ABCMeta):
         else:
             values, _ = self._named_values(cost, columns, mask, None)
         t, serial = self._now.t, self._ledger.number()
-        item = Told(values, mask, None, t, serial, columns, self._clock or time())
+        item = Told(values, mask, None, t, serial, columns, time())
         return entry._replace(charged=(*entry.charged, item))
 
     def _values(
@@ -1826,7 +1704,6 @@ class Policy(metaclass=ABCMeta):
         path: str | os.PathLike[str],
         overwrite: bool = False,
         actions: bool = True,
-        append: bool = False,
     ) -> None:
         """Write the policy to ``path``, atomically; :func:`cbandit.load` reads it.
 
@@ -1839,114 +1716,15 @@ class Policy(metaclass=ABCMeta):
                 holds a digest of the set but no points, and no arrays over them. Give
                 the set to :func:`cbandit.load` then. Both sides compute the arrays
                 anew, as they do beyond 256 MB: the next round takes that much longer.
-            append: add only the calls since the last save there: asks, tells and looks.
-                This takes milliseconds, however large the policy is. The calls go to a
-                file beside it, ``path.journal``, and are made again on load. The whole
-                file is written the first time, after 200 calls, and where an argument
-                cannot be written (a function or a pandas column, say). The two files
-                belong together: copy or move both.
         """
         actions = checks.flag("actions", actions)
-        if checks.flag("append", append) and self._appended(path, actions):
-            return
         overwrite = checks.flag("overwrite", overwrite)
         apart = None
         if not actions:
-            apart = graph.Apart(self.actions, self._label())
-        self._journal, self._clock, self.followed = None, None, append
+            label = self._files.label(self.actions, self.device, self.dtype)
+            apart = graph.Apart(self.actions, label)
         self.lighten(actions)
-        digests, self.digests = self.digests, {}  # the file does not say where it lies
-        rounds = self._now.t
-        try:
-            distributed.current().first(
-                lambda: checkpoint.write(
-                    path, "policy", self, digests, overwrite, rounds, apart, append
-                )
-            )
-        finally:
-            self.digests = digests
-        self._journal = Journal(os.path.realpath(path), actions) if append else None
-
-    def _appended(self, path: str | os.PathLike[str], actions: bool) -> bool:
-        """Append the calls to the file's journal; return whether that was enough."""
-        journal = self._journal
-        if journal is None or not journal.whole:
-            return False
-        if (journal.path, journal.actions) != (os.path.realpath(path), actions):
-            return False
-        # an interrupt below leaves no journal: the next save writes the whole file
-        self._journal = None
-        done: bool = distributed.current().first(
-            lambda: checkpoint.append(path, journal.bodies, self.digests)
-        )
-        if done:
-            journal.bodies.clear()
-            self._journal = journal
-        return done
-
-    def _noted(
-        self,
-        journal: Journal,
-        method: Callable[..., Answer],
-        arguments: tuple[Any, ...],
-        keywords: dict[str, Any],
-    ) -> Answer:
-        """Make a call and note it, but not the calls that it makes itself."""
-        call = Call.of(method.__name__, arguments, keywords, time())
-        # a call that fails or is interrupted leaves no journal: it may have changed
-        # something, so the next save writes the whole file
-        self._journal, self._clock = None, call.time
-        try:
-            answer = method(self, *arguments, **keywords)
-            journal.note(call.chose(answer))
-        finally:
-            self._clock = None
-        if call.name != "explain":  # it reads what no checkpoint holds
-            self._journal = journal
-        return answer
-
-    @locked
-    def call_again(self, calls: Sequence[Call]) -> None:
-        """Repeat the calls that were noted after the checkpoint was written."""
-        with self._ledger.as_before(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the first calls gave them already
-            for call in calls:
-                method, arguments = self._notable(call.name), call.arguments
-                if call.choice is not None:
-                    entry = self._ledger.find(call.choice, self._now.t)
-                    if entry is None:
-                        continue  # its choice awaits nothing, so it changed nothing
-                    arguments = entry.given, *arguments
-                self._clock = call.time
-                try:
-                    answer = method(self, *arguments, **call.keywords)
-                except Exception as error:  # a forged call fails in many ways
-                    raise CheckpointError(
-                        f"a call of {call.name} cannot be made again: {error}"
-                    ) from error
-                finally:
-                    self._clock = None
-                if not call.same(answer):
-                    raise CheckpointError(
-                        f"round {self._now.t} comes out otherwise on this machine: "
-                        "load it where it was written, and save it there whole"
-                    )
-
-    def _notable(self, name: str) -> Callable[..., Any]:
-        """Return the method or the property's getter noted under this name."""
-        for cls in type(self).__mro__:
-            method = vars(cls).get(name)
-            method = method.fget if isinstance(method, property) else method
-            if getattr(method, "notable", False) and name not in UNNOTED:
-                return cast("Callable[..., Any]", method)
-        raise CheckpointError(f"{type(self).__name__} has no {name} to be called")
-
-    def _label(self) -> tuple[str, ...]:
-        """Return the set's digest, and the device and dtype of its points."""
-        if self._labelled is None or self._labelled[0] is not self.actions:
-            mark = graph.mark_of(self.actions)
-            self._labelled = self.actions, (mark, str(self.device), str(self.dtype))
-        return self._labelled[1]
+        self._files.write(path, self, self._now.t, apart, overwrite)
 
     __copy__ = copy.deepcopy  # a shallow one would share the ledger
 
@@ -1972,16 +1750,10 @@ class Policy(metaclass=ABCMeta):
 
     @locked
     def __getstate__(self) -> dict[str, Any]:
-        # the streams themselves say where they are
-        self._streams.go(self._now.position)
-        now = tuple(self._now._replace(position=None))  # type: ignore[arg-type]
-        return {**vars(self), "_now": now, **dict.fromkeys(PASSING)}
+        return lasting(vars(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, **dict.fromkeys(PASSING))
-        now = Now(*state["_now"])
-        self._now = now._replace(position=self._streams.position())
-        self._hooks = Hooks.of(self._concerns)
+        vars(self).update(restored(state))
 
     def __repr__(self) -> str:
         actions = repr(self.actions)
@@ -2016,65 +1788,3 @@ def documented(cls: type[Any]) -> str | None:
 
 
 Policy.__doc__ = documented(Policy)
-
-
-def load(
-    path: str | os.PathLike[str], trust: object = (), actions: Actions | None = None
-) -> Policy:
-    """Load a policy that ``policy.save(path)`` wrote; it continues bit for bit.
-
-    No code from the file is run. The file holds numbers, and names of classes and
-    functions. Names from cbandit, and kernels, priors and constraints of gpytorch and
-    botorch, are accepted. All others are refused unless you pass them as ``trust``:
-    your own kernels, policies, schedules, thresholds, draws and penalties.
-
-    Args:
-        path: the file.
-        trust: a tuple of what the file may name too: classes and functions; objects,
-            which stand for their classes; modules, which stand for all that is written
-            in them. Trust only code that is safe to call with any arguments.
-        actions: the set, if ``policy.save(path, actions=False)`` left it out. It must
-            be the same set: a digest is compared.
-
-    Example:
-        >>> policy.save("state.ckpt")                               # doctest: +SKIP
-        >>> policy = cb.load("state.ckpt", trust=(my_schedule,))    # doctest: +SKIP
-    """
-    if actions is not None:
-        checked_actions(actions)
-
-    def give(label: Sequence[str]) -> Actions:
-        if actions is None:
-            raise CheckpointError(
-                "it was saved without its set: load(path, actions=...) takes that set"
-            )
-        mark, device, dtype = label
-        place = checks.device(device)
-        moved = actions.to(place, array_type(dtype, place))
-        if graph.mark_of(moved) != mark:
-            raise CheckpointError(
-                f"actions must be the policy's set, as it was saved; {actions!r} is "
-                "another set"
-            )
-        return moved
-
-    digests: checkpoint.Digests = {}
-    policy: Policy = checkpoint.read(
-        path, "policy", Policy, trusted(trust), distributed.current(), digests, give
-    )
-    policy._file = None if trust else os.fspath(path)
-    if actions is not None:
-        give(policy._label())
-    bodies = distributed.current().first(lambda: checkpoint.journal_of(path, digests))
-    if bodies is None and policy.followed:
-        warn(
-            f"{path} was saved with append=True, and {path}.journal is not there, or "
-            f"is of another file: what was appended after round {policy.t} is missing. "
-            "The two belong together: copy or move both"
-        )
-    try:
-        policy.call_again(calls_in(bodies or [], trusted(trust)))
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}.journal was not read: {error}") from None
-    policy.digests = digests
-    return policy

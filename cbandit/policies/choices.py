@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -578,16 +577,6 @@ class Ledger:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    @contextmanager
-    def as_before(self) -> Iterator[None]:
-        """Reuse the ids that the policy gave out before it was copied."""
-        prefixes = self._prefixes
-        self._prefixes = prefixes[:-1]
-        try:
-            yield
-        finally:
-            self._prefixes = prefixes
 
     def id(self, t: int | str) -> str:
         """Return the id of a round's choice, unique among all policies and copies."""

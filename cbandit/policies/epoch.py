@@ -44,12 +44,13 @@ from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
 from cbandit.multipliers import exponential, polynomial
 from cbandit.policies.acquire import Estimates
-from cbandit.policies.base import Policy, locked
+from cbandit.policies.base import Policy
 from cbandit.policies.checks import COST_COUNT
 from cbandit.policies.choices import Asked, Data, News, Place
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import GPKeywords
 from cbandit.policies.paired import Paired
+from cbandit.policies.saving import locked
 from cbandit.policies.words import counted
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import scorer

@@ -38,7 +38,7 @@ from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore, Rand, clip
 from cbandit.policies.acquire import Acquired, Estimates
-from cbandit.policies.base import Policy, Posterior, locked
+from cbandit.policies.base import Policy, Posterior
 from cbandit.policies.censored import Awaited
 from cbandit.policies.checks import (
     VERSION,
@@ -72,6 +72,7 @@ from cbandit.policies.keywords import GP_POLICY, CostBeliefs, PolicyKeywords
 from cbandit.policies.late import Arrivals, Knowledge, absorbed_apart, absorbed_loose
 from cbandit.policies.retired import Retired, category_of, offered
 from cbandit.policies.round import Hooks
+from cbandit.policies.saving import locked
 from cbandit.policies.sliding import Windowed, allowance
 from cbandit.policies.status import Status
 from cbandit.policies.words import Senses

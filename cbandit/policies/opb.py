@@ -54,7 +54,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.confidence.widths import BayesWidth
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.base import SAFE_LIMITS, SAFE_START, locked
+from cbandit.policies.base import SAFE_LIMITS, SAFE_START
 from cbandit.policies.checks import listed
 from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.gp import GPPolicy, GPState, told_blocks
@@ -64,6 +64,7 @@ from cbandit.policies.safe.arms import Arms, bound_unpulled
 from cbandit.policies.safe.bounds import FEW, Scales, Trust, bounds_of
 from cbandit.policies.safe.estimate import SafeEstimate, must_hold
 from cbandit.policies.safe.stagewise import Stage, Stagewise
+from cbandit.policies.saving import locked
 from cbandit.posterior.units import level
 from cbandit.recommend import Recommendation
 from cbandit.search.simplex.lp import solve_policy, solve_policy_in_blocks

@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
+from cbandit._core.randomness import Position
 from cbandit.actions import Actions
 from cbandit.policies.choices import Asked, Data, Decision, News
 
@@ -121,3 +122,23 @@ class Hooks(NamedTuple):
                 for name in cls._fields
             )
         )
+
+
+class Now(NamedTuple):
+    """The part of a policy that rounds change, replaced as a whole.
+
+    Args:
+        t: the latest round asked for.
+        state: what the policy's rule keeps.
+        position: where the streams of draws are.
+        heard: the serial number of the last item of feedback in ``state``.
+        settled: whether the work due by this round is done.
+        concerns: the state of each of the policy's concerns, in their order.
+    """
+
+    t: int
+    state: Any
+    position: Position
+    heard: int
+    settled: bool = False
+    concerns: tuple[Any, ...] = ()

@@ -21,10 +21,11 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.experiments.experiment import Experiment, Figures, Parameter, Task
 from cbandit.explore import UCB
-from cbandit.policies.base import Policy, locked
+from cbandit.policies.base import Policy
 from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.ckb import CKB
 from cbandit.policies.keywords import PolicyKeywords
+from cbandit.policies.saving import locked
 from cbandit.problems.contexts import Contexts
 from cbandit.problems.language_models import FEATURES, MISSING, routing
 

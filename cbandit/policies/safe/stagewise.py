@@ -15,13 +15,14 @@ from cbandit.beliefs.classes import FiniteClass
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.base import SAFE_LIMITS, SAFE_START, Policy, Posterior, locked
+from cbandit.policies.base import SAFE_LIMITS, SAFE_START, Policy, Posterior
 from cbandit.policies.checks import listed, named_points
 from cbandit.policies.choices import Asked, News, Told
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe, SafeAction
 from cbandit.policies.safe.bounds import Scales
 from cbandit.policies.safe.estimate import Block, SafeEstimate, must_hold
+from cbandit.policies.saving import locked
 from cbandit.policies.words import names_of
 from cbandit.recommend import Recommendation
 
