@@ -22,8 +22,8 @@ from cbandit.errors import CBanditError
 from cbandit.policies.base import Policy
 from cbandit.policies.checks import listed
 from cbandit.policies.choices import Asked, Decision, News
-from cbandit.policies.gp import stretches
 from cbandit.policies.keywords import CostBeliefs, PolicyKeywords
+from cbandit.policies.round_search import stretches
 from cbandit.policies.saving import locked
 from cbandit.policies.words import names_of
 from cbandit.posterior.beliefs import Beliefs

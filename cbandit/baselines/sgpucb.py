@@ -32,8 +32,9 @@ from cbandit.explore import UCB
 from cbandit.policies.base import SAFE_LIMITS, SAFE_START
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
-from cbandit.policies.gp import GPPolicy, GPState, afresh
+from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
+from cbandit.policies.round_search import afresh
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.bounds import FAR, Trust
 from cbandit.posterior.look import Best, Score, scan

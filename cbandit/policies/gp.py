@@ -6,10 +6,8 @@ feedback. Estimates are ``mean + coefficient * spread + offset``, clipped to a b
 
 from __future__ import annotations
 
-import copy
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -20,15 +18,12 @@ from torch import Tensor
 from cbandit import scores
 from cbandit._core import checks, devices, distributed
 from cbandit._core.arguments import stated
-from cbandit._core.distributed import Ranks
 from cbandit._core.log import warn
 from cbandit._core.randomness import Streams
 from cbandit.actions import (
     Actions,
     Category,
-    nearest_to_middle,
     plain,
-    point_in_middle,
     with_value,
 )
 from cbandit.beliefs.feedback import Delayed, Sliding
@@ -36,7 +31,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
-from cbandit.explore import TS, UCB, Explore, Rand, clip
+from cbandit.explore import TS, UCB, Explore, Rand
 from cbandit.policies.acquire import Acquired, Estimates
 from cbandit.policies.base import Policy, Posterior
 from cbandit.policies.censored import Awaited
@@ -70,27 +65,26 @@ from cbandit.policies.concerns.restarts import ADAPTIVE, Restarts, epoch_start
 from cbandit.policies.concerns.share import Share
 from cbandit.policies.keywords import GP_POLICY, CostBeliefs, PolicyKeywords
 from cbandit.policies.late import Arrivals, Knowledge, absorbed_apart, absorbed_loose
+from cbandit.policies.recommending import likely_point, spread_in_units, told_blocks
 from cbandit.policies.retired import Retired, category_of, offered
 from cbandit.policies.round import Hooks
+from cbandit.policies.round_search import Search, stretches
 from cbandit.policies.saving import locked
 from cbandit.policies.sliding import Windowed, allowance
 from cbandit.policies.status import Status
 from cbandit.policies.words import Senses
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.links import BINARY
-from cbandit.posterior.look import Best, Block, Score, scan, scorer
-from cbandit.posterior.observations import Ahead
+from cbandit.posterior.look import Best, Score
 from cbandit.posterior.units import (
     Units,
     level,
     linked,
-    normal,
     normal_limits,
     told,
 )
 from cbandit.recommend import Recommendation, nothing_told, recommend
-from cbandit.search.box import Climbs, Estimate, best_feasible_point, maximise_box
-from cbandit.search.finite import best_feasible
+from cbandit.search.box import Climbs, Estimate
 from cbandit_kernels import Look
 
 if TYPE_CHECKING:
@@ -99,8 +93,6 @@ if TYPE_CHECKING:
 
 LIGHT = 256 * 1024**2  # bytes; checkpoints leave out larger arrays
 SMALL = 0.5  # noise below which the small-lam form is a heuristic
-INCUMBENTS = 16  # latest points around which a search of a box starts too
-LIKELY = 160  # the same for the search of recommend
 START = "; without start= there is no multiplier"
 NO_NOISE = (
     "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in when it is "
@@ -1408,9 +1400,9 @@ class GPPolicy(Policy):
         if actions.continuous:
             streams = Streams(self.seed, self.trials, "recommend")
             turn = self._to_recommend(self._offered(None)[0], None, shown)
-            x = _likely(beliefs, turn, limits, confidence, streams)
+            x = likely_point(beliefs, turn, limits, confidence, streams)
             mean, std = beliefs.anywhere(x.unsqueeze(1))
-            moments = _spread(units, mean, std, limits)
+            moments = spread_in_units(units, mean, std, limits)
             best = recommend([(0, *moments)], normals, confidence)
             best = replace(best, index=None)
         elif shown is not None:
@@ -1420,7 +1412,7 @@ class GPPolicy(Policy):
             if left is not None and on is actions.domain:
                 left = left.gather(1, on.index(points).expand(len(left), -1))
             mean, std = beliefs.anywhere(points)
-            moments = _spread(units, mean, std, limits)
+            moments = spread_in_units(units, mean, std, limits)
             best = recommend(remaining([(0, *moments)], left), normals, confidence)
             choice = actions.menu.at(best.index).unsqueeze(1)
             x = shown.whole(choice).squeeze(1)
@@ -1617,356 +1609,3 @@ class GPPolicy(Policy):
             keys = [int(index)]
         name, nowhere = self._ledger.id(f"-{number}"), self._nowhere.clone()
         return Choice(-number, index, x, nowhere, None, name, None, keys)
-
-
-# -- the search ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Search:
-    """The search of one round over the policy's set, another set, or a box.
-
-    Args:
-        actions: the set of the beliefs.
-        samples: whether estimates come from joint draws, not from deviations.
-        ranks: the processes that share the set.
-        climbs: on a box, counts of climbs and of those that failed.
-        beliefs: about the policy's own set.
-        look: the score to maximise, and how estimates are made.
-        asked: the round.
-        ahead: outstanding choices, which reduce the variance as if they had been told.
-        beside: costs that are known, ``(T, m, N)``, or on a box as a function of
-            ``x (T, n, d)``; ``None``: no cost is known.
-        fresh: the trials ``(T,)`` that begin in the middle; ``None``: none does.
-    """
-
-    actions: Actions
-    samples: bool
-    ranks: Ranks
-    climbs: Climbs
-    beliefs: Beliefs
-    look: Look
-    asked: Asked
-    ahead: list[Ahead]
-    beside: Any
-    fresh: Tensor | None
-
-    def best(self) -> tuple[Best, Tensor | None]:
-        """Return the best action, and the trials where none is feasible.
-
-        A trial that begins in the middle is not reported as infeasible.
-        """
-        fresh, box = self.fresh, self.asked.actions.continuous
-        best, infeasible = self._point() if box else self._action()
-        if isinstance(self.look.score, Acquired):
-            best = self.look.score.trimmed(best)
-        if fresh is not None and infeasible is not None:
-            infeasible = infeasible & ~fresh.to(infeasible.device)
-        return best, infeasible
-
-    def _action(self) -> tuple[Best, Tensor | None]:
-        """Return the best of numbered actions."""
-        look = self.look
-        if self.beside is not None:
-            look = replace(look, beside=self.beside)
-        if self.fresh is not None:
-            look = replace(look, mask=self._begun(self.fresh))
-        if isinstance(look.score, Acquired):
-            best = look.score.search(self._blocks(), look).best(self.ranks)
-            return _finite(best, look), None
-        if look.score != scores.Feasible.kind:
-            return _finite(self._numbered(look), look), None
-        start = self.asked.streams.position()
-
-        def search(score: scores.Formed | Score) -> Best:
-            self.asked.streams.go(start)  # every search uses the same draw
-            kind, costs = getattr(score, "kind", score), scores.of_costs(score)
-            close = self.beliefs.tolerance(costs)
-            return self._numbered(replace(look, score=kind, tolerance=close))
-
-        return best_feasible(search, self._least)
-
-    @property
-    def _least(self) -> Score:
-        """The score that ranks actions where nothing is feasible.
-
-        It is the total violation if estimates are draws, the largest one if bounds.
-        """
-        return scores.least_total if self.samples else scores.LeastViolating()
-
-    def _begun(self, fresh: Tensor) -> Tensor:
-        """Return a mask ``(T, N)`` in which new trials have only the middle action."""
-        on, mask = self.asked.actions, self.asked.mask
-        number = nearest_to_middle(self.actions, on, mask).unsqueeze(-1)
-        shape, device = (len(number), on.size), number.device
-        middle = torch.zeros(shape, dtype=torch.bool, device=device)
-        middle = middle.scatter(1, number, True)
-        if bool(fresh.all()):
-            return middle
-        allowed = torch.ones_like(middle[:1]) if mask is None else mask
-        return torch.where(fresh.to(middle.device).unsqueeze(-1), middle, allowed)
-
-    def _numbered(self, look: Look) -> Best:
-        """Return the best of numbered actions under one score."""
-        on, streams = self.asked.actions, self.asked.streams
-        draws = streams if self.samples else None
-        if on is not self.actions:
-            estimates = afresh(self.beliefs, on, self.ahead, draws)
-            return scan([(0, *estimates)], look, self.ranks)
-        best: Best = self.beliefs.choose(look, draws, self.ahead)
-        return best
-
-    def _blocks(self) -> Iterator[Block]:
-        """Yield means, deviations and draws over the round's set."""
-        on, draws = self.asked.actions, self.asked.streams if self.samples else None
-        if on is self.actions:
-            return self.beliefs.blocks(draws, self.ahead)
-        mean, std = afresh(self.beliefs, on, self.ahead)
-        draw = None
-        if draws is not None:
-            _, draw = afresh(self.beliefs, on, self.ahead, draws)
-        return iter([Block(0, on.size, mean, std, draw)])
-
-    def _point(self) -> tuple[Best, Tensor | None]:
-        """Return the best point of a box."""
-        look, beside, asked = self.look, self.beside, self.asked
-        box, beliefs, fresh = asked.actions, self.beliefs, self.fresh
-        shown, score = asked.shown, look.score
-        streams = asked.streams if self.samples else None
-        moments = beliefs.solver(self.ahead, streams)
-        deviations = beliefs.solver(self.ahead) if self.samples else None
-        scale = look.coefficient.unsqueeze(-1)
-        offset, bound = (
-            None if part is None else part.to(box.lower.dtype).unsqueeze(-1)
-            for part in (look.offset, look.bound)
-        )
-
-        def estimate(x: Tensor) -> Tensor:
-            x = x if shown is None else shown.whole(x)
-            mean, spread = moments(x)
-            values = mean + scale * spread
-            if look.link is not None:
-                values = look.link(values)
-            if offset is not None:
-                values += offset
-            if bound is not None:
-                values = clip(values, bound)
-            if beside is not None:
-                values = torch.cat([values, beside(x)], 1)
-            if isinstance(score, Acquired):
-                std = spread if deviations is None else deviations(x)[1]
-                return score.rows(values, mean, std)
-            return values
-
-        if fresh is None:
-            return self._climbed(estimate)
-        x = point_in_middle(box).expand(len(fresh), -1)
-        fresh = fresh.to(x.device)
-        left = asked.allows(x.unsqueeze(1))
-        if left is not None:
-            fresh = fresh & left[:, 0]
-        at_middle = estimate(x.unsqueeze(1))
-        f, g = at_middle[:, 0], at_middle[:, 1:]
-        sure = look.score == scores.Feasible.kind  # its score is the reward's estimate
-        value = (f if sure else scorer(look)(f, g)).squeeze(-1)
-        begun = Best(value, None, at_middle.squeeze(-1), x)
-        if bool(fresh.all()):
-            return _finite(begun, look), None
-        best, infeasible = self._climbed(estimate)
-        column = fresh.unsqueeze(-1)
-        merged = Best(
-            torch.where(fresh, begun.value, best.value),
-            None,
-            torch.where(column, begun.estimate, best.estimate),
-            x if best.x is None else torch.where(column, x, best.x),
-        )
-        return _finite(merged, look), infeasible
-
-    def _climbed(self, estimate: Estimate) -> tuple[Best, Tensor | None]:
-        """Return the best point of a box, by climbs from many places."""
-        look, asked, beliefs = self.look, self.asked, self.beliefs
-        box, barred, climbs = asked.actions, asked.barred, self.climbs
-        around = beliefs.incumbents(INCUMBENTS)
-        if asked.shown is not None:
-            around = asked.shown.space.split(around)[0]
-        if box is not self.actions:  # some of the box's rows may be retired
-            around = box.nearest(around)
-        fences = [fence.excess for fence in asked.fences]
-        if fences:
-            over = fences[0] if len(fences) == 1 else partial(_rows, fences)
-            return self._within(estimate, around, over)
-        if look.score == scores.Feasible.kind:
-            return best_feasible_point(
-                box,
-                estimate,
-                asked.streams,
-                around,
-                climbs,
-                barred,
-                self._least,
-                beliefs.tolerance(),
-                beliefs.tolerance(costs=True),
-            )
-        within = 0.0 if look.tolerance is None else look.tolerance
-        best = maximise_box(
-            box,
-            estimate,
-            scorer(look),
-            asked.streams,
-            around,
-            climbs,
-            barred,
-            within,
-        )
-        if barred is not None and best.x is not None and barred.holds(best.x).any():
-            raise CBanditError("nothing is left to ask for: everything has failed")
-        return _finite(best, look), None
-
-    def _within(
-        self, estimate: Estimate, around: Tensor, over: Estimate
-    ) -> tuple[Best, Tensor | None]:
-        """Return the best point of a box where ``over (T, b, n)`` is not above 0."""
-        look, asked = self.look, self.asked
-
-        def search(score: Score, costs: bool, streams: Streams) -> tuple[Best, Tensor]:
-            def goal(x: Tensor) -> Tensor:
-                values = estimate(x)
-                g = values[:, 1:]
-                limits = [g, over(x)] if costs else [over(x)]
-                return torch.cat([score(values[:, 0], g).unsqueeze(1), *limits], 1)
-
-            close, box, barred = self.beliefs.tolerance(), asked.actions, asked.barred
-            best, infeasible = best_feasible_point(
-                box, goal, streams, around, self.climbs, barred, tolerance=close
-            )
-            # limits differ between searches: keep the reward, estimate the rest later
-            return replace(best, estimate=best.estimate[:, :1]), infeasible
-
-        infeasible = None
-        if look.score == scores.Feasible.kind:
-            later = copy.deepcopy(asked.streams)  # other trials keep their draws
-            best, infeasible = search(scores.Reward(), True, asked.streams)
-            if bool(infeasible.any()):
-                low, _ = search(self._least, False, later)
-                best = low.where(infeasible, best)
-        else:
-            best, _ = search(scorer(look), False, asked.streams)
-        x = best.x
-        if x is None:
-            raise CBanditError("the search of a box came to no point")
-        values = estimate(x.unsqueeze(1))[..., 0]
-        return _finite(Best(best.value, None, values, x), look), infeasible
-
-
-def _rows(functions: Sequence[Estimate], x: Tensor) -> Tensor:
-    """Return the rows ``(T, b, n)`` of several functions of points."""
-    return torch.cat([each(x).double() for each in functions], 1)
-
-
-def _finite(best: Best, look: Look) -> Best:
-    """Read ``best`` to the host; raise an error unless its scores are finite."""
-    values = best.read()
-    if all(map(math.isfinite, values)):
-        return best
-    lost = [i for i, value in enumerate(values) if not math.isfinite(value)]
-    trials = f" (trials {lost})" if len(values) > 1 else ""
-    if look.weight is not None and not bool(look.weight.isfinite().all()):
-        raise CBanditError(f"the multiplier that move returned is not finite{trials}")
-    raise CBanditError(
-        f"the score is not a finite number at any allowed action{trials}; look at "
-        "policy.posterior() and policy.multiplier"
-    )
-
-
-def afresh(
-    beliefs: Beliefs,
-    actions: Actions,
-    ahead: list[Ahead],
-    streams: Streams | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return means and spreads ``(T, F, n)`` on a set of this round alone.
-
-    With ``streams`` the spread is a joint draw less its mean, else the deviation.
-    """
-    points = actions.block(0, actions.size)
-    mean, spread = beliefs.anywhere(points, ahead)
-    if streams is not None:
-        spread = beliefs.drawn(points, streams)
-    return mean.to(beliefs.dtype), spread.to(beliefs.dtype)
-
-
-def stretches(
-    beliefs: Any, streams: Streams | None, ahead: list[Ahead], other: Actions | None
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over all actions.
-
-    The actions are those of ``other``, or of the policy's own set if that is
-    ``None``. With ``streams`` the spread is a joint draw, else the deviation.
-    """
-    if other is not None:
-        yield 0, *afresh(beliefs, other, ahead, streams)
-        return
-    for block in beliefs.blocks(streams, ahead):
-        yield block.start, block.mean, block.std if streams is None else block.draw
-
-
-def told_blocks(
-    beliefs: Beliefs, limits: Tensor
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield ``(start, mean, std)``, ``(T, F, n)`` each, in the user's units.
-
-    Costs with a link stay latent, as do their limits (:func:`normal_limits`).
-    """
-    units = beliefs.units()
-    return ((b.start, *_spread(units, b.mean, b.std, limits)) for b in beliefs.blocks())
-
-
-def _spread(
-    units: Units | None, mean: Tensor, std: Tensor, limits: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return means and deviations in the user's units; latent for costs with a link.
-
-    The deviation of a cost that never varied is 0, as its belief has no unit yet.
-    """
-    mean, std, _ = normal(units, mean, std, limits)
-    if units is None:
-        return mean, std
-    sure = ~units.known.unsqueeze(-1)
-    sure[:, 0] = False  # the reward's deviation shows where it was tried
-    return mean, std.masked_fill(sure, 0.0)
-
-
-def _likely(
-    beliefs: Beliefs,
-    turn: Asked,
-    limits: Tensor,
-    confidence: float,
-    streams: Streams,
-) -> Tensor:
-    """Return the box's point of greatest mean reward that is likely feasible."""
-    box, shown, barred = turn.actions, turn.shown, turn.barred
-    look, units = beliefs.solver(), beliefs.units()
-    bounds = normal_limits(units, limits)
-
-    def estimate(choices: Tensor) -> Tensor:
-        x = choices if shown is None else shown.whole(choices)
-        mean, std, _ = normal(units, *look(x), limits)
-        tau = bounds.unsqueeze(-1)
-        room = torch.where(tau.isinf(), 0.0, tau - mean[:, 1:]) / std[:, 1:]
-        # a chance below confidence counts like one more cost above its limit
-        share = torch.where(tau.isinf(), 0.0, torch.special.log_ndtr(room))
-        short = math.log(confidence) - share.sum(-2, keepdim=True)
-        # asinh, as logarithms of tiny chances are huge
-        rows = [mean[:, :1], short.asinh()]
-        rows += [fence.excess(choices) for fence in turn.fences]
-        return torch.cat(rows, 1)
-
-    incumbents = beliefs.incumbents(LIKELY)
-    if shown is not None:
-        incumbents = shown.space.split(incumbents)[0]
-    if box is not beliefs.actions:  # some of the box's rows may be retired
-        incumbents = box.nearest(incumbents)
-    best, _ = best_feasible_point(box, estimate, streams, incumbents, barred=barred)
-    if best.x is None:
-        raise CBanditError("the search of a box came to no point")
-    return best.x if shown is None else shown.whole(best.x.unsqueeze(1)).squeeze(1)

@@ -57,8 +57,9 @@ from cbandit.explore import UCB
 from cbandit.policies.base import SAFE_LIMITS, SAFE_START
 from cbandit.policies.checks import listed
 from cbandit.policies.choices import Asked, Decision, News
-from cbandit.policies.gp import GPPolicy, GPState, told_blocks
+from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords, Keywords
+from cbandit.policies.recommending import told_blocks
 from cbandit.policies.safe.action import Safe, SafeAction, numbered
 from cbandit.policies.safe.arms import Arms, bound_unpulled
 from cbandit.policies.safe.bounds import FEW, Scales, Trust, bounds_of
