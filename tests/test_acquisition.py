@@ -346,6 +346,20 @@ class TestPending:
         assert torch.autograd.gradcheck(score, (x,), eps=1e-6, atol=1e-5, rtol=1e-4)
 
     @pytest.mark.filterwarnings("ignore:A not p.d., added jitter")  # of Kronecker's
+    def test_one_point_of_a_model_whose_tasks_have_different_noises(self):
+        model, x = make("kronecker"), at(5, 1, seed=3)
+        noises = torch.linspace(0.02, 0.8, model.num_outputs).double()
+        model.likelihood.task_noises = noises
+        model.train()
+        model.eval()
+        known = PrimalDual(model, 0.0, [0.0, 0.0]).estimates(x)
+        f, g = PrimalDual(model, 2.0, [0.0, 0.0]).estimates(x)
+        for i in range(5):
+            std = kronecker(model, x[i]).diagonal().sqrt()
+            torch.testing.assert_close((f - known[0])[i, 0], 2.0 * std[0])
+            torch.testing.assert_close((known[1] - g)[i, :, 0], 2.0 * std[1:])
+
+    @pytest.mark.filterwarnings("ignore:A not p.d., added jitter")  # of Kronecker's
     @pytest.mark.parametrize("which", ["one", "list", "mixed list", "kronecker"])
     def test_variances_are_those_of_a_model_that_saw_the_means(self, which):
         model, x, pending = make(which), at(7, 1, seed=6), at(3, seed=7)

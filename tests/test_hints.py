@@ -43,7 +43,7 @@ WORDS = [
         "observe takes",
         "'cost'?",
     ),
-    (lambda: policy().observe([ONE], [1.0]), "observe takes no argument without a"),
+    (lambda: policy().observe([ONE], [1.0]), "observe takes 1 without a name"),
     (lambda: policy().ask(allowed=[1]), "ask takes", "'allowed'", "'among'?"),
     (lambda: policy().recommend(probability=0.9), "'confidence'?"),
     (lambda: policy().posterior(at=[[1.0, 2.0]]), "'x'?"),

@@ -145,7 +145,7 @@ def test_an_explanation_says_its_units():
     assert f"multiplier {why.multiplier[0]:.4g} (in spreads)" in text
     assert f"price {why.price[0]:.4g} of reward for 1 of it" in text
     assert f"score {why.score:.6g} (in spreads)" in text
-    assert text.count("(in spreads)") == 5  # two multipliers and three scores
+    assert text.count("(in spreads)") == 3  # two multipliers and a score
 
 
 def test_an_old_explanation_says_its_units_too():

@@ -37,6 +37,7 @@ from cbandit.acquisition.models import (
     one_each,
     root,
     small_variances,
+    variances,
 )
 from cbandit.errors import CBanditError
 from cbandit.explore import estimates
@@ -163,8 +164,7 @@ class Score(AcquisitionFunction):
         posterior: Any = self.model.posterior(points)
         mean = one_each(mean_of(posterior), points)[..., p:, :].mT
         if points.shape[-2] == 1:
-            with small_variances():
-                variance = posterior.variance.mT
+            variance = variances(posterior).mT
         else:
             # before a single new point come the pending ones, the same in all t-batches
             before = points[..., :-1, :]

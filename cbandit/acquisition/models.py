@@ -167,6 +167,22 @@ def covariances(posterior: Moments) -> list[Tensor]:
     return [covariance.reshape(*batch, n, k, n, k)]
 
 
+def variances(posterior: Any) -> Tensor:
+    """Return variances ``(*b, n, k)`` of all outputs.
+
+    Those that BoTorch gives of a Kronecker model differ from the model's where tasks
+    have different noises.
+    """
+    if isinstance(posterior, MultitaskGPPosterior):
+        (covariance,) = covariances(posterior)
+        n, k = covariance.shape[-2:]
+        flat = covariance.reshape(*covariance.shape[:-4], n * k, n * k)
+        return flat.diagonal(dim1=-2, dim2=-1).unflatten(-1, (n, k))
+    with small_variances():
+        variance: Tensor = posterior.variance
+    return variance
+
+
 def _conditioned(posterior: MultitaskGPPosterior, size: int) -> Tensor:
     """Return the covariance of ``size`` outputs of a Kronecker model at new points.
 

@@ -1,14 +1,20 @@
 """The papers' algorithms, one a file, each readable beside its pseudo-code.
 
 The algorithms are ckb, epoch, lclucb, opb, opnlb, oplb, rpol, scgp and unconstrained;
-censored and sliding are RPOL's forms for late feedback and for a world that drifts,
-adaptive its restarts where predictions fail.
-``base.py`` runs the rounds of every policy, ``choices.py`` keeps the choices that wait
-for feedback, ``checks.py`` checks what users hand in, ``words.py`` has the names of
-costs and the signs of functions, ``history.py`` what happened, ``failures.py`` the
-actions that cannot be measured. Policies on Gaussian processes share ``gp.py``;
-``late.py`` and ``outliers.py`` say when and how far a reading counts; the stage-wise
+censored and sliding are RPOL's forms for late feedback and for a world that drifts.
+``base.py`` runs the rounds of every policy: it takes in what was told, lets the
+concerns shape the round, asks the rule, and lets the concerns check its choice.
+``round.py`` says what a concern is, and ``concerns/`` has one a file: budgets, shares
+of rounds within limits, failures, outliers, restarts, margins and so on.
+``inbox.py`` reads what users tell, ``choices.py`` keeps the choices that wait for
+feedback, ``history.py`` what happened, ``checks.py`` checks what users hand in,
+``words.py`` has the names of costs and the signs of functions, ``saving.py`` the lock
+and the files. Policies on Gaussian processes share ``gp.py``; ``round_search.py`` finds
+a round's best action, and ``late.py`` says when feedback counts. The stage-wise
 policies share ``safe/``.
+
+A new concern is a file in ``concerns/``, a line where ``GPPolicy`` (or ``Policy``)
+lists its own, and its name in ``_core/names.py``, so that checkpoints may hold it.
 
 A new algorithm is a file here, or in :mod:`cbandit.baselines` if papers only compare
 with it. Add its name
@@ -20,7 +26,7 @@ with it. Add its name
   promises. Tests that fail name what is missing.
 
 Where it fits, also in the README's table of promises, in the help on ``pending`` in
-``gp.py`` (if it hallucinates), in ``KINDS`` of :mod:`cbandit.optuna` (if a trial's
+``keywords.py`` (if it hallucinates), in ``KINDS`` of :mod:`cbandit.optuna` (if a trial's
 numbers tell its state), and in CHANGELOG.
 """
 

@@ -423,7 +423,8 @@ class Policy(metaclass=ABCMeta):
 
         :meth:`limit` changes one of them.
         """
-        return self.limits if self._later else self._given
+        given = self.limits if self._later else self._given
+        return given if callable(given) else given.clone()
 
     def limits(self, t: int) -> Tensor:
         """Return the thresholds ``(T, m)`` of a round to come.
@@ -832,10 +833,12 @@ class Policy(metaclass=ABCMeta):
         while True:
             state, concerns = now.state, list(now.concerns)
             turn = given
-            if given.by_rule:
-                if self._hooks.open_epoch:
-                    restarted = self._open_epoch(concerns, given.t)
-                    turn = given._replace(restarted=restarted)
+            if self._hooks.open_epoch:
+                restarted = self._open_epoch(concerns, given.t)
+                turn = given._replace(restarted=restarted)
+            if not given.by_rule:
+                state = self._begin_epoch(state, turn)
+            else:
                 if opened is None:
                     opened = self._open(state, turn), given.streams.position()
                 state, start = opened
@@ -877,6 +880,10 @@ class Policy(metaclass=ABCMeta):
             return decision, state
         shape = self.size, self.m
         return decided(name, decision, turn, *shape, self.device, self.dtype), state
+
+    def _begin_epoch(self, state: Any, turn: Asked) -> Any:
+        """Return the state with the trials that start anew in this round."""
+        return state
 
     def _open(self, state: Any, turn: Asked) -> Any:
         """Return the state at the start of a round, before concerns shape it."""

@@ -382,7 +382,7 @@ class GPPolicy(Policy):
                     f"{type(self).__name__} has beliefs about {len(beliefs) - 1} of "
                     f"{self.m}"
                 )
-            margin = Margin(self._number("margin", explore.margin))
+            margin = Margin(self._number("margin", explore.margin), self.forget)
         # limits that hold for all rounds, and the estimates' offset under them
         self._always: tuple[Any, Tensor | None] | None = None
         self._timing = self._timing_of(feedback)
@@ -838,30 +838,30 @@ class GPPolicy(Policy):
         """Return the state at the start of a round, with the multiplier moved."""
         if not self.by_score:
             return state
-        beliefs, t = state.beliefs, asked.t
         arrived, waiting = state.measured()
-        epoch, restarted = state.epoch, asked.restarted
-        multiplier = self._next(state, t, arrived, restarted)
-        if self.restart is not None:
-            epoch = self._epoch(t)
-        if restarted is not None and self.restart is not None:
-            waiting = None
-            if self.forget:
-                beliefs = beliefs.forget_all()
-        elif restarted is not None:
-            epoch = torch.where(restarted.unsqueeze(-1), t, epoch)
-            beliefs = beliefs.forget(restarted.tolist())
+        multiplier = self._next(state, asked.t, arrived, asked.restarted)
+        state = self._begin_epoch(state._replace(waiting=waiting), asked)
+        beliefs = state.beliefs
         if beliefs.fades:
-            beliefs = beliefs.aged(t)
+            beliefs = beliefs.aged(asked.t)
         return state._replace(
             beliefs=beliefs,
             multiplier=multiplier,
             estimate=None,
             arrived=(),
             moved=None,
-            waiting=waiting,
-            epoch=epoch,
         )
+
+    def _begin_epoch(self, state: GPState, turn: Asked) -> GPState:
+        restarted = turn.restarted
+        if restarted is None:
+            return state
+        if self.restart is None:  # each trial by itself
+            epoch = torch.where(restarted.unsqueeze(-1), turn.t, state.epoch)
+            beliefs = state.beliefs.forget(restarted.tolist())
+            return state._replace(beliefs=beliefs, epoch=epoch)
+        beliefs = state.beliefs.forget_all() if self.forget else state.beliefs
+        return state._replace(beliefs=beliefs, epoch=turn.t, waiting=None)
 
     def _next(
         self,

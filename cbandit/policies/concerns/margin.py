@@ -18,10 +18,11 @@ class Margin(Concern[Tensor | None]):
 
     Args:
         margin: how many deviations, ``(T, m)``.
+        forget: whether beliefs drop their data where an epoch begins.
     """
 
-    def __init__(self, margin: Tensor) -> None:
-        self._margin = margin
+    def __init__(self, margin: Tensor, forget: bool) -> None:
+        self._margin, self._forget = margin, forget
 
     def start(self) -> None:
         """Return that nothing was chosen yet."""
@@ -32,7 +33,7 @@ class Margin(Concern[Tensor | None]):
         """Add the margin to the round."""
         if state is None or not turn.by_rule:
             return state, turn
-        if turn.restarted is not None:  # the choice was of beliefs that are gone
+        if self._forget and turn.restarted is not None:  # of beliefs that are gone
             state = state * ~turn.restarted.unsqueeze(-1)
         return None, turn._replace(margin=self._margin * state)
 

@@ -118,6 +118,12 @@ class SafeAction:
                 "safe.reward", checks.tensor("safe.reward", given_reward)
             )
             reward = checks.per_trial("safe.reward", value, batch).to(device)
+            if largest is None and zero is None and bool((reward == most).all()):
+                raise CBanditError(
+                    f"largest must be given: safe.reward is {reward.max().item():g}, "
+                    "and so is the best mean reward that is taken to be possible; then "
+                    "no other action could be better, and none would be tried"
+                )
             if bool((reward > most).any()):
                 raise CBanditError(
                     f"safe.reward must be at most the largest mean reward "

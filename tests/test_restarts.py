@@ -1,0 +1,41 @@
+"""Epochs of a fixed length: in designed rounds too, and what they leave alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from inside import beliefs_of
+from test_outliers import smooth
+
+import cbandit as cb
+
+LINE = cb.Finite(torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1))
+
+
+def readings(policy):
+    """How many readings the beliefs hold."""
+    return int(beliefs_of(policy).units().seen.max())
+
+
+@pytest.mark.parametrize("design", [0, 4, 6, 9])
+def test_an_epoch_that_begins_in_a_design_drops_its_data(design):
+    gp = smooth()
+    policy = cb.RPOL(LINE, reward=gp, costs=gp, restart=5, forget=True, design=design)
+    held = []
+    for _ in range(12):
+        choice = policy.ask()
+        held.append(int(policy._now.state.beliefs.units().seen.max()))
+        policy.tell(choice, reward=float(choice.x), cost=0.1)
+    assert held == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
+
+
+def test_a_margin_stays_where_nothing_is_forgotten():
+    gp, explore = smooth(standardize=False), cb.UCB(1.0, margin=2.0)
+    margins = []
+    policy = cb.RPOL(LINE, reward=gp, costs=gp, explore=explore, restart=4)
+    for _ in range(10):
+        choice = policy.ask()
+        margins.append(float(policy._latest.margin or torch.zeros(1)))
+        policy.tell(choice, reward=float(choice.x), cost=0.1)
+    assert margins[0] == 0.0
+    assert min(margins[1:]) > 0.0
