@@ -57,16 +57,13 @@ from cbandit.policies.checks import (
     array_type,
     costs_not_for,
     decided,
-    named_points,
     probability,
     round_actions,
     round_mask,
     told_in,
-    told_values,
 )
 from cbandit.policies.choices import (
     Asked,
-    Data,
     Decision,
     Entry,
     Ledger,
@@ -74,18 +71,17 @@ from cbandit.policies.choices import (
     News,
     Outstanding,
     Place,
-    Told,
     private_copy,
 )
 from cbandit.policies.concerns.budgets import Budget
 from cbandit.policies.concerns.failure_list import FailureList
 from cbandit.policies.concerns.kept_limits import KeptLimits
-from cbandit.policies.history import History, best_tried, read_rows
+from cbandit.policies.history import History, best_tried
+from cbandit.policies.inbox import Inbox
 from cbandit.policies.keywords import POLICY, Observed, Values
 from cbandit.policies.round import Concern, Hooks, Now
 from cbandit.policies.saving import Files, Lock, lasting, locked, restored
 from cbandit.policies.status import LimitStatus, Status
-from cbandit.policies.tallies import check_events, check_single, tallied
 from cbandit.policies.words import UNSAID, Senses
 from cbandit.recommend import Recommendation
 
@@ -115,16 +111,6 @@ FIXED = frozenset(
         "thresholds",
         "trials",
     ]
-)
-NEAR = 1e-6  # rounding of shares and rates, as a part of the number of events
-GAPS = (
-    ": leave out the rows that have none. Rewards and costs of other rows go into "
-    "calls of their own; a history() goes in as it is, gaps and all: observe(history)"
-)
-BY_COLUMN = (
-    "cost by name must be a dict of columns, cost={'latency': [3.1, 2.8], 'up': "
-    "[...]}; got a list of dicts, one a row: {name: [row[name] for row in rows] for "
-    "name in rows[0]} makes one of the other"
 )
 LONG = 60  # letters; a longer repr of the set is shortened in the policy's
 
@@ -214,6 +200,8 @@ class Policy(metaclass=ABCMeta):
     no_limit = ""  # why limits stay as they were built, where they do
     #: which functions, 0 the reward, are "binary" or "count"
     _outcomes: Mapping[int, str] = {}
+    #: for each function the interval of its values, or None; empty: none has one
+    _ranges: Sequence[tuple[float, float] | None] = ()
     piecemeal = False  # whether costs may come one by one; else they wait for all
     spends = False  # whether thresholds may be budgets
     patient = False  # whether it counts on choices that wait for their feedback
@@ -391,12 +379,6 @@ class Policy(metaclass=ABCMeta):
     def _fit(self, state: Any) -> Any:
         """Return the state after fits that are due."""
         return state
-
-    def _accepted(
-        self, name: str, values: Tensor, functions: Sequence[int], mask: Tensor | None
-    ) -> Tensor:
-        """Return told values of functions; raise an error if one is not allowed."""
-        return values
 
     def _beliefs_at(self, asked: Asked) -> dict[str, Any]:
         """Return the parts of the latest choice's explanation that were not stored."""
@@ -1026,7 +1008,9 @@ class Policy(metaclass=ABCMeta):
         if mask is not None and not bool(mask.any()):
             return  # the trials told here play nothing
         if failed is False or not checks.flag("failed", failed):
-            self._ledger.put(self._told(entry, reward, cost, noise, mask, exposure))
+            given = reward, cost, noise, mask, exposure
+            number = self._ledger.number
+            self._ledger.put(self._inbox().add_feedback(entry, number, *given))
             return
         told = (reward, noise) if self.senses.budgets else (reward, cost, noise)
         if any(each is not None for each in told):
@@ -1034,190 +1018,10 @@ class Policy(metaclass=ABCMeta):
                 "tell takes failed=True or feedback, not both"
                 + "; beside a Budget, cost= too" * bool(self.senses.budgets)
             )
-        new = self._charged(entry, cost, mask)
-        self._ledger.put(new.having_failed(mask, self._ledger.number()))
+        number = self._ledger.number
+        new = self._inbox().add_charge(entry, number, cost, mask)
+        self._ledger.put(new.having_failed(mask, number()))
         LOG.info("%s: choice %s has failed", self.name, entry.choice.id)
-
-    def _told(
-        self,
-        entry: Entry,
-        reward: Any,
-        cost: Any,
-        noise: ArrayLike | None,
-        mask: Tensor | None,
-        exposure: ArrayLike | None,
-    ) -> Entry:
-        """Return an entry with the feedback told for its choice added.
-
-        Args:
-            entry: the choice's entry before.
-            reward: see :meth:`tell`.
-            cost: all costs, or some by name.
-            noise: this observation's variance.
-            mask: the trials in which this has come, ``(T,)`` on the host; ``None``:
-                all.
-            exposure: what the counts were taken over.
-        """
-        if noise is not None:
-            if self.no_noise:
-                raise CBanditError(self.no_noise)
-            noise = self._per_trial("noise", checks.nonnegative("noise", noise)).clone()
-        if reward is None and cost is None:
-            raise CBanditError(
-                "tell needs reward=, cost= or both; got neither. What came of the "
-                "choice? If no answer will come: cancel(choice); if the action cannot "
-                "be measured: tell(choice, failed=True); if it comes later, tell it "
-                "then"
-            )
-        if isinstance(reward, Mapping):
-            raise CBanditError(
-                "reward must be a number; got a dict: costs by name go to "
-                f"cost={dict(reward)!r}"
-            )
-        if cost is not None and self.m == 0:
-            raise CBanditError(f"{self.name} has no costs; got cost={cost!r}")
-        columns = self.senses.columns(cost)
-        some = columns is not None and len(columns) < self.m
-        functions = [] if reward is None else [0]
-        if cost is not None:
-            functions.extend(
-                self._costs if columns is None else [1 + j for j in columns]
-            )
-        if exposure is not None:
-            counts = [f for f in functions if self._outcomes.get(f) == "count"]
-            self._check_exposure(exposure, counts)
-        came, closed = entry.told(functions, mask, self._labels, not some)
-        t, serial, held = self._now.t, self._ledger.number(), entry.held
-        clock = time()
-        rewards, costs = entry.rewards, entry.costs
-        if reward is not None:
-            if self._outcomes:
-                values, tries = self._tallied("reward", reward, (0,), mask, exposure)
-            else:
-                values, tries = self._values("reward", reward, (0,), mask), None
-            told = Told(values, mask, noise, t, serial, None, clock, tries)
-            rewards = (*rewards, told)
-        if cost is not None:
-            if columns is None and self._outcomes:
-                of = "cost", cost, self._costs, mask, exposure
-                values, tries = self._tallied(*of)
-            elif columns is None:
-                values, tries = self._values("cost", cost, self._costs, mask), None
-            else:
-                values, tries = self._named_values(cost, columns, mask, exposure)
-            which = columns if some else None
-            told = Told(values, mask, noise, t, serial, which, clock, tries)
-            if self.piecemeal or not some:
-                costs = (*costs, told)
-            elif noise is not None:
-                raise CBanditError(
-                    f"{self.name} takes noise= with all costs at once; got {list(cost)}"
-                )
-            else:  # all costs count together: those told now wait for the others
-                wide, told_now = told.wide(self.m)
-                held = wide if held is None else torch.where(told_now, wide, held)
-                whole = came[:, 1:].all(-1) & ~entry.came[:, 1:].all(-1)
-                if bool(whole.any()):
-                    part = None if bool(whole.all()) else whole
-                    told = told._replace(values=held, where=part, columns=None)
-                    costs = (*costs, told)
-        return entry._replace(
-            came=came,
-            rewards=rewards,
-            costs=costs,
-            closed=closed,
-            # after a failure the rest will never come
-            cancelled=serial if closed and entry.failures else 0,
-            held=None if closed else held,
-        )
-
-    def _charged(self, entry: Entry, cost: Any, mask: Tensor | None) -> Entry:
-        """Return an entry with costs added that only the budgets are charged for."""
-        if cost is None:
-            return entry
-        columns = self.senses.columns(cost)
-        every = list(range(self.m)) if columns is None else columns
-        entry.told([1 + j for j in every], mask, self._labels, columns is None)
-        if columns is None:
-            values, _ = self._tallied("cost", cost, self._costs, mask, None)
-        else:
-            values, _ = self._named_values(cost, columns, mask, None)
-        t, serial = self._now.t, self._ledger.number()
-        item = Told(values, mask, None, t, serial, columns, time())
-        return entry._replace(charged=(*entry.charged, item))
-
-    def _values(
-        self, name: str, value: Any, functions: Sequence[int], mask: Tensor | None
-    ) -> Tensor:
-        """Return told values of functions, ``(T, f)``, checked, with signs turned."""
-        batch, dtype = self.batch_shape, self.dtype
-        values = told_values(name, value, len(functions), mask, batch, dtype)
-        values = devices.put(values, self.device)
-        if self.senses.shares:
-            self.senses.check_shares(values, functions, self.limits(self._now.t + 1))
-        if not self.senses.plain:
-            values = self.senses.turned(values, functions)
-        return self._accepted(name, values, functions, mask)
-
-    def _tallied(
-        self,
-        name: str,
-        value: Any,
-        functions: Sequence[int],
-        mask: Tensor | None,
-        exposure: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return told values ``(T, f)`` of functions, and their tries or exposures.
-
-        The tries or exposures are ``(T, f)``; ``None`` where no function is binary or
-        counted.
-        """
-        outcomes = [self._outcomes.get(f) for f in functions]
-        if not any(outcomes):
-            return self._values(name, value, functions, mask), None
-
-        def read(label: str, numbers: Tensor, count: int) -> Tensor:
-            batch, dtype = self.batch_shape, self.dtype
-            read = told_values(label, numbers, count, mask, batch, dtype)
-            if mask is None or label == name:
-                return read
-            return torch.where(devices.put(mask, read.device).unsqueeze(-1), read, 1.0)
-
-        events, tries = tallied(name, value, outcomes, exposure, read)
-        for f, of in zip(functions, tries.unbind(-1), strict=True):
-            if f - 1 in self.senses.budgets:
-                check_single(self._labels[f], of)
-        share = checks.measured(
-            f"{name}, over tries or exposure,", events / tries, self.dtype
-        )
-        values = self.senses.turned(devices.put(share, self.device), functions)
-        return values, devices.put(tries, self.device)
-
-    def _check_exposure(self, exposure: ArrayLike, counts: Sequence[int]) -> None:
-        """Raise unless some of the functions told are counted."""
-        if not counts:
-            raise CBanditError(
-                "exposure goes with a reward or cost whose belief has outcome='count'; "
-                f"none of these has; got exposure={exposure!r}"
-            )
-
-    def _named_values(
-        self,
-        cost: Mapping[str, Any],
-        columns: Sequence[int],
-        mask: Tensor | None,
-        exposure: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return costs that were told by name, as :meth:`_tallied` does."""
-        names, parts = self.senses.names or (), []
-        for j in columns:
-            name = f"cost[{names[j]!r}]"
-            parts.append(self._tallied(name, cost[names[j]], (1 + j,), mask, exposure))
-        values = torch.cat([value for value, _ in parts], -1)
-        if all(tries is None for _, tries in parts):
-            return values, None
-        of = [torch.ones_like(v) if tries is None else tries for v, tries in parts]
-        return values, torch.cat(of, -1)
 
     @locked
     def cancel(
@@ -1239,10 +1043,28 @@ class Policy(metaclass=ABCMeta):
                 "cancel takes cost= beside a cb.Budget only; what came of the choice "
                 "goes to tell(choice, cost=...), before it is cancelled"
             )
-        entry = self._charged(entry, cost, entry.playing(None))
-        serial = self._ledger.number()
-        self._ledger.put(entry._replace(closed=True, cancelled=serial))
+        number, plays = self._ledger.number, entry.playing(None)
+        entry = self._inbox().add_charge(entry, number, cost, plays)
+        self._ledger.put(entry._replace(closed=True, cancelled=number()))
         LOG.info("%s: choice %s is cancelled", self.name, entry.choice.id)
+
+    def _inbox(self) -> Inbox:
+        """Return the inbox, which reads what users tell and observe."""
+        t, senses = self._now.t, self.senses
+        return Inbox(
+            name=self.name,
+            t=t,
+            batch_shape=self.batch_shape,
+            dtype=self.dtype,
+            device=self.device,
+            senses=senses,
+            labels=self._labels,
+            outcomes=self._outcomes,
+            ranges=self._ranges,
+            piecemeal=self.piecemeal,
+            no_noise=self.no_noise,
+            limits=self.limits(t + 1) if senses.shares else None,
+        )
 
     def _entry(self, choice: Choice | str) -> Entry:
         """Return the entry of a choice that waits for feedback."""
@@ -1373,214 +1195,6 @@ class Policy(metaclass=ABCMeta):
         if concerns is not None:
             now = now._replace(concerns=concerns)
         self._now, self._latest = now, None
-
-    def _data(
-        self,
-        index: ArrayLike | None,
-        x: ArrayLike | None,
-        reward: Any,
-        cost: Any,
-        params: Any,
-        exposure: Any,
-        noise: Any,
-    ) -> Data:
-        """Return data from before the first round, checked, with signs turned."""
-        x = named_points(self.actions, x, params)
-        if not self._outcomes:
-            checks.no_flag("reward", reward)
-            checks.no_flag("cost", cost)
-        single = isinstance(params, Mapping)
-        if (index is None) == (x is None):
-            raise CBanditError("observe takes one of index=, x= and params=")
-        if reward is None and cost is None:
-            raise CBanditError("observe needs reward=, cost= or both; got neither")
-        if not self.piecemeal and (reward is None or cost is None):
-            raise CBanditError(
-                f"{self.name}'s observe needs reward= and cost= together"
-            )
-        actions, batch, numbers = self.actions.domain, self.batch_shape, None
-        if index is not None and actions is not self.actions:
-            raise CBanditError(
-                "observe: an index says nothing of the context: give params=[...], "
-                "with the contexts in it, or x="
-            )
-        if index is not None:
-            if actions.continuous:
-                raise CBanditError("a Box has no numbered actions: give x=")
-            numbers = checks.rows("index", checks.tensor("index", index, None), batch)
-            numbers = numbers.to(self.device)
-            actions.points(numbers)
-            numbers = numbers.long()  # an empty list has no dtype of its own
-        if numbers is not None:
-            places = actions.at(numbers.expand(self.size, -1))
-        else:
-            points = checks.tensor("x", x, self.dtype, self.device)
-            points = points.unsqueeze(0) if single else points
-            points = checks.measured("x", points, self.dtype)
-            points = checks.rows("x", points, batch, (actions.dim,))
-            numbers, places = self._located(points)
-        if exposure is not None:
-            known = {0: reward, **dict.fromkeys(self._costs, cost)}
-            kinds = self._outcomes
-            counts = [f for f, v in known.items() if v is not None and f in kinds]
-            self._check_exposure(exposure, [f for f in counts if kinds[f] == "count"])
-        parts: list[tuple[list[int], Tensor]] = []
-        of: list[Tensor | None] = []
-        for name, value, functions in (
-            ("reward", reward, [0]),
-            (
-                "cost",
-                cost if self._outcomes else self.senses.stacked(cost),
-                self._costs,
-            ),
-        ):
-            if value is None:
-                continue
-            if not functions:
-                raise CBanditError(f"{self.name} has no costs; got cost=")
-            functions = [*functions]
-            if any(f in self._outcomes for f in functions):
-                told, tries = self._tallied_rows(
-                    name, value, functions, exposure, places.shape[1], single
-                )
-                parts.append((functions, self.senses.turned(told, functions)))
-                of.append(tries)
-                continue
-            of.append(None)
-            value = self.senses.stacked(value)
-            if name == "cost" and lists_dicts(value):
-                raise CBanditError(BY_COLUMN)
-            told, count = checks.tensor(name, value), len(functions)
-            if single and told.shape in ((), (count,) if name == "cost" else ()):
-                told = told.reshape(1, -1)
-            told = checks.measured(name, told, self.dtype, GAPS)
-            told = checks.rows(name, told, batch, (count,), places.shape[1])
-            if self.senses.shares:
-                self.senses.check_shares(told, functions, self.limits(self._now.t + 1))
-            parts.append((functions, self.senses.turned(told, functions)))
-        own: list[Tensor | None] = [None] * len(parts)
-        if noise is not None:
-            of = [
-                None if tries is None else tries[..., k : k + 1]
-                for (functions, _), tries in zip(parts, of, strict=True)
-                for k in range(len(functions))
-            ]
-            parts = [
-                ([f], values[..., k : k + 1])
-                for functions, values in parts
-                for k, f in enumerate(functions)
-            ]
-            own = [self._noise_of(noise, f, places.shape[1]) for (f,), _ in parts]
-        return Data(numbers, places, parts, of, own, [None] * len(parts))
-
-    def _located(self, points: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Return the numbers ``(1 or T, n)``, if any, and points ``(T, n, d)``."""
-        actions = self.actions.domain
-        if actions.continuous:
-            places = actions.inside(points)
-            return None, places.expand(self.size, -1, -1)
-        numbers = actions.index(points)
-        return numbers, actions.at(numbers.expand(self.size, -1))
-
-    def _noise_of(self, noise: Any, f: int, rows: int) -> Tensor | None:
-        """Return the variances of rows told of function ``f``, ``(1 or T, n)``."""
-        if self.no_noise:
-            raise CBanditError(self.no_noise)
-        if isinstance(noise, Mapping):
-            odd = [name for name in noise if name not in self._labels]
-            if odd:
-                known = list(self._labels)
-                raise CBanditError(f"noise by name must be of {known}; got {odd[0]!r}")
-            noise = noise.get(self._labels[f])
-        if noise is None:
-            return None
-        value = checks.nonnegative("noise", checks.tensor("noise", noise))
-        return checks.rows("noise", value, self.batch_shape, (), rows)
-
-    def _past(self, history: Any) -> Data:
-        """Return what :meth:`history` holds as data, with signs turned."""
-        actions, kinds = self.actions, self._outcomes
-        rows = read_rows(
-            history, self.senses, actions.names, self.trials, actions.dim, kinds
-        )
-        points = checks.measured("x", rows.x.to(self.device, self.dtype), self.dtype)
-        numbers, places = self._located(points)
-        failed = rows.failed.expand(self.size, -1)
-        parts: list[tuple[list[int], Tensor]] = []
-        of: list[Tensor | None] = []
-        noise: list[Tensor | None] = []
-        where: list[Tensor | None] = []
-        together = [[0], [*self._costs]]
-        if self.piecemeal:
-            together = [[f] for f in (0, *self._costs)]
-        for functions in together if len(history) else []:
-            values, tries = rows.values[..., functions], rows.tries[..., functions]
-            came, own = ~values.isnan().any(-1), rows.noise[..., functions[0]]
-            if not self.piecemeal:  # a row counts once all of it has come
-                came = ~rows.values.isnan().any(-1)
-            if not (functions and bool(came.any())):
-                continue
-            values = torch.where(came.unsqueeze(-1), values, 0.0)
-            for k, f in enumerate(functions):
-                label = self._labels[f]
-                checks.measured(label, values[..., k], self.dtype)
-                if f in kinds:
-                    events = values[..., k] * tries[..., k]
-                    whole = events.round()
-                    close = (events - whole).abs() <= NEAR * whole.clamp_min(1)
-                    events = torch.where(close, whole, events)
-                    check_events(label, events, tries[..., k], kinds[f])
-                    values[..., k] = events / tries[..., k]
-            stated = came & ~own.isnan()
-            if bool(stated.any()) and self.no_noise:
-                raise CBanditError(self.no_noise)
-            parts.append((functions, self.senses.turned(values, functions)))
-            of.append(tries if any(f in kinds for f in functions) else None)
-            noise.append(own.where(stated, torch.nan) if bool(stated.any()) else None)
-            where.append(came.expand(self.size, -1))
-        return Data(numbers, places, parts, of, noise, where, failed)
-
-    def _tallied_rows(
-        self,
-        name: str,
-        value: Any,
-        functions: Sequence[int],
-        exposure: Any,
-        rows: int,
-        single: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """Return ``rows`` values told at once, and their tries or exposures.
-
-        Both are ``(1 or T, n, f)``.
-        """
-        outcomes = [self._outcomes.get(f) for f in functions]
-
-        def read(label: str, numbers: Any, count: int) -> Tensor:
-            numbers = checks.tensor(label, numbers)
-            if single and numbers.shape in ((), (count,) if count > 1 else ()):
-                numbers = numbers.reshape(1, -1)
-            numbers = checks.measured(label, numbers, self.dtype, GAPS)
-            return checks.rows(label, numbers, self.batch_shape, (count,), rows)
-
-        if lists_dicts(value):
-            raise CBanditError(BY_COLUMN)
-        if isinstance(value, Mapping):
-            columns = self.senses.columns(value) or []
-            if len(columns) < self.m:
-                self.senses.stacked(value)  # raises: all must be there
-            names = self.senses.names or ()
-            each = [
-                tallied(f"cost[{n!r}]", value[n], [kind], exposure, read)
-                for n, kind in zip(names, outcomes, strict=True)
-            ]
-            parts = torch.broadcast_tensors(*(part for pair in each for part in pair))
-            events, tries = torch.cat(parts[::2], -1), torch.cat(parts[1::2], -1)
-        else:
-            events, tries = tallied(name, value, outcomes, exposure, read)
-        share = checks.measured(
-            f"{name}, over tries or exposure,", events / tries, self.dtype
-        )
-        return share, tries
 
     # -- what happened ---------------------------------------------------------------
 
@@ -1764,12 +1378,6 @@ class Policy(metaclass=ABCMeta):
             first, count = self.trials[0], len(self.trials)
             parts.append(f"trials={self.trials if first else count}")
         return f"{type(self).__name__}({', '.join(parts)}, t={self._now.t})"
-
-
-def lists_dicts(value: Any) -> bool:
-    """Return whether a value is a list of dicts."""
-    listed = isinstance(value, list | tuple) and len(value) > 0
-    return listed and all(isinstance(row, Mapping) for row in value)
 
 
 def documented(cls: type[Any]) -> str | None:

@@ -1160,11 +1160,11 @@ class GPPolicy(Policy):
         """
         given = index, x, reward, cost, params, exposure, noise
         if history is None:
-            data = self._data(*given)
+            data = self._inbox().read_data(self.actions, *given)
         elif any(each is not None for each in given):
             raise CBanditError("observe takes a history, or data by keywords; not both")
         else:
-            data = self._past(history)
+            data = self._inbox().read_history(self.actions, history, self.trials)
         now = self._settled()
         concerns, beliefs = list(now.concerns), now.state.beliefs
         for slot, observe in self._hooks.observe:

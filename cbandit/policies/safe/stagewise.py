@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol, Unpack
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from cbandit._core import checks, devices
+from cbandit._core import checks
 from cbandit.actions import Actions
 from cbandit.beliefs.classes import FiniteClass
 from cbandit.beliefs.counts import Counts
@@ -18,6 +18,7 @@ from cbandit.errors import CBanditError
 from cbandit.policies.base import SAFE_LIMITS, SAFE_START, Policy, Posterior
 from cbandit.policies.checks import listed, named_points
 from cbandit.policies.choices import Asked, News, Told
+from cbandit.policies.inbox import check_ranges
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe, SafeAction
 from cbandit.policies.safe.bounds import Scales
@@ -139,9 +140,11 @@ class Stagewise(Policy):
         linear = kind is Linear
         self._safe = SafeAction.of(self, safe, r, largest, usual, linear)
         if self._safe.reward is not None:
-            self._accepted("safe.reward", self._safe.reward.unsqueeze(-1), (0,))
+            stated = self._safe.reward.unsqueeze(-1)
+            check_ranges("safe.reward", stated, (0,), self._ranges)
         if self._safe.cost is not None:
-            self._accepted("safe.cost", self._safe.cost, range(1, self.m + 1))
+            stated, every = self._safe.cost, range(1, self.m + 1)
+            check_ranges("safe.cost", stated, every, self._ranges)
             self._safe.below(self.limits(1))
 
     def _must_work(self) -> list[tuple[int | None, Tensor]]:
@@ -160,28 +163,6 @@ class Stagewise(Policy):
     def multiplier(self) -> Tensor:
         """The dual solution of the last programme, ``(*trials, m)``; 0 without one."""
         return self._outside(self._now.state.multiplier.clone())
-
-    def _accepted(
-        self,
-        name: str,
-        values: Tensor,
-        functions: Sequence[int],
-        mask: Tensor | None = None,
-    ) -> Tensor:
-        """Return ``values (T, f)``; raise an error if one is outside its range."""
-        for column, f in zip(values.unbind(-1), functions, strict=True):
-            limits = self._ranges[f]
-            if limits is None:
-                continue
-            if mask is not None:
-                column = column[devices.put(mask, column.device)]
-            outside = (column < limits[0]) | (column > limits[1])
-            if bool(outside.any()):
-                raise CBanditError(
-                    f"{name} must lie in the stated range of {limits[0]:g} to "
-                    f"{limits[1]:g}; got {column[outside][0].item():g}"
-                )
-        return values
 
     # -- deciding --------------------------------------------------------------------
 
@@ -284,7 +265,7 @@ class Stagewise(Policy):
             value = checks.rows(name, value, self.batch_shape, (m,), points.shape[1])
             every = range(1 + self.m)[functions]
             value = self.senses.turned(value, every)
-            self._accepted(name, value.reshape(-1, m), every)
+            check_ranges(name, value.reshape(-1, m), every, self._ranges)
             parts.append((functions, value))
         state = self._settled().state
         seen = state.seen

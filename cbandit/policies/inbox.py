@@ -1,0 +1,505 @@
+"""The inbox of a policy: it reads and checks what users tell and observe.
+
+Users give values in their own words: at once or by name, as shares, as pairs, over an
+exposure. The policy gets tensors ``(T, ...)`` on its device, with signs turned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from time import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from cbandit._core import checks, devices
+from cbandit.actions import Actions
+from cbandit.errors import CBanditError
+from cbandit.policies.checks import named_points, told_values
+from cbandit.policies.choices import Data, Entry, Told
+from cbandit.policies.history import read_rows
+from cbandit.policies.tallies import check_events, check_single, tallied
+from cbandit.policies.words import Senses
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ROUNDING = 1e-6  # of shares and rates, as a part of the number of events
+GAPS = (
+    ": leave out the rows that have none. Rewards and costs of other rows go into "
+    "calls of their own; a history() goes in as it is, gaps and all: observe(history)"
+)
+BY_COLUMN = (
+    "cost by name must be a dict of columns, cost={'latency': [3.1, 2.8], 'up': "
+    "[...]}; got a list of dicts, one a row: {name: [row[name] for row in rows] for "
+    "name in rows[0]} makes one of the other"
+)
+
+
+class Inbox(NamedTuple):
+    """The reader of what users tell and observe, with what it must know for that.
+
+    Functions have numbers, 0 the reward.
+
+    Args:
+        name: the policy's name, for errors.
+        t: the latest round.
+        batch_shape: ``(T,)`` with a trials axis, else ``()``.
+        dtype: the policy's.
+        device: the policy's.
+        senses: the user's names and signs of the functions.
+        labels: the names of the reward and of each cost.
+        outcomes: which functions are ``"binary"`` or ``"count"``.
+        ranges: for each function the interval in which its values must lie, ``None``
+            where there is none; empty: no function has one.
+        piecemeal: whether costs may come one by one; else they wait for all.
+        no_noise: why no variances of observations are taken, empty where they are.
+        limits: the thresholds ``(T, m)`` of the next round, if ``senses`` has shares.
+    """
+
+    name: str
+    t: int
+    batch_shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    senses: Senses
+    labels: tuple[str, ...]
+    outcomes: Mapping[int, str]
+    ranges: Sequence[tuple[float, float] | None]
+    piecemeal: bool
+    no_noise: str
+    limits: Tensor | None
+
+    @property
+    def size(self) -> int:
+        """The number of trials, 1 without a trials axis."""
+        return self.batch_shape[0] if self.batch_shape else 1
+
+    @property
+    def costs(self) -> range:
+        """The numbers of the costs' functions."""
+        return range(1, 1 + self.senses.m)
+
+    # -- told of a choice ------------------------------------------------------------
+
+    def add_feedback(
+        self,
+        entry: Entry,
+        number: Callable[[], int],
+        reward: Any,
+        cost: Any,
+        noise: ArrayLike | None,
+        mask: Tensor | None,
+        exposure: ArrayLike | None,
+    ) -> Entry:
+        """Return an entry with the feedback told for its choice added.
+
+        Args:
+            entry: the choice's entry before.
+            number: returns a new serial number.
+            reward: see :meth:`Policy.tell`.
+            cost: all costs, or some by name.
+            noise: this observation's variance.
+            mask: the trials in which this has come, ``(T,)`` on the host; ``None``:
+                all.
+            exposure: what the counts were taken over.
+        """
+        if noise is not None:
+            if self.no_noise:
+                raise CBanditError(self.no_noise)
+            noise = checks.per_trial(
+                "noise", checks.nonnegative("noise", noise), self.batch_shape
+            )
+            noise = devices.put(noise, self.device).clone()
+        if reward is None and cost is None:
+            raise CBanditError(
+                "tell needs reward=, cost= or both; got neither. What came of the "
+                "choice? If no answer will come: cancel(choice); if the action cannot "
+                "be measured: tell(choice, failed=True); if it comes later, tell it "
+                "then"
+            )
+        if isinstance(reward, Mapping):
+            raise CBanditError(
+                "reward must be a number; got a dict: costs by name go to "
+                f"cost={dict(reward)!r}"
+            )
+        m = self.senses.m
+        if cost is not None and m == 0:
+            raise CBanditError(f"{self.name} has no costs; got cost={cost!r}")
+        columns = self.senses.columns(cost)
+        some = columns is not None and len(columns) < m
+        functions = [] if reward is None else [0]
+        if cost is not None:
+            functions.extend(
+                self.costs if columns is None else [1 + j for j in columns]
+            )
+        if exposure is not None:
+            self._check_exposure(exposure, functions)
+        came, closed = entry.told(functions, mask, self.labels, not some)
+        serial, clock, held = number(), time(), entry.held
+        rewards, costs = entry.rewards, entry.costs
+        if reward is not None:
+            values, tries = self._read("reward", reward, (0,), mask, exposure)
+            told = Told(values, mask, noise, self.t, serial, None, clock, tries)
+            rewards = (*rewards, told)
+        if cost is not None:
+            values, tries = self._read_costs(cost, columns, mask, exposure)
+            which = columns if some else None
+            told = Told(values, mask, noise, self.t, serial, which, clock, tries)
+            if self.piecemeal or not some:
+                costs = (*costs, told)
+            elif noise is not None:
+                raise CBanditError(
+                    f"{self.name} takes noise= with all costs at once; got {list(cost)}"
+                )
+            else:  # all costs count together: those told now wait for the others
+                wide, told_now = told.wide(m)
+                held = wide if held is None else torch.where(told_now, wide, held)
+                whole = came[:, 1:].all(-1) & ~entry.came[:, 1:].all(-1)
+                if bool(whole.any()):
+                    part = None if bool(whole.all()) else whole
+                    told = told._replace(values=held, where=part, columns=None)
+                    costs = (*costs, told)
+        return entry._replace(
+            came=came,
+            rewards=rewards,
+            costs=costs,
+            closed=closed,
+            # after a failure the rest will never come
+            cancelled=serial if closed and entry.failures else 0,
+            held=None if closed else held,
+        )
+
+    def add_charge(
+        self, entry: Entry, number: Callable[[], int], cost: Any, mask: Tensor | None
+    ) -> Entry:
+        """Return an entry with costs added that only the budgets are charged for.
+
+        The arguments are those of :meth:`add_feedback`.
+        """
+        if cost is None:
+            return entry
+        columns = self.senses.columns(cost)
+        every = self.costs if columns is None else [1 + j for j in columns]
+        entry.told(every, mask, self.labels, columns is None)
+        values, _ = self._read_costs(cost, columns, mask, None)
+        item = Told(values, mask, None, self.t, number(), columns, time())
+        return entry._replace(charged=(*entry.charged, item))
+
+    def _read(
+        self,
+        name: str,
+        value: Any,
+        functions: Sequence[int],
+        mask: Tensor | None,
+        exposure: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return told values of functions, and their tries or exposures.
+
+        Both are ``(T, f)``; no tries where no function is binary or counted.
+        """
+        if self.outcomes:
+            outcomes = [self.outcomes.get(f) for f in functions]
+            if any(outcomes):
+                return self._tally(name, value, functions, outcomes, mask, exposure)
+        batch, dtype = self.batch_shape, self.dtype
+        values = told_values(name, value, len(functions), mask, batch, dtype)
+        values = devices.put(values, self.device)
+        if self.limits is not None:
+            self.senses.check_shares(values, functions, self.limits)
+        if not self.senses.plain:
+            values = self.senses.turned(values, functions)
+        if self.ranges:
+            check_ranges(name, values, functions, self.ranges, mask)
+        return values, None
+
+    def _tally(
+        self,
+        name: str,
+        value: Any,
+        functions: Sequence[int],
+        outcomes: Sequence[str | None],
+        mask: Tensor | None,
+        exposure: Any,
+    ) -> tuple[Tensor, Tensor]:
+        """Return shares or rates, and tries or exposures, ``(T, f)`` each."""
+
+        def read(label: str, numbers: Tensor, count: int) -> Tensor:
+            batch, dtype = self.batch_shape, self.dtype
+            read = told_values(label, numbers, count, mask, batch, dtype)
+            if mask is None or label == name:
+                return read
+            return torch.where(devices.put(mask, read.device).unsqueeze(-1), read, 1.0)
+
+        events, tries = tallied(name, value, outcomes, exposure, read)
+        for f, of in zip(functions, tries.unbind(-1), strict=True):
+            if f - 1 in self.senses.budgets:
+                check_single(self.labels[f], of)
+        share = devices.put(self._share(name, events, tries), self.device)
+        return self.senses.turned(share, functions), devices.put(tries, self.device)
+
+    def _share(self, name: str, events: Tensor, tries: Tensor) -> Tensor:
+        """Return events over their tries or exposures, checked."""
+        label = f"{name}, over tries or exposure,"
+        return checks.measured(label, events / tries, self.dtype)
+
+    def _read_costs(
+        self,
+        cost: Any,
+        columns: Sequence[int] | None,
+        mask: Tensor | None,
+        exposure: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return told costs as :meth:`_read` does: all, or those of ``columns``."""
+        if columns is None:
+            return self._read("cost", cost, self.costs, mask, exposure)
+        names, parts = self.senses.names or (), []
+        for j in columns:
+            name = f"cost[{names[j]!r}]"
+            parts.append(self._read(name, cost[names[j]], (1 + j,), mask, exposure))
+        values = torch.cat([value for value, _ in parts], -1)
+        if all(tries is None for _, tries in parts):
+            return values, None
+        of = [torch.ones_like(v) if tries is None else tries for v, tries in parts]
+        return values, torch.cat(of, -1)
+
+    def _check_exposure(self, exposure: ArrayLike, functions: Sequence[int]) -> None:
+        """Raise unless one of the functions told is counted."""
+        if all(self.outcomes.get(f) != "count" for f in functions):
+            raise CBanditError(
+                "exposure goes with a reward or cost whose belief has outcome='count'; "
+                f"none of these has; got exposure={exposure!r}"
+            )
+
+    # -- from before the first round -------------------------------------------------
+
+    def read_data(
+        self,
+        actions: Actions,
+        index: ArrayLike | None,
+        x: ArrayLike | None,
+        reward: Any,
+        cost: Any,
+        params: Any,
+        exposure: Any,
+        noise: Any,
+    ) -> Data:
+        """Return data from before the first round.
+
+        ``actions`` is the policy's set; for the others see :meth:`GPPolicy.observe`.
+        """
+        x = named_points(actions, x, params)
+        if not self.outcomes:
+            checks.no_flag("reward", reward)
+            checks.no_flag("cost", cost)
+        if (index is None) == (x is None):
+            raise CBanditError("observe takes one of index=, x= and params=")
+        if reward is None and cost is None:
+            raise CBanditError("observe needs reward=, cost= or both; got neither")
+        if not self.piecemeal and (reward is None or cost is None):
+            raise CBanditError(
+                f"{self.name}'s observe needs reward= and cost= together"
+            )
+        single = isinstance(params, Mapping)
+        numbers, places = self._places(actions, index, x, single)
+        rows = places.shape[1]
+        given = [("reward", reward, [0]), ("cost", cost, [*self.costs])]
+        given = [each for each in given if each[1] is not None]
+        if exposure is not None:
+            self._check_exposure(exposure, [f for _, _, of in given for f in of])
+        parts: list[tuple[list[int], Tensor]] = []
+        tries: list[Tensor | None] = []
+        own: list[Tensor | None] = []
+        for name, value, functions in given:
+            if not functions:
+                raise CBanditError(f"{self.name} has no costs; got cost=")
+            told, of = self._read_rows(name, value, functions, exposure, rows, single)
+            told = self.senses.turned(told, functions)
+            if noise is None:
+                parts.append((functions, told))
+                tries.append(of)
+                own.append(None)
+                continue
+            for k, f in enumerate(functions):
+                parts.append(([f], told[..., k : k + 1]))
+                tries.append(None if of is None else of[..., k : k + 1])
+                own.append(self._noise_of(noise, f, rows))
+        return Data(numbers, places, parts, tries, own, [None] * len(parts))
+
+    def _places(
+        self, actions: Actions, index: ArrayLike | None, x: ArrayLike | None, one: bool
+    ) -> tuple[Tensor | None, Tensor]:
+        """Return the numbers ``(1 or T, n)``, if any, and points ``(T, n, d)``.
+
+        ``one`` says that ``x`` is a single point ``(d,)``.
+        """
+        domain = actions.domain
+        if index is None:
+            points = checks.tensor("x", x, self.dtype, self.device)
+            points = points.unsqueeze(0) if one else points
+            points = checks.measured("x", points, self.dtype)
+            points = checks.rows("x", points, self.batch_shape, (domain.dim,))
+            return self._locate(domain, points)
+        if domain is not actions:
+            raise CBanditError(
+                "observe: an index says nothing of the context: give params=[...], "
+                "with the contexts in it, or x="
+            )
+        if domain.continuous:
+            raise CBanditError("a Box has no numbered actions: give x=")
+        numbers = checks.tensor("index", index, None)
+        numbers = checks.rows("index", numbers, self.batch_shape).to(self.device)
+        domain.points(numbers)
+        numbers = numbers.long()  # an empty list has no dtype of its own
+        return numbers, domain.at(numbers.expand(self.size, -1))
+
+    def _locate(self, domain: Any, points: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Return the numbers and points of points in a set, see :meth:`_places`."""
+        if domain.continuous:
+            return None, domain.inside(points).expand(self.size, -1, -1)
+        numbers = domain.index(points)
+        return numbers, domain.at(numbers.expand(self.size, -1))
+
+    def _read_rows(
+        self,
+        name: str,
+        value: Any,
+        functions: Sequence[int],
+        exposure: Any,
+        rows: int,
+        single: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return ``rows`` values told at once, and their tries or exposures.
+
+        Both are ``(1 or T, n, f)``; no tries where no function is binary or counted.
+        """
+        outcomes = [self.outcomes.get(f) for f in functions]
+
+        def read(label: str, numbers: Any, count: int) -> Tensor:
+            numbers = checks.tensor(label, numbers)
+            several = count > 1 or (label == "cost" and not any(outcomes))
+            if single and numbers.shape in ((), (count,) if several else ()):
+                numbers = numbers.reshape(1, -1)
+            numbers = checks.measured(label, numbers, self.dtype, GAPS)
+            return checks.rows(label, numbers, self.batch_shape, (count,), rows)
+
+        if not any(outcomes):
+            value = self.senses.stacked(value)
+        if name == "cost" and _lists_dicts(value):
+            raise CBanditError(BY_COLUMN)
+        if not any(outcomes):
+            values = read(name, value, len(functions))
+            if self.limits is not None:
+                self.senses.check_shares(values, functions, self.limits)
+            return values, None
+        if isinstance(value, Mapping):
+            columns = self.senses.columns(value) or []
+            if len(columns) < self.senses.m:
+                self.senses.stacked(value)  # raises: all must be there
+            names = self.senses.names or ()
+            each = [
+                tallied(f"cost[{n!r}]", value[n], [kind], exposure, read)
+                for n, kind in zip(names, outcomes, strict=True)
+            ]
+            parts = torch.broadcast_tensors(*(part for pair in each for part in pair))
+            events, tries = torch.cat(parts[::2], -1), torch.cat(parts[1::2], -1)
+        else:
+            events, tries = tallied(name, value, outcomes, exposure, read)
+        return self._share(name, events, tries), tries
+
+    def _noise_of(self, noise: Any, f: int, rows: int) -> Tensor | None:
+        """Return the variances of rows told of function ``f``, ``(1 or T, n)``."""
+        if self.no_noise:
+            raise CBanditError(self.no_noise)
+        if isinstance(noise, Mapping):
+            odd = [name for name in noise if name not in self.labels]
+            if odd:
+                known = list(self.labels)
+                raise CBanditError(f"noise by name must be of {known}; got {odd[0]!r}")
+            noise = noise.get(self.labels[f])
+        if noise is None:
+            return None
+        value = checks.nonnegative("noise", checks.tensor("noise", noise))
+        return checks.rows("noise", value, self.batch_shape, (), rows)
+
+    def read_history(
+        self, actions: Actions, history: pd.DataFrame, trials: range | None
+    ) -> Data:
+        """Return what :meth:`Policy.history` of a policy holds, as data.
+
+        Args:
+            actions: the set of the policy that learns from it.
+            history: the frame, or some of its rows.
+            trials: the numbers of the trials of the policy that learns from it.
+        """
+        kinds, senses = self.outcomes, self.senses
+        rows = read_rows(history, senses, actions.names, trials, actions.dim, kinds)
+        points = checks.measured("x", rows.x.to(self.device, self.dtype), self.dtype)
+        numbers, places = self._locate(actions.domain, points)
+        failed = rows.failed.expand(self.size, -1)
+        parts: list[tuple[list[int], Tensor]] = []
+        of: list[Tensor | None] = []
+        noise: list[Tensor | None] = []
+        where: list[Tensor | None] = []
+        together = [[0], [*self.costs]]
+        if self.piecemeal:
+            together = [[f] for f in (0, *self.costs)]
+        for functions in together if len(history) else []:
+            values, tries = rows.values[..., functions], rows.tries[..., functions]
+            came, own = ~values.isnan().any(-1), rows.noise[..., functions[0]]
+            if not self.piecemeal:  # a row counts once all of it has come
+                came = ~rows.values.isnan().any(-1)
+            if not (functions and bool(came.any())):
+                continue
+            values = torch.where(came.unsqueeze(-1), values, 0.0)
+            for k, f in enumerate(functions):
+                label = self.labels[f]
+                checks.measured(label, values[..., k], self.dtype)
+                if f in kinds:
+                    events = values[..., k] * tries[..., k]
+                    whole = events.round()
+                    close = (events - whole).abs() <= ROUNDING * whole.clamp_min(1)
+                    events = torch.where(close, whole, events)
+                    check_events(label, events, tries[..., k], kinds[f])
+                    values[..., k] = events / tries[..., k]
+            stated = came & ~own.isnan()
+            if bool(stated.any()) and self.no_noise:
+                raise CBanditError(self.no_noise)
+            parts.append((functions, senses.turned(values, functions)))
+            of.append(tries if any(f in kinds for f in functions) else None)
+            noise.append(own.where(stated, torch.nan) if bool(stated.any()) else None)
+            where.append(came.expand(self.size, -1))
+        return Data(numbers, places, parts, of, noise, where, failed)
+
+
+def check_ranges(
+    name: str,
+    values: Tensor,
+    functions: Sequence[int],
+    ranges: Sequence[tuple[float, float] | None],
+    mask: Tensor | None = None,
+) -> None:
+    """Raise if values ``(T, f)`` of functions, 0 the reward, are out of their ranges.
+
+    ``mask (T,)``, on the host, are the trials that count; ``None``: all.
+    """
+    for column, f in zip(values.unbind(-1), functions, strict=True):
+        limits = ranges[f]
+        if limits is None:
+            continue
+        if mask is not None:
+            column = column[devices.put(mask, column.device)]
+        outside = (column < limits[0]) | (column > limits[1])
+        if bool(outside.any()):
+            raise CBanditError(
+                f"{name} must lie in the stated range of {limits[0]:g} to "
+                f"{limits[1]:g}; got {column[outside][0].item():g}"
+            )
+
+
+def _lists_dicts(value: Any) -> bool:
+    """Return whether a value is a list of dicts."""
+    listed = isinstance(value, list | tuple) and len(value) > 0
+    return listed and all(isinstance(row, Mapping) for row in value)
