@@ -39,7 +39,7 @@ BY_COLUMN = (
 
 
 class Inbox(NamedTuple):
-    """What a policy takes, and the reading of what it is given.
+    """The reader of what users tell and observe, with what it must know for that.
 
     Functions have numbers, 0 the reward.
 
