@@ -1,8 +1,9 @@
 """The papers' algorithms, one a file, each readable beside its pseudo-code.
 
 The algorithms are ckb, epoch, lclucb, opb, opnlb, oplb, rpol, scgp and unconstrained;
-censored and sliding are RPOL's forms for late feedback and for a world that drifts,
-adaptive its restarts where predictions fail.
+projected, queue and resolved are CKB's rules for the multiplier (``dual.py`` has what
+they share), censored and sliding are RPOL's forms for late feedback and for a world
+that drifts.
 ``base.py`` runs the rounds of every policy, ``choices.py`` keeps the choices that wait
 for feedback, ``checks.py`` checks what users hand in, ``words.py`` has the names of
 costs and the signs of functions, ``history.py`` what happened, ``failures.py`` the
