@@ -46,7 +46,7 @@ RANK = {
     for rank, line in enumerate(ORDER.strip().splitlines())
     for room in line.split()
 }
-DEEPEST = 3
+DEEPEST = 4  # Policy, GPPolicy, CKB, and CKBRestart, which is CKB by another name
 
 
 # ------------------------------------------------------------------ what is in the tree

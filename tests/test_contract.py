@@ -61,8 +61,8 @@ SIGNATURES = {
     # policies
     "Budget": "total, rounds",
     "CKB": "actions, *, reward, costs, explore=None, step=None, cap=None, slack=0.0, "
-    "clip=None, horizon=None, slater=None, anytime=False, forget=False, "
-    "dual=None, dual_beta=None, price_window=500",
+    "clip=None, horizon=None, slater=None, anytime=False, restart=None, "
+    "forget=False, dual=None, dual_beta=None, price_window=500",
     "RPOL": "actions, *, reward, costs, explore=None, penalty='observation'",
     "SCGPUCB": "actions, *, reward, costs, explore=None, schedule=1, slater, clip=None",
     "EpochPenalty": "actions, *, reward, costs, explore=None, epoch, psi='exp', "

@@ -160,6 +160,27 @@ def test_the_multiplier_is_the_estimates_not_the_observations(dense):
     assert torch.equal(policy.multiplier, before)
 
 
+@pytest.mark.parametrize("dual", ["projected", "queue"])
+@pytest.mark.parametrize("forget", [False, True])
+def test_restarts_every_few_rounds(forget, dual, rng):
+    """The multiplier restarts at 0, and ``H`` is the theorem's ``T``."""
+    theory = {"step": None, "cap": None, "clip": (1.0, 0.5), "slater": 0.5}
+    policy = policy_of(1, cb.UCB(1.5), restart=7, forget=forget, dual=dual, **theory)
+    assert policy.name == "CKB-RestartUCB"
+    assert step_of(policy).item() == pytest.approx(8 / 0.5 / math.sqrt(7))
+    moved = 0
+    for t in range(1, 30):
+        if t % 7 == 1:
+            assert policy.multiplier.tolist() == [0.0]
+        moved += policy.multiplier.item() > 0
+        choice = policy.ask()
+        reward, cost = world(t, choice.index.item(), rng, 1)
+        policy.tell(choice, reward=reward, cost=cost + 1.0)
+    assert moved
+    tried = beliefs_of(policy).tried(0)[2].sum().item()  # actions that data are of
+    assert tried == 1 if forget else tried > 1
+
+
 @pytest.mark.parametrize("forget", [False, True])
 def test_anytime(forget, dense, rng):
     seen = []

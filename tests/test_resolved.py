@@ -240,6 +240,7 @@ def test_among_is_kept_and_an_impossible_limit_is_flagged():
         ({"cap": 2.0}, "cap goes with dual='projected'"),
         ({"slater": 0.5}, "slater goes with dual='projected'"),
         ({"anytime": True}, "anytime goes with dual='projected'"),
+        ({"restart": 5}, "restart goes with dual='projected'"),
         ({"slack": lambda t: 0.1}, "callables of the round with dual='queue' only"),
         ({"price_window": 0}, "price_window"),
         ({"explore": cb.TS(1.0), "dual_beta": -1.0}, "dual_beta with dual='resolved'"),

@@ -44,9 +44,11 @@ from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked
-from cbandit.policies.dual import Dual, Scheduled
+from cbandit.policies.dual import Dual, Given, Scheduled
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
+from cbandit.policies.projected import Projected
+from cbandit.policies.queue import Queue
 from cbandit.policies.saving import locked
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.look import Best, Block, scan
@@ -520,17 +522,21 @@ class BKB(GPPolicy):
         self._dual: Dual | None = None
         if self.m:
             self.name = "CKB-BKB"
-            self._dual = Dual.of(
-                dual or "projected",
-                step,
-                cap,
-                0.0 if slack is None else slack,
-                slater,
-                dual_beta,
-                shaped=self._parameter,
-                bounds=self._bound,
-                units=None,
-                epoch=self.horizon,
+            dual = "projected" if dual is None else dual
+            checks.one_of("dual", dual, "projected", "queue")
+            rule = Queue if dual == "queue" else Projected
+            self._dual = rule.of(
+                Given(
+                    step,
+                    cap,
+                    0.0 if slack is None else slack,
+                    slater,
+                    dual_beta,
+                    self._parameter,
+                    self._bound,
+                    None,
+                    self.horizon,
+                )
             )
         else:
             own = {"step": step, "cap": cap, "slack": slack, "slater": slater}
@@ -543,7 +549,7 @@ class BKB(GPPolicy):
         """Return ``f - sum_j phi_j g_j``, or the reward's estimate without costs."""
         if self._dual is None:
             return scores.Reward()
-        return scores.PrimalDual(self._dual.weight(phi, t, 1))
+        return self._dual.score(t, phi, 1)
 
     def _judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
@@ -555,9 +561,9 @@ class BKB(GPPolicy):
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
     ) -> Tensor:
         """Move the multiplier by the estimated costs of the action played."""
-        return (
-            phi if self._dual is None else self._dual.moved(phi, estimate[:, 1:], t, 1)
-        )
+        if self._dual is None:
+            return phi
+        return self._dual.move(t, phi, estimate[:, 1:], 1)
 
     def _fresh_beliefs(self, beliefs: list[GP]) -> Sketches:
         where = self.actions, self.batch_shape, self.dtype, self.device

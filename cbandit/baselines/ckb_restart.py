@@ -11,28 +11,20 @@ al. 2023.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Unpack
 
 from numpy.typing import ArrayLike
-from torch import Tensor
 
-from cbandit import scores
 from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.explore import Explore
-from cbandit.policies.checks import believed_costs
-from cbandit.policies.choices import Asked
-from cbandit.policies.dual import Dual, Scheduled
-from cbandit.policies.gp import GPPolicy
+from cbandit.policies.ckb import CKB
+from cbandit.policies.dual import Scheduled
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
-from cbandit.posterior.beliefs import Beliefs
-from cbandit.posterior.look import Best
-from cbandit_kernels import Look
 
 
-class CKBRestart(GPPolicy):
+class CKBRestart(CKB):
     """CKB that starts again every ``restart`` rounds.
 
     Args:
@@ -54,6 +46,8 @@ class CKBRestart(GPPolicy):
         common: see below.
     """
 
+    hallucinates = False
+
     def __init__(
         self,
         actions: Actions,
@@ -74,39 +68,15 @@ class CKBRestart(GPPolicy):
         super().__init__(
             actions,
             reward=reward,
-            costs=believed_costs(costs),
+            costs=costs,
             explore=explore,
-            start=0.0,
+            step=step,
+            cap=cap,
+            slack=slack,
+            slater=slater,
             restart=restart,
             forget=True,
+            dual=dual,
+            dual_beta=dual_beta,
             **common,
         )
-        self.name = f"CKB-Restart{self.explore.name}"
-        self.hears_costs = False  # only estimates move the multipliers
-        self._dual = Dual.of(
-            dual,
-            step,
-            cap,
-            slack,
-            slater,
-            dual_beta,
-            shaped=self._parameter,
-            bounds=self._bound,
-            units=self._beliefs.units(),
-            epoch=self.restart or self.horizon,
-        )
-        self.no_limit = self._dual.no_limit
-
-    def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
-        """Return ``f - sum_j phi_j g_j``."""
-        return scores.PrimalDual(self._dual.weight(phi, t, self._epoch(t)))
-
-    def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
-        """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
-        return self._dual.judged(beliefs, look, best, asked)
-
-    def move(
-        self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
-    ) -> Tensor:
-        """Move the multiplier by the estimated costs of the action played."""
-        return self._dual.moved(phi, estimate[:, 1:], t, self._epoch(t))

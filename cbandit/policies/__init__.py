@@ -1,7 +1,9 @@
 """The papers' algorithms, one a file, each readable beside its pseudo-code.
 
 The algorithms are ckb, epoch, lclucb, opb, opnlb, oplb, rpol, scgp and unconstrained;
-censored and sliding are RPOL's forms for late feedback and for a world that drifts.
+projected, queue and resolved are CKB's rules for the multiplier (``dual.py`` has what
+they share), censored and sliding are RPOL's forms for late feedback and for a world
+that drifts.
 ``base.py`` runs the rounds of every policy: it takes in what was told, lets the
 concerns shape the round, asks the rule, and lets the concerns check its choice.
 ``round.py`` says what a concern is, and ``concerns/`` has one a file: budgets, shares
@@ -26,8 +28,8 @@ with it. Add its name
   promises. Tests that fail name what is missing.
 
 Where it fits, also in the README's table of promises, in the help on ``pending`` in
-``keywords.py`` (if it hallucinates), in ``KINDS`` of :mod:`cbandit.optuna` (if a trial's
-numbers tell its state), and in CHANGELOG.
+``keywords.py`` (if it hallucinates), in ``KINDS`` of :mod:`cbandit.optuna` (if the
+numbers of a trial tell its state), and in CHANGELOG.
 """
 
 from cbandit.policies.ckb import CKB

@@ -1,24 +1,28 @@
-"""How CKB's multiplier moves: its step, slack and cap.
+"""Constants of CKB's duals: step, slack, cap, and the width that moves the multiplier.
 
-Each is given by the user, follows from the theorem, or has a default. Defaults are in
-spreads; ``benchmarks/defaults.py`` says how they were chosen.
+Step, slack and cap are given by the user, follow from the theorem, or have defaults.
+Defaults are in spreads; ``benchmarks/defaults.py`` says how they were chosen. The rules
+are :mod:`cbandit.policies.projected`, :mod:`cbandit.policies.queue` and
+:mod:`cbandit.policies.resolved`.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from cbandit import multipliers
+from cbandit import scores
 from cbandit._core import checks
 from cbandit.errors import CBanditError
-from cbandit.policies.choices import Asked
+from cbandit.policies.choices import Asked, Decision, News
+from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Best
 from cbandit.posterior.units import Units, level, linked
@@ -34,6 +38,7 @@ NO_LIMIT = (
 
 Scheduled = ArrayLike | Callable[[int], ArrayLike]
 """A number, or a callable of the round that returns one."""
+Pick = Callable[[GPState, Asked], tuple[Decision, GPState]]
 
 
 class Schedule:
@@ -76,130 +81,132 @@ class Schedule:
         return self._shaped(self._name, value)
 
 
-@dataclass(frozen=True)
-class Dual:
-    """The rule by which CKB's multiplier moves.
-
-    Gradients reach step, slack and cap. Copies and saved files hold numbers alone.
+class Constants(NamedTuple):
+    """The constants of a dual that makes steps.
 
     Args:
-        kind: ``"projected"`` or ``"queue"``.
         step: ``1 / V``.
         slack: added to every estimate.
-        cap: ``rho``, ``(T, m)``; a queue has none.
-        beta: the width of the costs' estimates that move ``phi``, ``(T, m)``; ``None``:
-            the score's own estimates move it.
+        cap: ``rho``, ``(T, m)``; infinite where none is given and none is needed.
+        beta: the width of the costs' estimates that move the multiplier, ``(T, m)``;
+            ``None``: the score's own estimates move it.
         no_limit: why the limits must stay, where constants rest on them; else empty.
     """
 
-    kind: str
     step: Schedule
     slack: Schedule
-    cap: Tensor | None
+    cap: Tensor
     beta: Tensor | None
-    no_limit: str = ""
+    no_limit: str
 
-    __getstate__ = checks.numbers_of
 
-    @classmethod
-    def of(
-        cls,
-        kind: str,
-        step: Scheduled | None,
-        cap: ArrayLike | None,
-        slack: Scheduled,
-        slater: ArrayLike | None,
-        beta: ArrayLike | None,
-        *,
-        shaped: Callable[[str, Any], Tensor],
-        bounds: Tensor | None,
-        units: Units | None,
-        epoch: int | str | None,
-    ) -> Dual:
-        """Return the rule, with defaults for step, slack, cap and width not given.
+@dataclass(frozen=True)
+class Given:
+    """The constants of a dual as the user gives them, and what they may follow from.
 
-        Without ``slater``, if all beliefs are standardised, the defaults are the
-        constants of this file; else they follow from the bounds.
+    Args:
+        step: ``1 / V``, above 0.
+        cap: ``rho``, above 0.
+        slack: added to every estimate.
+        slater: Slater's constant.
+        beta: the width of the estimates that move the multiplier; ``"score"``: the
+            score's.
+        shaped: turns a number into ``(T, m)``, in its graph.
+        bounds: ``(B, G)`` of each trial, ``(T, 1 + m)``.
+        units: the units of the beliefs; ``None``: the user's own.
+        epoch: ``T``, or ``"doubling"``; ``None``: it is unknown.
+    """
+
+    step: Scheduled | None
+    cap: ArrayLike | None
+    slack: Scheduled
+    slater: ArrayLike | None
+    beta: ArrayLike | None
+    shaped: Callable[[str, Any], Tensor]
+    bounds: Tensor | None
+    units: Units | None
+    epoch: int | str | None
+
+    @property
+    def by_default(self) -> bool:
+        """Whether what is left out has a default: all constants are in spreads."""
+        return self.slater is None and self.units is not None and self.units.shared
+
+    def constants(self, capped: bool) -> Constants:
+        """Return the constants as given, or as they follow from the theorem.
 
         Args:
-            kind: ``"projected"`` or ``"queue"``.
-            step: ``1 / V``; ``None``: ``rho / (G sqrt(T))``, where ``T`` is the number
-                of rounds until the multiplier restarts.
-            cap: ``rho``; ``None``: ``4 B / (slater - slack)``.
-            slack: what is added to every estimate.
-            slater: ``delta``.
-            beta: the width of the estimates that move the multiplier; ``"score"``: the
-                score's.
-            shaped: turns a number into ``(T, m)``, in its graph.
-            bounds: ``(B, G)`` of each trial, ``(T, 1 + m)``.
-            units: the units of the beliefs; ``None``: the user's own.
-            epoch: ``T``, or ``"doubling"``; ``None``: it is unknown.
+            capped: whether a cap is needed.
         """
 
         def positive(name: str, value: ArrayLike) -> Tensor:
-            return shaped(name, checks.positive(name, value, graph=True))
+            return self.shaped(name, checks.positive(name, value, graph=True))
 
-        checks.one_of("dual", kind, "projected", "queue")
-        if kind == "projected" and (callable(step) or callable(slack)):
-            raise CBanditError(
-                "step and slack may be callables of the round with dual='queue' only"
-            )
-        if kind == "queue" and cap is not None and step is not None:
-            raise CBanditError(
-                "cap goes with dual='projected', for a queue has none; got "
-                f"{cap!r} (with step left out, the queue's step follows from it)"
-            )
-        in_spreads = units is not None and units.shared
-        if slater is None and in_spreads:
-            if kind == "projected":
-                cap = CAP if cap is None else cap
-            if (
-                kind == "projected" or cap is None
-            ):  # otherwise a queue derives its step from cap
-                step = STEP if step is None else step
-            beta = DUAL_BETA if beta is None else beta
-        slacks, room = Schedule("slack", slack, shaped, checks.nonnegative), None
-        if slater is not None:
-            room = positive("slater", slater) - slacks(1)
+        slack = Schedule("slack", self.slack, self.shaped, checks.nonnegative)
+        bounds, room = self.bounds, None
+        if self.slater is not None:
+            room = positive("slater", self.slater) - slack(1)
             if bool((room <= 0).any()):
                 raise CBanditError(
-                    f"slack must be below slater = {slater}; got {slacks(1).tolist()}"
+                    f"slack must be below slater = {self.slater}; got "
+                    f"{slack(1).tolist()}"
                 )
-        rho = None if cap is None else positive("cap", cap)
+        rho = None if self.cap is None else positive("cap", self.cap)
         wanted, missing = [], []
-        # a queue has no cap, but its step is derived from one
-        if cap is None and (kind == "projected" or step is None):
+        if self.cap is None and capped:
             wanted.append("cap= (by the theorem 4 B / slater)")
             missing += ["clip=(B, G)"] * (bounds is None)
-            missing += ["slater="] * (slater is None)
+            missing += ["slater="] * (self.slater is None)
             if bounds is not None and room is not None:
                 rho = 4 * bounds[:, :1] / room
-        if step is None:
+        step, root = self.step, self.step is None
+        if root:
             wanted.append("step= (by the theorem cap / (G sqrt(T)))")
-            missing += ["clip=(B, G)"] * (bounds is None and cap is not None)
-            missing += ["horizon= (or anytime=True)"] * (epoch is None)
+            missing += ["clip=(B, G)"] * (bounds is None and self.cap is not None)
+            missing += ["horizon= (or anytime=True)"] * (self.epoch is None)
         if missing:
             raise CBanditError(
                 f"give {' and '.join(wanted)}, or what they follow from: "
                 + ", ".join(missing)
             )
-        root = step is None
         if rho is not None and bounds is not None and root:
             step = rho / bounds[:, 1:]
-        length = epoch if isinstance(epoch, int) else None
-        steps = Schedule("step", step, shaped, checks.positive, root, length)
-        scored = beta is None or (isinstance(beta, str) and beta == "score")
-        width = None if scored else shaped("dual_beta", beta).detach()
-        derived = slater is not None or (bounds is not None and root)
-        return cls(kind, steps, slacks, rho, width, NO_LIMIT if derived else "")
+        length = self.epoch if isinstance(self.epoch, int) else None
+        steps = Schedule("step", step, self.shaped, checks.positive, root, length)
+        derived = self.slater is not None or (bounds is not None and root)
+        cap = torch.tensor(torch.inf) if rho is None else rho
+        return Constants(steps, slack, cap, self._width(), NO_LIMIT if derived else "")
 
-    def judged(
-        self,
-        beliefs: Beliefs,
-        look: Look,
-        best: Best,
-        asked: Asked,
-    ) -> Tensor:
+    def _width(self) -> Tensor | None:
+        """Return the width that the multiplier is judged by; ``None``: the score's."""
+        beta = self.beta
+        if beta is None and self.by_default:
+            beta = DUAL_BETA
+        if beta is None or (isinstance(beta, str) and beta == "score"):
+            return None
+        return self.shaped("dual_beta", beta).detach()
+
+
+class Dual(ABC):
+    """A rule by which CKB's multiplier moves, and what it changes in a round.
+
+    Gradients reach its numbers. Copies and saved files hold numbers alone.
+    """
+
+    beta: Tensor | None = None
+    no_limit: str = ""
+
+    __getstate__ = checks.numbers_of
+
+    @abstractmethod
+    def score(self, t: int, phi: Tensor, start: int) -> scores.PrimalDual:
+        """Return what to maximise in round ``t`` of the epoch from round ``start``."""
+
+    @abstractmethod
+    def move(self, t: int, phi: Tensor, g: Tensor, start: int) -> Tensor:
+        """Return ``phi`` after round ``t``, whose estimated costs were ``g (T, m)``."""
+
+    def judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates at ``best`` that move the multiplier, ``(T, 1 + m)``.
 
         Args:
@@ -221,21 +228,37 @@ class Dual:
             g = clip(g, look.bound[:, 1:].to(g))
         return torch.cat([estimate[:, :1].to(g), g], -1)
 
+    # -- for a rule that does more than make steps -------------------------------------
+
+    def start(self) -> Any:
+        """Return the rule's own state before the first round."""
+        return None
+
+    def hear(self, own: Any, news: News) -> Any:
+        """Return the rule's own state after news of a round."""
+        return own
+
     def coefficient(self, coefficient: Tensor) -> Tensor:
-        """Return the factors of the spreads in the score, unchanged."""
+        """Return the factors ``(T, 1 + m)`` of the spreads in the score."""
         return coefficient
 
-    def weight(self, phi: Tensor, t: int, start: int) -> Tensor:
-        """Return the costs' weight in the score: ``phi``, or a queue's ``phi / V``."""
-        return phi * self.step(t, start) if self.kind == "queue" else phi
+    def moved(self, phi: Tensor, state: GPState) -> Tensor:
+        """Return the multiplier of the next round; ``phi`` has moved already."""
+        return phi
 
-    def moved(self, phi: Tensor, g: Tensor, t: int, start: int) -> Tensor:
-        """Return ``phi`` after round ``t``, whose estimated costs were ``g``.
+    def pick(
+        self, policy: GPPolicy, greatest: Pick, state: GPState, asked: Asked
+    ) -> tuple[Decision, GPState]:
+        """Return the decision and the state after it.
 
-        ``start`` is the first round of the epoch.
+        Args:
+            policy: whose beliefs and set they are.
+            greatest: returns the action of greatest score.
+            state: of the round, with the multiplier moved.
+            asked: the round.
         """
-        slack = self.slack(t)
-        if self.kind == "queue" or self.cap is None:
-            return multipliers.queue(phi, g, slack, checked=False)
-        step = self.step(t, start)
-        return multipliers.projected(phi, g, step, slack, self.cap, checked=False)
+        return greatest(state, asked)
+
+    def decided(self, decision: Decision) -> Decision:
+        """Return the decision of a design's round."""
+        return decision

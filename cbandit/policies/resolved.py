@@ -20,25 +20,26 @@ window if that is shorter, the multiplier of standardised beliefs makes projecte
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cbandit import multipliers
+from cbandit import multipliers, scores
 from cbandit._core import checks, devices
 from cbandit._core.randomness import Streams
-from cbandit.actions import Actions
+from cbandit.actions import Actions, nearest_to_middle
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
-from cbandit.policies.choices import News
-from cbandit.policies.dual import CAP, STEP, Scheduled
+from cbandit.policies.choices import Asked, Decision, News
+from cbandit.policies.dual import CAP, STEP, Dual, Pick, Scheduled
+from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.posterior.beliefs import Beliefs
-from cbandit.posterior.look import Best
+from cbandit.posterior.look import estimated
 from cbandit.posterior.units import Units
-from cbandit.search.simplex.window import Price
+from cbandit.search.simplex.window import Price, resolve, resolve_row
 from cbandit_kernels import Look
 
 FEW = 10  # contexts; with fewer a price would rest on too little
@@ -81,17 +82,17 @@ class Spending(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Resolved:
-    """The rule by which the price is solved for.
+class Resolved(Dual):
+    """The multiplier is the price at which estimated costs equal the limits.
 
     Args:
         slack: how far the costs are to stay below the target, ``(T, m)``, in units.
-        beta: the width of the costs' estimates, ``(T, m)``; ``None``: the score's.
+        width: of the costs' estimates, ``(T, m)``; ``None``: the score's.
         window: how many contexts the price is solved over.
     """
 
     slack: Tensor
-    beta: Tensor | None
+    width: Tensor | None
     window: int
 
     @classmethod
@@ -125,21 +126,86 @@ class Resolved:
         """The number of contexts from which on the price is solved for."""
         return min(FEW, self.window)
 
-    def weight(self, phi: Tensor, t: int, start: int) -> Tensor:
-        """Return the costs' weight in the score: the price."""
-        return phi
+    def score(self, t: int, phi: Tensor, start: int) -> scores.PrimalDual:
+        """Return ``f - sum_j phi_j g_j``, with the price ``phi``."""
+        return scores.PrimalDual(phi)
 
-    def judged(self, beliefs: Beliefs, look: Look, best: Best, *rest: object) -> Tensor:
-        """Return the score's own estimates, as they do not move the price."""
-        return best.estimate
-
-    def moved(self, phi: Tensor, g: Tensor, t: int, start: int) -> Tensor:
+    def move(self, t: int, phi: Tensor, g: Tensor, start: int) -> Tensor:
         """Return the price unchanged, as the next round solves for it anew."""
         return phi
 
-    def stepped(self, phi: Tensor, g: Tensor) -> Tensor:
-        """Return the multiplier after a projected step by estimates ``g (T, m)``."""
+    def start(self) -> Spending:
+        """Return that nothing was spent yet."""
+        return Spending(torch.zeros_like(self.slack))
+
+    def hear(self, own: Spending, news: News) -> Spending:
+        """Return the costs spent after news of a round."""
+        return own.after(news)
+
+    def moved(self, phi: Tensor, state: GPState) -> Tensor:
+        """Return ``phi`` after a projected step, where the price was not solved for."""
+        if not state.own.stepped or state.moved is not None or state.estimate is None:
+            return phi
+        g = state.estimate[:, 1:]
         return multipliers.projected(phi, g, STEP, self.slack, CAP, checked=False)
+
+    def decided(self, decision: Decision) -> Decision:
+        """Return a decision made without a price, with its action as distribution."""
+        decision.distribution = certain(decision.index, self.slack.shape[-1])
+        return decision
+
+    def pick(
+        self, policy: GPPolicy, greatest: Pick, state: GPState, asked: Asked
+    ) -> tuple[Decision, GPState]:
+        """Return an action drawn from the programme's solution, and the price."""
+        spending, shown = state.own, asked.shown
+        if shown is not None:
+            spending = spending.shown(shown.values, self.window)
+            if policy.standardized and spending.contexts.shape[1] < self.few:
+                decision, state = greatest(state, asked)
+                spending = spending._replace(stepped=True)
+                return self.decided(decision), state._replace(own=spending)
+        look, beliefs = policy._look(state, asked), state.beliefs
+        blocks, samples = policy._looks(state, asked), policy.explore.samples
+        values, numbers = _window(
+            beliefs, spending.contexts, asked, look, blocks, samples
+        )
+        # a finite sum is the faster test; it may also overflow, so look closer then
+        if not (values.sum().isfinite() or values.isfinite().all()):
+            raise CBanditError(
+                "the estimates are not finite numbers at every action; look at "
+                "policy.posterior()"
+            )
+        offered = None if shown is None else policy._offered(None)[1]
+        f, g = _allowed(values[:, 0], asked, numbers, offered), values[:, 1:]
+        row, budgets = values[:, :, -1], policy.senses.budgets
+        target, unit = self.target(
+            spending, asked.limits, beliefs.units(), asked.t, budgets
+        )
+        if shown is None:
+            price = resolve_row(f[:, 0], g[:, :, 0], target, unit)
+        else:
+            price = resolve(f, g, target, unit, spending.near)
+        fresh = policy._fresh(beliefs, asked) if beliefs.by_default else None
+        if fresh is not None and shown is None:  # new trials begin in the middle
+            middle = nearest_to_middle(policy.actions, asked.actions, asked.mask)
+            price = pinned(price, fresh.to(f.device), middle, state.multiplier)
+        index, phi, pi = drawn(price.shares, asked.streams), price.price, price.shares
+        at = index.view(-1, 1, 1).expand(-1, values.shape[1], 1)
+        estimate = row.gather(-1, at).squeeze(-1)
+        if numbers is not None:
+            index = numbers.gather(1, index.unsqueeze(-1)).squeeze(-1)
+            pi = replace(pi, index=numbers.gather(1, pi.index))
+        decision = Decision(
+            index,
+            pi.infeasible,
+            pi,
+            score=estimate[:, 0] - (phi * estimate[:, 1:]).sum(-1),
+            estimate=estimate,
+            sure=True,
+        )
+        spending = spending._replace(near=price.near, stepped=False)
+        return decision, state._replace(multiplier=phi, estimate=estimate, own=spending)
 
     def target(
         self,
@@ -173,10 +239,74 @@ class Resolved:
         return -correction / size - self.slack, whole / size
 
     def coefficient(self, coefficient: Tensor) -> Tensor:
-        """Return factors ``(T, 1 + m)`` of the spreads, with -``beta`` for costs."""
-        if self.beta is None:
+        """Return factors ``(T, 1 + m)`` of the spreads, with -``width`` for costs."""
+        if self.width is None:
             return coefficient
-        return torch.cat([coefficient[:, :1], -self.beta.to(coefficient)], -1)
+        return torch.cat([coefficient[:, :1], -self.width.to(coefficient)], -1)
+
+
+def _window(
+    beliefs: Beliefs,
+    contexts: Tensor | None,
+    asked: Asked,
+    look: Look,
+    blocks: Iterable[tuple[int, Tensor, Tensor]],
+    samples: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Return estimates in the last contexts, the current one last.
+
+    The first value is ``(T, 1 + m, n, K)``; without contexts ``n`` is 1. With joint
+    draws the earlier contexts are judged by the means. The second value is the choices'
+    numbers ``(T, K)`` in the round's set, or ``None`` if they are the same.
+
+    Args:
+        beliefs: about reward and costs.
+        contexts: the last ones, ``(T, W, k)``; ``None``: there are none.
+        asked: the round.
+        look: how estimates are made.
+        blocks: means and spreads over the round's set, block by block, if needed.
+        samples: whether spreads are joint draws.
+    """
+    shown = asked.shown
+    if shown is None or contexts is None or samples:
+        parts = [estimated(look, mean, spread) for _, mean, spread in blocks]
+        row = torch.cat(parts, -1).double()
+        if shown is None or contexts is None:
+            return row.unsqueeze(2), None
+    space = shown.space
+    last = contexts[:, -max(FEW, MOST // int(space.size)) :]
+    mean, spread = beliefs.in_contexts(space, last, asked.pending)
+    if samples:
+        spread = torch.zeros_like(spread)
+    values = estimated(look, mean.flatten(2), spread.flatten(2)).double()
+    values = values.unflatten(-1, mean.shape[2:])  # T x (1 + m) x n x K
+    numbers = None
+    if space.levelled:
+        numbers = space.domain.index(space.candidates(last[:, -1]))
+    if samples:
+        if numbers is not None:
+            at = numbers.unsqueeze(1).expand(-1, row.shape[1], -1)
+            row = row.gather(-1, at)
+        values = torch.cat([values[:, :, :-1], row.unsqueeze(2)], 2)
+    return values, numbers
+
+
+def _allowed(
+    f: Tensor, asked: Asked, numbers: Tensor | None, offered: Tensor | None
+) -> Tensor:
+    """Return rewards ``(T, n, K)``, minus infinity where a choice is not allowed.
+
+    Retired choices, those not ``offered``, are allowed in no context. What this round
+    bars is barred in its own context, the last one.
+    """
+    if offered is not None:
+        f = f.masked_fill(~offered.to(f.device).unsqueeze(1), -torch.inf)
+    if asked.mask is None:
+        return f
+    mask = asked.mask.expand(len(f), -1)
+    mask = mask if numbers is None else mask.gather(1, numbers)
+    last = f[:, -1:].masked_fill(~mask[:, None], -torch.inf)
+    return torch.cat([f[:, :-1], last], 1)
 
 
 def check_resolved(

@@ -1,0 +1,56 @@
+"""CKB's dual in the paper: projected steps by the estimates.
+
+    x_t = argmax f_t(x) - sum_j phi_j g_tj(x)
+    phi_j = clip(phi_j + (g_tj(x_t) + slack) / V, 0, rho)
+
+X. Zhou and B. Ji, On kernelized multi-armed bandits with constraints, 2022. The theory
+asks for ``rho >= 4 B / delta`` (``delta`` Slater's constant; less the slack, where
+there is one) and ``V = G sqrt(T) / rho``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from cbandit import multipliers, scores
+from cbandit.errors import CBanditError
+from cbandit.policies.dual import CAP, STEP, Dual, Given, Schedule
+
+
+@dataclass(frozen=True)
+class Projected(Dual):
+    """The multiplier makes steps, kept between 0 and the cap.
+
+    Args: as for :class:`~cbandit.policies.dual.Constants`.
+    """
+
+    step: Schedule
+    slack: Schedule
+    cap: Tensor
+    beta: Tensor | None = None
+    no_limit: str = ""
+
+    @classmethod
+    def of(cls, given: Given) -> Projected:
+        """Return the rule with the constants that are given, or follow from them."""
+        if callable(given.step) or callable(given.slack):
+            raise CBanditError(
+                "step and slack may be callables of the round with dual='queue' only"
+            )
+        if given.by_default:
+            step = STEP if given.step is None else given.step
+            given = replace(
+                given, step=step, cap=CAP if given.cap is None else given.cap
+            )
+        return cls(*given.constants(capped=True))
+
+    def score(self, t: int, phi: Tensor, start: int) -> scores.PrimalDual:
+        """Return ``f - sum_j phi_j g_j``."""
+        return scores.PrimalDual(phi)
+
+    def move(self, t: int, phi: Tensor, g: Tensor, start: int) -> Tensor:
+        """Return ``clip(phi + (g + slack) / V, 0, rho)``."""
+        step, slack = self.step(t, start), self.slack(t)
+        return multipliers.projected(phi, g, step, slack, self.cap, checked=False)
