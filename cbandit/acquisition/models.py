@@ -177,7 +177,8 @@ def variances(posterior: Any) -> Tensor:
         (covariance,) = covariances(posterior)
         n, k = covariance.shape[-2:]
         flat = covariance.reshape(*covariance.shape[:-4], n * k, n * k)
-        return flat.diagonal(dim1=-2, dim2=-1).unflatten(-1, (n, k))
+        diagonal: Tensor = flat.diagonal(dim1=-2, dim2=-1).unflatten(-1, (n, k))
+        return diagonal
     with small_variances():
         variance: Tensor = posterior.variance
     return variance
