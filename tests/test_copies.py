@@ -69,6 +69,7 @@ def given_out(kind, trials):
     more, linear = {"trials": trials, "seed": 5}, cb.Linear(subgaussian=0.1)
     both = {"reward": belief(), "costs": belief(), **more}
     safe = {"safe": cb.Safe(index=0, reward=0.0, cost=0.0), "thresholds": 0.5}
+    safe |= {"largest": 5.0}  # no reward told is above it
     if kind == "grid":
         grid = cb.ProductGrid([line(5)[:, 0]] * 2)
         late = {"pending": "hallucinate", "engine": "product"}

@@ -140,7 +140,6 @@ def deliver(policy, t, waiting, rng, where=True):
 @pytest.mark.filterwarnings("ignore:RKHS.form='small-lam':UserWarning")
 @pytest.mark.parametrize("width", ["constant", "any-lam", "small-lam"])
 @pytest.mark.parametrize("m", [1, 3])
-@pytest.mark.filterwarnings("ignore:.* was told above its limit")
 def test_rpol_censored(m, width, engine):
     if engine == "factor" and m == 1 and width != "any-lam":
         pytest.skip("the others cover it")
@@ -430,7 +429,6 @@ def test_an_empty_window_is_as_at_first():
 
 @pytest.mark.parametrize("engine", ["joint", "factor"])
 @pytest.mark.parametrize("m", [1, 3])
-@pytest.mark.filterwarnings("ignore:.* was told above its limit")
 def test_rpol_sliding(m, engine):
     """Rounds told late, never, or only to some trials; an allowance for drift."""
     window = 25
@@ -708,7 +706,6 @@ def adaptive(trials=None, kind=cb.RPOL, **given):
     return kind(ref.actions(), trials=trials, **{**own, **given})
 
 
-@pytest.mark.filterwarnings("ignore:.* was told above its limit")
 def test_a_world_that_stays_starts_nothing_anew():
     """Bounds and test fail in at most 0.1 of all runs each; here are 300."""
     world, policy = Jumping([None] * 300, 40), adaptive(300)
@@ -732,7 +729,6 @@ def test_bounds_too_narrow_where_nothing_was_tried_start_nothing_anew():
 
 
 @pytest.mark.parametrize("kind", [cb.RPOL, cb.baselines.CKBRestart])
-@pytest.mark.filterwarnings("ignore:.* was told above its limit")
 def test_a_trial_starts_anew_when_its_world_has_changed(kind, tmp_path):
     """Soon, by itself, and as a new policy; a batch is its trials one by one."""
     jumps, rounds = [30, 41, None], 60

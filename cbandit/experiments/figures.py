@@ -268,7 +268,9 @@ def comparison_title(
     """Return a title: what is compared, and the limits if all folders share them."""
     first = settings[0]
     counts = sorted({len(table.values) for table in compared})
-    drawn = f"{LEVEL:.0%} intervals over" if max(counts) >= FEWEST else "means of"
+    drawn = (
+        f"{LEVEL:.0%} intervals over" if counts and counts[-1] >= FEWEST else "means of"
+    )
     return (
         f"{first.experiment}: differences after {first.horizon} rounds, {drawn} "
         f"{' or '.join(map(str, counts))} paired trials{shared_goal(settings)}"

@@ -314,7 +314,7 @@ class GPPolicy(Policy):
     by_score = True  # whether it plays the greatest score, and not a rule of its own
     takes_outcomes = True  # whether outcomes may be binary or counted
     learns_failures = True  # whether its beliefs can start one about failures
-    bounds_outliers = True  # whether standardised beliefs are about what is told
+    bounds_outliers = True  # whether its beliefs are about what is told
     common = GP_POLICY
 
     def __init__(
@@ -421,7 +421,8 @@ class GPPolicy(Policy):
             noises = fresh.noises().double()
             restarts = Restarts(restart, noises, self._widths, chances)
         contradictions = None
-        if feedback is None and not self.forget and not fresh.fades:
+        steady = feedback is None and not self.forget and not fresh.fades
+        if steady and self.bounds_outliers:
             contradictions = Contradictions(self._labels, list(self._outcomes))
         # the order in which a round is shaped: what has failed is out before what fits
         # is looked for, and what is sure is sought in what is left of both; readings
@@ -1385,7 +1386,7 @@ class GPPolicy(Policy):
         """
         confidence = checks.share("confidence", confidence)
         self._compare()
-        now = self._now
+        now = self._settled()
         beliefs, actions = now.state.beliefs, self.actions
         shown = self._shown(context)
         limits, units = self.limits(max(now.t, 1)), beliefs.units()
