@@ -249,7 +249,8 @@ def _head(target: Path, line: bytes) -> _Head:
         version = "cbandit 0.1" if words == [b"1"] else "another version of cbandit"
         raise CheckpointError(
             f"{target} is a checkpoint of {version}, which this one cannot read: load "
-            f"it with the version that wrote it, or begin anew; {KEPT}"
+            "it with the version that wrote it, and give its history() to observe() of "
+            f"a new policy, or begin anew; {KEPT}"
         )
     head = _Head(*words[1:])
     if not head.rounds.isdigit():
