@@ -371,7 +371,8 @@ def split(policy, functions):
 
 def epochs(policy):
     """The first round of each trial's epoch, where restarts are adaptive."""
-    return policy._now.state.errors.start.tolist()
+    epoch = policy._now.state.epoch
+    return [epoch] * policy.size if isinstance(epoch, int) else epoch[:, 0].tolist()
 
 
 def torn(policy):
@@ -463,7 +464,8 @@ def next_look(policy):
     """The look of a GP policy's next round, which is not begun."""
     now, streams = policy._settled(), policy._streams
     asked = Asked(now.t + 1, policy.actions, None, None, streams, policy._ledger)
-    return policy._look(policy._opened(now.state, asked), asked)
+    asked = asked._replace(limits=policy.limits(asked.t), beliefs=now.state.beliefs)
+    return policy._look(policy._open(now.state, asked), asked)
 
 
 def linear_scales(policy, t):
