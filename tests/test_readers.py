@@ -117,11 +117,6 @@ def unchanged(make, looks, path, exact=False):
 
 
 @EVERY_POLICY
-def test_looks_change_no_policy(name, tmp_path):
-    unchanged(lambda: made(name), LOOKS, tmp_path / "saved")
-
-
-@EVERY_POLICY
 def test_saves_change_no_policy(name, tmp_path):
     unchanged(lambda: made(name), SAVERS, tmp_path / "saved", exact=True)
 
