@@ -464,8 +464,10 @@ def next_look(policy):
     """The look of a GP policy's next round, which is not begun."""
     now, streams = policy._settled(), policy._streams
     asked = Asked(now.t + 1, policy.actions, None, None, streams, policy._ledger)
-    asked = asked._replace(limits=policy.limits(asked.t), beliefs=now.state.beliefs)
-    return policy._look(policy._open(now.state, asked), asked)
+    asked = asked._replace(limits=policy.limits(asked.t))
+    state = policy._open(now.state, asked)
+    asked = policy._shaped(list(now.concerns), asked._replace(beliefs=state.beliefs))
+    return policy._look(state, asked)
 
 
 def linear_scales(policy, t):
