@@ -534,6 +534,10 @@ class Policy(metaclass=ABCMeta):
             "_hooks": Hooks.of(concerns),
         }
 
+    def _place_for_beliefs(self, choice: Choice) -> Place:
+        """Return where a choice is; without keys, which only beliefs need."""
+        return Place([], choice.x.reshape(self.size, -1), choice.t)
+
     def _place(self, choice: Choice) -> Place:
         """Return the names and the points of the actions that were chosen."""
         x = choice.x.reshape(self.size, -1)
@@ -785,7 +789,7 @@ class Policy(metaclass=ABCMeta):
         asked, decision, state, concerns = self._decided(now, asked)
         choice = self._chosen(asked, decision)
         private = private_copy(choice)
-        place = self._place(private)
+        place = self._place_for_beliefs(private)
         state = self._stood(state, private, asked.limits)
         phi = getattr(state, "multiplier", None)
         made = Made(

@@ -1317,6 +1317,9 @@ class GPPolicy(Policy):
         (slot, budgets), now = found, self._settled()
         return budgets.standing(now.concerns[slot], now.t, self._outside)
 
+    def _place_for_beliefs(self, choice: Choice) -> Place:
+        return self._place(choice)
+
     def _beliefs_in(self, state: GPState) -> Any:
         return state.beliefs
 

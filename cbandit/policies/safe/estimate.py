@@ -31,6 +31,8 @@ from cbandit.policies.safe.action import SafeAction, numbered
 from cbandit.posterior.units import Units
 from cbandit.recommend import Recommendation, nothing_told, recommend_policy
 
+SELDOM = 64  # on a device, rounds between looks for rewards above the largest
+
 Block = tuple[int, Tensor, Tensor]  # first action, means (T, F, n), spreads (T, F, n)
 
 
@@ -158,6 +160,8 @@ class SafeEstimate:
         if self.warned or not news.rewards:
             return self
         largest, t = self.action.largest.unsqueeze(-1), news.choice.t
+        if news.rewards[0].values.is_cuda and t % SELDOM:
+            return self  # to wait for the device in every round would slow it down
         r = self.action.subgaussian[:, :1]
         if units is not None:  # noise may be learned; it is within the outcomes' spread
             r = r.clamp_min(1.0)
