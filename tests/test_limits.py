@@ -85,8 +85,7 @@ def test_over_a_callable_for_all_costs(tmp_path):
     assert policy.limits(3).tolist() == [[6.0, 5.0]]
 
 
-@pytest.mark.parametrize("append", [False, True])
-def test_the_next_choices_are_those_of_a_policy_built_with_the_limit(append, tmp_path):
+def test_the_next_choices_are_those_of_a_policy_built_with_the_limit(tmp_path):
     """Under fixed beliefs the limit is all that differs."""
     changed = rpol(limits={"ms": "<= 9", "up": ">= 0.9"})
     built = rpol(limits={"ms": "<= 0.4", "up": ">= 0.9"})
@@ -95,9 +94,9 @@ def test_the_next_choices_are_those_of_a_policy_built_with_the_limit(append, tmp
             choice = policy.ask(among=[2 * t])
             tell(policy, choice, 0.3, 0.95)  # within both limits
         if policy is changed:
-            changed.save(tmp_path / "a.ckpt", append=append)
+            changed.save(tmp_path / "a.ckpt")
             changed.limit("ms", "<= 0.4")
-            changed.save(tmp_path / "a.ckpt", append=append)
+            changed.save(tmp_path / "a.ckpt")
             changed = policy = cb.load(tmp_path / "a.ckpt")
     for _ in range(5):
         one, other = changed.ask(), built.ask()
