@@ -175,7 +175,7 @@ def noted(*given, **more):
     return minimize(*given, **more)
 
 scipy.optimize.minimize = noted  # before cbandit takes it
-from test_one_thread import cb, play, pools, watched
+from one_thread import cb, play, pools, watched
 
 axis = torch.linspace(0, 1, 21, dtype=torch.float64)
 grid = cb.ProductGrid([axis, axis])
