@@ -374,6 +374,9 @@ class GPPolicy(Policy):
         #: bounds of the estimates, ``(T, F)``; ``None``: they are not clipped
         self._bound = None if clip is None else self._bounds(clip, len(beliefs))
         self._functions, self._drift = len(beliefs), getattr(feedback, "drift", None)
+        if self._drift is not None and not callable(self._drift):
+            # a drift that fits nothing says so here, not at the first ask
+            allowance(self._drift, 1, len(beliefs), self.batch_shape, self.device)
         margin = None
         if explore.margin.dim() or bool(explore.margin):
             if not self.m or len(beliefs) != 1 + self.m:
@@ -1324,7 +1327,7 @@ class GPPolicy(Policy):
         return state.beliefs
 
     @property
-    def keeps_share(self) -> bool:
+    def _keeps_share(self) -> bool:
         """Whether a share of the rounds is to be within all limits."""
         return self._concern(Share) is not None
 
@@ -1599,6 +1602,7 @@ class GPPolicy(Policy):
         deviation = self.study_deviation()
         return Played(t, state.estimate, None, self.study_units(), deviation)
 
+    @locked
     def study_deviation(self) -> Tensor | None:
         """Return the costs' deviations at the latest choice; ``None``: not needed."""
         found = self._concern(Margin)
