@@ -124,12 +124,15 @@ def test_rounds_above_a_limit_warn_once(which, trials):
 
 def test_a_warning_that_is_an_error_changes_nothing():
     policy = rpol()
-    with pytest.raises(UserWarning, match="above its limit"):
-        for t in range(40):
-            choice = policy.ask(among=[t % 20])
-            policy.tell(choice, reward=0.0, cost={"ms": 0.9, "up": 0.9})
-    policy.ask()
-    assert policy.status().limits[0].told == policy.t - 1 - (policy.status().open - 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="above its limit"):
+            for t in range(40):
+                choice = policy.ask(among=[t % 20])
+                policy.tell(choice, reward=0.0, cost={"ms": 0.9, "up": 0.9})
+    status = policy.status()
+    assert (status.t, status.open, status.limits[0].told) == (choice.t, 0, choice.t)
+    assert policy.ask().t == choice.t + 1  # it says so once
 
 
 def test_rounds_that_make_up_for_each_other_are_silent():

@@ -498,9 +498,8 @@ class Policy(metaclass=ABCMeta):
         # one update, so that an interrupt changes nothing
         vars(self).update(self._with_limit(j, limit), _latest=None)
 
-    def _allowed_limit(self, j: int, limit: Tensor, senses: Senses) -> Tensor:
-        """Return a new limit ``(T,)`` of cost ``j``; raise if it cannot have it."""
-        return limit
+    def _check_limit(self, j: int, limit: Tensor, senses: Senses) -> None:  # noqa: B027
+        """Raise if cost ``j`` cannot have a new limit ``(T,)``."""
 
     def _with_limit(self, j: int, limit: Any) -> dict[str, Any]:
         """Return the attributes after the limit of cost ``j`` has changed."""
@@ -522,7 +521,7 @@ class Policy(metaclass=ABCMeta):
             given = given.clone()
             given[:, j] = now
         senses = self.senses.with_limit(j, said if budget is None else budget)
-        self._allowed_limit(j, now, senses)
+        self._check_limit(j, now, senses)
         concerns = (self._kept_limits(senses), *self._concerns[1:])
         return {
             "_given": given,
@@ -801,7 +800,6 @@ class Policy(metaclass=ABCMeta):
             decision.promised,
         )
         ledger.open(private, choice, place, made)
-        # this makes the round count
         now = now._replace(
             t=t,
             state=state,
@@ -809,15 +807,17 @@ class Policy(metaclass=ABCMeta):
             position=streams.position(),
             settled=False,
         )
-        vars(self).update(_now=now, _latest=asked)
-        if LOG.isEnabledFor(DEBUG):
-            LOG.debug("%s asks %s", self.name, choice)
+        # a warning may be an error: then the round does not count
         if len(ledger) >= MANY + self._together and not (
             self.patient or self._reminded
         ):
             self._reminded = True
             warn(ledger.reminder(self.name))
-        self._warn_once(self._now)
+        self._warn_once(now)
+        # this makes the round count
+        vars(self).update(_now=now, _latest=asked)
+        if LOG.isEnabledFor(DEBUG):
+            LOG.debug("%s asks %s", self.name, choice)
         return choice
 
     def _least_chance(self, confidence: ArrayLike) -> Tensor:
@@ -868,7 +868,9 @@ class Policy(metaclass=ABCMeta):
         """Return the trials that start anew in a round; ``concerns`` are replaced."""
         restarted = None
         for slot, open_epoch in self._hooks.open_epoch:
-            concerns[slot], restarted = open_epoch(concerns[slot], t)
+            concerns[slot], began = open_epoch(concerns[slot], t)
+            if began is not None:
+                restarted = began if restarted is None else restarted | began
         return restarted
 
     def _by_rule(self, state: Any, turn: Asked) -> tuple[Decision, Any]:

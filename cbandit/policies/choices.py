@@ -288,6 +288,24 @@ class News(NamedTuple):
             out.append((told, functions))
         return out
 
+    def readings(self, noise: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return values, where they came, and their noise in units, ``(T, F)`` each.
+
+        Args:
+            noise: the variances, in units, of observations without one of their own.
+            size: the units.
+        """
+        values, came = torch.zeros_like(noise), torch.zeros_like(noise).bool()
+        noise = noise.clone()
+        for told, f in self.by_functions():
+            mask = told.mask().unsqueeze(-1)
+            values[:, f] = torch.where(mask, told.values.to(noise), values[:, f])
+            came[:, f] |= mask
+            if told.noise is not None:
+                own = told.noise.to(noise).unsqueeze(-1) / size[:, f].square()
+                noise[:, f] = torch.where(mask, own, noise[:, f])
+        return values, came, noise
+
     def parts(self, size: int) -> list[Part]:
         """Return the news of ``size`` trials in the form that beliefs absorb."""
         out: list[Part] = []

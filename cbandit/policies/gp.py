@@ -597,11 +597,10 @@ class GPPolicy(Policy):
         labels = self._labels[1:]
         return Budgets.of(budgets, labels, self.batch_shape, self.device)
 
-    def _allowed_limit(self, j: int, limit: Tensor, senses: Senses) -> Tensor:
+    def _check_limit(self, j: int, limit: Tensor, senses: Senses) -> None:
         kind = self._outcomes.get(1 + j)
         if kind is not None:
             self._check_outcome(1 + j, kind, limit, senses.budgets)
-        return limit
 
     def _with_limit(self, j: int, limit: Any) -> dict[str, Any]:
         new, now = super()._with_limit(j, limit), self._now

@@ -11,8 +11,7 @@ readings are a matter of :mod:`cbandit.policies.concerns.outliers`.
 While the belief is right and its noise no smaller than the world's, at most a share
 ``RATE`` of policies ever warns. Where there are trials, most must show it. Beliefs
 that follow changes (windows, restarts with ``forget=True``, fading weights) are not
-looked at.
-Binary and counted outcomes are not either.
+looked at, nor are binary and counted outcomes.
 """
 
 from __future__ import annotations
@@ -85,16 +84,7 @@ class Contradiction(NamedTuple):
             errors[-len(whole) :] = counts * miss.minimum(most).maximum(-most)
             noises[-len(whole) :] = counts * variance
         for i, (_, news) in enumerate(self.rounds if whole is None else ()):
-            values, came = torch.zeros_like(variance), torch.zeros_like(counts)
-            noise = variance.clone()
-            for told, f in news.by_functions():
-                mask = told.mask().unsqueeze(-1)
-                values[:, f] = torch.where(mask, told.values.to(noise), values[:, f])
-                came[:, f] |= mask
-                if told.noise is not None:
-                    own = told.noise.to(noise).unsqueeze(-1)
-                    own = own / units.size[:, f].square()
-                    noise[:, f] = torch.where(mask, own, noise[:, f])
+            values, came, noise = news.readings(variance, units.size)
             most = REACH * noise.sqrt()
             miss = (values - units.center) / units.size - mean[..., i]
             came &= counts

@@ -28,7 +28,7 @@ RATE = 0.01  # the share of runs that warn though rounds are above as often as b
 
 
 class LimitCounts(NamedTuple):
-    """LimitCounts of the rounds told, for each limit.
+    """Counts of the rounds told, for each limit.
 
     Args:
         told: how many rounds, ``(T, m)``.

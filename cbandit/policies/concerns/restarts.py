@@ -98,14 +98,7 @@ class Errors(NamedTuple):
         for part, at in widths.rkhs_parts():
             noise[:, at] = part.subgaussian.square()
         units = beliefs.units() or Units.own(noise)
-        values, came = torch.zeros_like(noise), torch.zeros_like(known)
-        for told, f in news.by_functions():
-            mask = told.mask().unsqueeze(-1)
-            values[:, f] = torch.where(mask, told.values.to(noise), values[:, f])
-            came[:, f] |= mask
-            if told.noise is not None:
-                own = told.noise.to(noise).unsqueeze(-1) / units.size[:, f].square()
-                noise[:, f] = torch.where(mask, own, noise[:, f])
+        values, came, noise = news.readings(noise, units.size)
         came &= known & units.known & (units.seen >= MANY)
         error = (values - units.center) / units.size - mean
         band = widths.around(beliefs, place.t, chances).abs() * std
