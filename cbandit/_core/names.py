@@ -43,14 +43,14 @@ CLASSES = {
     "cbandit.experiments": "ParetoRouter Routers",
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
-        Account Arms Arrivals AtOnce Average Awaited Barred Bounds Budget Budgets
-        CheckedPsi CKB Classes Confidence Contradiction Contradictions Counted CountOPB
-        Entry Epoch EpochPenalty Errors Failed Failing Failure FailureBelief FailureList
-        Files GPOPB GPState GPTS GPUCB History KeptLimits LCLUCB Ledger LimitCounts Lock
-        Made Margin News Now OPLB OPNLB Outliers Paired Penalty Pending Place Plane
-        Played Projected Promise Queue Readings Resolved Restarts Result Round Rounds
-        Row RPOL Safe SafeAction SafeEstimate Scales SCGPUCB Schedule Senses Share
-        Spending Stage Told Trust _Turned Waiting Windowed
+        Account Arms AtOnce Average Barred Bounds Budget Budgets CheckedPsi CKB Classes
+        Confidence Contradiction Contradictions Counted CountOPB Delayed Entry Epoch
+        EpochPenalty Errors Failed Failing Failure FailureBelief FailureList Files GPOPB
+        GPState GPTS GPUCB Held History KeptLimits LCLUCB Ledger LimitCounts Lock Made
+        Margin News Now OPLB OPNLB Outliers Paired Penalty Pending Place Plane Played
+        Projected Promise Queue Readings Resolved Restarts Result Round Rounds Row RPOL
+        Safe SafeAction SafeEstimate Scales SCGPUCB Schedule Senses Share Sliding
+        Spending Stage Told Trust _Turned Waiting
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Engine Form Group History

@@ -588,8 +588,9 @@ class BKB(GPPolicy):
             return super()._coefficient(state, asked)
         beliefs = state.beliefs
         (dimension, mass), noises = beliefs.dimension(), beliefs.noises()
+        chances = self._chances(state)
         width = self._timing.width(
-            asked.t, self._widths, (beliefs, state.held), self._chances(state)
+            asked.t, self._widths, chances, beliefs, state.held
         ).clone()
         for part, at in parts:
             width[:, at] = sketched_width(

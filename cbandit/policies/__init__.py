@@ -2,8 +2,7 @@
 
 The algorithms are ckb, epoch, lclucb, opb, opnlb, oplb, rpol, scgp and unconstrained;
 projected, queue and resolved are CKB's rules for the multiplier (``dual.py`` has what
-they share), censored and sliding are RPOL's forms for late feedback and for a world
-that drifts.
+they share).
 ``base.py`` runs the rounds of every policy: it takes in what was told, lets the
 concerns shape the round, asks the rule, and lets the concerns check its choice.
 ``round.py`` says what a concern is, and ``concerns/`` has one a file: budgets, shares
@@ -12,8 +11,9 @@ of rounds within limits, failures, outliers, restarts, margins and so on.
 feedback, ``history.py`` what happened, ``checks.py`` checks what users hand in,
 ``words.py`` has the names of costs and the signs of functions, ``saving.py`` the lock
 and the files. Policies on Gaussian processes share ``gp.py``; ``round_search.py`` finds
-a round's best action, and ``late.py`` says when feedback counts. The stage-wise
-policies share ``safe/``.
+a round's best action, and ``timing/`` says when feedback counts: at once, after a delay
+(RPOL-CensoredUCB), or for a window of rounds (RPOL-SWUCB). The stage-wise policies
+share ``safe/``.
 
 A new concern is a file in ``concerns/``, a line where ``GPPolicy`` (or ``Policy``)
 lists its own, and its name in ``_core/names.py``, so that checkpoints may hold it.

@@ -362,7 +362,9 @@ class Policy(metaclass=ABCMeta):
                 its round, ``(T, m)``.
         """
 
-    def _stood(self, state: Any, choice: Choice, limits: Tensor) -> Any:
+    def _add_pending(
+        self, state: Any, choice: Choice, place: Place, limits: Tensor
+    ) -> Any:
         """Return the state after a choice was made, before any feedback.
 
         ``limits (T, m)`` are those of its round.
@@ -789,7 +791,7 @@ class Policy(metaclass=ABCMeta):
         choice = self._chosen(asked, decision)
         private = private_copy(choice)
         place = self._place_for_beliefs(private)
-        state = self._stood(state, private, asked.limits)
+        state = self._add_pending(state, private, place, asked.limits)
         phi = getattr(state, "multiplier", None)
         made = Made(
             time(),

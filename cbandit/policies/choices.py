@@ -306,14 +306,32 @@ class News(NamedTuple):
                 noise[:, f] = torch.where(mask, own, noise[:, f])
         return values, came, noise
 
-    def parts(self, size: int) -> list[Part]:
-        """Return the news of ``size`` trials in the form that beliefs absorb."""
+    def parts(self) -> list[Part]:
+        """Return the news in the form that beliefs absorb."""
         out: list[Part] = []
-        every = [True] * size
-        for told, functions in self.by_functions():
+        every, news = [True] * len(self.came), self
+        if len(self.rewards) > 1 or len(self.costs) > 1:
+            news = self._replace(rewards=_merge(self.rewards), costs=_merge(self.costs))
+        for told, functions in news.by_functions():
             wanted = every if told.where is None else told.where.tolist()
             out.append(Part(functions, told.values, wanted, told.noise, told.tries))
         return out
+
+
+def _merge(items: Sequence[Told]) -> Sequence[Told]:
+    """Merge items of different trials into one; return others unchanged."""
+    if len(items) < 2 or any(
+        told.where is None
+        or (told.noise, told.columns, told.tries) != (None, None, None)
+        for told in items
+    ):
+        return items
+    values, where = items[0].values, items[0].where
+    for told in items[1:]:
+        values = torch.where(told.mask().unsqueeze(-1), told.values, values)
+        if where is not None and told.where is not None:
+            where = where | told.where
+    return [items[0]._replace(values=values, where=where)]
 
 
 @dataclass(frozen=True)

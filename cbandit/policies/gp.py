@@ -34,7 +34,6 @@ from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore, Rand
 from cbandit.policies.acquire import Acquired, Estimates
 from cbandit.policies.base import Policy, Posterior
-from cbandit.policies.censored import Awaited
 from cbandit.policies.checks import (
     VERSION,
     changed,
@@ -64,14 +63,13 @@ from cbandit.policies.concerns.pending import Pending
 from cbandit.policies.concerns.restarts import ADAPTIVE, Restarts, epoch_start
 from cbandit.policies.concerns.share import Share
 from cbandit.policies.keywords import GP_POLICY, CostBeliefs, PolicyKeywords
-from cbandit.policies.late import Arrivals, Knowledge, absorbed_apart, absorbed_loose
 from cbandit.policies.recommending import likely_point, spread_in_units, told_blocks
 from cbandit.policies.retired import Retired, category_of, offered
 from cbandit.policies.round import Hooks
 from cbandit.policies.round_search import Search, stretches
 from cbandit.policies.saving import locked
-from cbandit.policies.sliding import Windowed, allowance
 from cbandit.policies.status import Status
+from cbandit.policies.timing import Held, timing_of
 from cbandit.policies.words import Senses
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.links import BINARY
@@ -94,15 +92,6 @@ if TYPE_CHECKING:
 LIGHT = 256 * 1024**2  # bytes; checkpoints leave out larger arrays
 SMALL = 0.5  # noise below which the small-lam form is a heuristic
 START = "; without start= there is no multiplier"
-NO_NOISE = (
-    "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in when it is "
-    "made, before its own variance is known"
-)
-NO_OUTCOME = (
-    "outcome= cannot go with feedback=cb.Delayed(...): a choice weighs in when it is "
-    "made, and how much a binary or counted outcome weighs is known when it has come. "
-    "Leave feedback= out: feedback that comes later counts from then on"
-)
 COUNTED_NOISE = (
     "noise= cannot go with outcome='binary' or 'count', whose spread follows from the "
     "probability or the rate; several tries at once are a pair (successes, tries)"
@@ -138,7 +127,7 @@ class GPState(NamedTuple):
         beliefs: about the reward and the costs.
         multiplier: the one that the last ``ask`` used, ``(T, m)``; at first, the one it
             will use.
-        held: feedback kept beside the beliefs.
+        held: what the timing of feedback keeps beside the beliefs.
         estimate: of reward and costs at the last round's choice, ``(T, 1 + m)``.
         arrived: for each ``tell`` since, how far costs were above their thresholds,
             ``(T, m)``, in the user's units, 0 in trials where nothing came.
@@ -151,7 +140,7 @@ class GPState(NamedTuple):
 
     beliefs: Any
     multiplier: Tensor
-    held: Arrivals
+    held: Held
     estimate: Tensor | None = None
     arrived: tuple[Tensor, ...] = ()
     moved: Tensor | None = None
@@ -196,43 +185,6 @@ class Played(NamedTuple):
     excess: Tensor | None
     size: Tensor
     deviation: Tensor | None = None
-
-
-class AtOnce:
-    """Timing under which feedback counts from when it comes, and for ever.
-
-    Args:
-        size: how many trials there are.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def absorb(
-        self, knowledge: Knowledge, news: News, place: Place, t: int
-    ) -> Knowledge:
-        """Absorb feedback of all trials; keep back feedback of only some trials."""
-        for item in (*news.rewards, *news.costs):
-            if item.where is not None:
-                return absorbed_apart(knowledge, news, place, self._size)
-        beliefs, parts = knowledge[0], news.parts(self._size)
-        return beliefs.absorb(place.keys, place.x, parts, place.t), knowledge[1]
-
-    def due(self, knowledge: Knowledge, t: int) -> Knowledge:
-        """Absorb the feedback that was kept back."""
-        if not knowledge[1].loose:
-            return knowledge
-        return absorbed_loose(knowledge, self._size)
-
-    def chances(self, functions: int) -> int:
-        """Return how many bounds must hold at once: one a function."""
-        return functions
-
-    def width(
-        self, t: int, widths: BoundWidths, knowledge: Knowledge, chances: int
-    ) -> Tensor:
-        """Return the widths ``(T, F)`` of round ``t``."""
-        return widths.around(knowledge[0], t, chances)
 
 
 class GPPolicy(Policy):
@@ -354,9 +306,13 @@ class GPPolicy(Policy):
         self._rescaled = torch.tensor(rescaled).to(self.device)
         if any(belief.conjugate for belief in beliefs):
             self.no_noise = LEARNED_NOISE
+        timing = timing_of(
+            feedback, len(beliefs), self.batch_shape, self.device, self.horizon
+        )
+        self._timing = timing
         self._outcomes = self._outcomes_of(beliefs)
-        if isinstance(feedback, Delayed):
-            self.no_noise, self.patient = NO_NOISE, True
+        if timing.adds_pending:
+            self.no_noise, self.patient = timing.no_noise, True
         if isinstance(restart, str):
             kinds = "doubling", ADAPTIVE
             checks.one_of("restart", restart, *kinds, other="a number of rounds")
@@ -373,10 +329,7 @@ class GPPolicy(Policy):
         self._widths = self._bound_widths(beliefs)
         #: bounds of the estimates, ``(T, F)``; ``None``: they are not clipped
         self._bound = None if clip is None else self._bounds(clip, len(beliefs))
-        self._functions, self._drift = len(beliefs), getattr(feedback, "drift", None)
-        if self._drift is not None and not callable(self._drift):
-            # a drift that fits nothing says so here, not at the first ask
-            allowance(self._drift, 1, len(beliefs), self.batch_shape, self.device)
+        self._functions = len(beliefs)
         margin = None
         if explore.margin.dim() or bool(explore.margin):
             if not self.m or len(beliefs) != 1 + self.m:
@@ -386,9 +339,8 @@ class GPPolicy(Policy):
                     f"{self.m}"
                 )
             margin = Margin(self._number("margin", explore.margin), self.forget)
-        # limits that hold for all rounds, and the estimates' offset under them
-        self._always: tuple[Any, Tensor | None] | None = None
-        self._timing = self._timing_of(feedback)
+        # limits and an allowance that hold for all rounds, and the estimates' offset
+        self._always: tuple[Any, Any, Tensor | None] | None = None
         self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
         budgets = self._budgeted(len(beliefs), self.senses)
         apart = self.splits and budgets is None
@@ -400,7 +352,6 @@ class GPPolicy(Policy):
             start = 0.0
         wide = torch.zeros(self.size, 0, dtype=torch.float64, device=self.device)
         self._start = wide if start is None else self._number("start", start).clone()
-        late = torch.zeros(self.size, dtype=torch.long, device=self.device)
         fresh = self._fresh_beliefs(beliefs)
         believed = self.m > 0 and fresh.functions == 1 + self.m
         self.takes_confidence = believed and self.by_score
@@ -411,16 +362,15 @@ class GPPolicy(Policy):
                 self.device,
                 self._rescaled,
                 self.senses,
-                isinstance(feedback, Delayed),
+                timing.adds_pending,
             )
         # arms known by their covariance alone have no default kernel
         learns = failures is None and self.actions.domain.covariance is None
         learns = learns and self.by_score and self.learns_failures
         awaits = self._ledger.awaits
-        window = feedback.window if isinstance(feedback, Sliding) else None
         restarts = None
         if restart is not None:
-            chances = self._timing.chances(fresh.functions)
+            chances = timing.chances(fresh.functions)
             noises = fresh.noises().double()
             restarts = Restarts(restart, noises, self._widths, chances)
         contradictions = None
@@ -440,13 +390,13 @@ class GPPolicy(Policy):
             outliers,
             restarts,
             contradictions,
-            Pending(window) if self.pending == "hallucinate" else None,
+            Pending(timing.memory) if self.pending == "hallucinate" else None,
             margin,
         )
         if failures is not None and failures is not False:
             raise CBanditError(f"failures must be None or False; got {failures!r}")
-        state = GPState(fresh, self._start, Arrivals(late))
-        self.begin(state)
+        too_late = torch.zeros(self.size, dtype=torch.long, device=self.device)
+        self.begin(GPState(fresh, self._start, Held(too_late)))
 
     def __init_subclass__(cls, **arguments: object) -> None:
         """Note whether a new class defines :meth:`acquire`."""
@@ -465,8 +415,8 @@ class GPPolicy(Policy):
                 "is for Gaussian outcomes; cb.CKB, cb.RPOL, cb.GPUCB, cb.GPTS, "
                 "cb.baselines.CONFIG and rules on cb.GPPolicy take it"
             )
-        if isinstance(self.feedback, Delayed):
-            raise CBanditError(NO_OUTCOME)
+        if self._timing.no_outcome:
+            raise CBanditError(self._timing.no_outcome)
         self.no_noise = COUNTED_NOISE
         limits = self._stated_limits(1)
         for f, kind in kinds.items():
@@ -575,8 +525,7 @@ class GPPolicy(Policy):
                 "beliefs about their costs"
             )
         goal = probability("share", self._per_trial("share", share), share)
-        window = self.feedback.window if isinstance(self.feedback, Sliding) else None
-        return Share(goal, window, self.restart, self.forget)
+        return Share(goal, self._timing.memory, self.restart, self.forget)
 
     def _budgeted(self, functions: int, senses: Senses) -> Budgets | None:
         """Return the budgets among the thresholds; ``None``: there are none."""
@@ -627,29 +576,11 @@ class GPPolicy(Policy):
         hooks = Hooks.of(concerns)
         return {**new, "_concerns": tuple(concerns), "_hooks": hooks, "_now": now}
 
-    def _timing_of(
-        self, feedback: Delayed | Sliding | None
-    ) -> AtOnce | Windowed | Awaited:
-        """Return the timing of feedback that a user's ``feedback`` asks for."""
-        if isinstance(feedback, Delayed):
-            return Awaited(feedback, self.batch_shape, self.device, self.horizon)
-        if isinstance(feedback, Sliding):
-            return Windowed(feedback, self.size, self.device, self.horizon)
-        return AtOnce(self.size)
-
     def _bound_widths(self, beliefs: Sequence[GP]) -> BoundWidths:
         """Return the widths for all trials; warn if one is a heuristic at its noise."""
-        widths = self.explore.widths
-        if isinstance(self.feedback, Sliding):
-            widths = widths.for_any_noise()
-        costs = len(beliefs) - 1
+        widths, costs = self._timing.adapt(self.explore.widths), len(beliefs) - 1
         bound = widths.bind(self.batch_shape, costs, self.device, graph=False)
         for part, which in bound.rkhs_parts():
-            if part.rkhs.form == "tight" and isinstance(self.feedback, Delayed):
-                raise CBanditError(
-                    "RKHS(form='tight') is not proven for feedback=cb.Delayed(...): "
-                    "give form='any-lam', or leave feedback= out"
-                )
             least = min(float(belief.noise.min()) for belief in beliefs[which])
             if part.rkhs.form == "small-lam" and least < SMALL:
                 warn(
@@ -685,7 +616,7 @@ class GPPolicy(Policy):
             self.device,
             engine=self._engine,
             samples=samples,
-            apart=isinstance(self.feedback, Delayed) and beliefs[0].standardize,
+            apart=self._timing.adds_pending and beliefs[0].standardize,
             ranks=self._ranks,
             # probabilities and rates take their unit from their limits; others have
             # none
@@ -993,30 +924,35 @@ class GPPolicy(Policy):
 
         The offset is minus the thresholds, plus the allowance for a drift.
         """
-        if units is not None or callable(self._drift):
-            return self._offset_in(asked, units)
-        if self._always is None or self._always[0] is not asked.limits:
-            self._always = asked.limits, self._offset_in(asked, None)
-        return self._always[1]
+        limits, allowance = asked.limits, self._timing.allowance(asked.t)
+        if units is not None:
+            return self._offset_in(limits, allowance, units)
+        kept = self._always
+        if kept is None or kept[0] is not limits or kept[1] is not allowance:
+            offset = self._offset_in(limits, allowance, None)
+            self._always = kept = limits, allowance, offset
+        return kept[2]
 
-    def _offset_in(self, asked: Asked, units: Units | None) -> Tensor | None:
+    def _offset_in(
+        self, limits: Tensor, allowance: Tensor | None, units: Units | None
+    ) -> Tensor | None:
         """Return the offset of a round, computed anew."""
-        out, functions = None, self._functions
-        if self._drift is not None:
-            batch, device = self.batch_shape, self.device
-            size = allowance(self._drift, asked.t, functions, batch, device)
-            size = size.to(self.dtype)
+        out = None
+        if allowance is not None:
+            size = allowance.to(self.dtype)
             out = torch.cat([size[:, :1], -size[:, 1:]], -1)
-        if functions > 1 and (self._limited or units is not None):
-            limits = level(units, asked.limits)
+        if self._functions > 1 and (self._limited or units is not None):
+            limits = level(units, limits)
             tau = torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
             out = -tau if out is None else out - tau
         return out
 
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
         """Return the factor of this round's spreads, ``(T, F)``."""
-        knowledge, chances = (state.beliefs, state.held), self._chances(state)
-        width = self._timing.width(asked.t, self._widths, knowledge, chances)
+        chances = self._chances(state)
+        width = self._timing.width(
+            asked.t, self._widths, chances, state.beliefs, state.held
+        )
         return self.explore.coefficient(width, asked.streams)
 
     def _chances(self, state: GPState) -> int:
@@ -1056,35 +992,32 @@ class GPPolicy(Policy):
 
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with the news in its beliefs."""
-        place = news.place
         if not (news.rewards or news.costs):
             return state
         arrived = state.arrived
         if self.hears_costs and self._start.shape[-1]:
-            for costs in news.costs if place.t > self.design else ():
+            for costs in news.costs if news.place.t > self.design else ():
                 values, came = costs.wide(self.m)
                 arrived = (*arrived, (values - news.limits) * came)
-        knowledge = state.beliefs, state.held
-        beliefs, held = self._timing.absorb(knowledge, news, place, news.now)
+        beliefs, held = self._timing.absorb(state.beliefs, state.held, news)
         return state._replace(beliefs=beliefs, held=held, arrived=arrived, moved=None)
 
     def _undecided(self, state: GPState) -> GPState:
         return state._replace(estimate=None, arrived=(), moved=None)
 
-    def _stood(self, state: GPState, choice: Choice, limits: Tensor) -> GPState:
+    def _add_pending(
+        self, state: GPState, choice: Choice, place: Place, limits: Tensor
+    ) -> GPState:
         if choice.idle is not None and state.estimate is not None:
             plays = ~choice.idle.reshape(-1, 1)  # an idle trial moves no multiplier
             state = state._replace(estimate=state.estimate * plays)
-        if not isinstance(self._timing, Awaited):
-            return state
-        knowledge = state.beliefs, state.held
-        beliefs, held = self._timing.stood(knowledge, self._place(choice), limits)
+        beliefs, held = self._timing.add_pending(
+            state.beliefs, state.held, place, limits
+        )
         return state._replace(beliefs=beliefs, held=held)
 
     def _due(self, state: GPState, t: int) -> GPState:
-        beliefs, held = self._timing.due((state.beliefs, state.held), t)
-        if beliefs is state.beliefs and held is state.held:
-            return state
+        beliefs, held = self._timing.due(state.beliefs, state.held, t)
         return state._replace(beliefs=beliefs, held=held)
 
     def _compare(self) -> None:
@@ -1302,7 +1235,7 @@ class GPPolicy(Policy):
     @locked
     def late(self) -> Tensor:
         """The number of values that came too late to count, ``(*trials,)``."""
-        return self._outside(self._settled().state.held.late.clone())
+        return self._outside(self._settled().state.held.too_late.clone())
 
     @property
     @locked
@@ -1440,8 +1373,7 @@ class GPPolicy(Policy):
 
     def _beliefs_at(self, asked: Asked) -> dict[str, Any]:
         """Return the beliefs at the latest choice, and what follows from them."""
-        another = not self.by_score
-        if another or isinstance(self._timing, Awaited):
+        if not self.by_score or self._timing.adds_pending:
             return {}
         state, outside = self._now.state, self._outside
         beliefs, entry = state.beliefs, self._ledger.latest(asked.t)

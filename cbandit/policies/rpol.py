@@ -8,9 +8,9 @@ Each round, with multiplier ``Q`` (one a cost, 1 at first) and floor ``sqrt(t)``
 4. ``Q_j = max(Q_j + [c_j]_+, sqrt(t))``: by the observation, rectified.
 
 No Slater constant and no cap. With ``feedback=cb.Delayed(window)`` it is
-RPOL-CensoredUCB (:mod:`cbandit.policies.censored`): ``Q`` gains the costs that arrive,
-however late. With ``feedback=cb.Sliding(window)`` it is RPOL-SWUCB
-(:mod:`cbandit.policies.sliding`).
+RPOL-CensoredUCB (:mod:`cbandit.policies.timing.delayed`): ``Q`` gains the costs that
+arrive, however late. With ``feedback=cb.Sliding(window)`` it is RPOL-SWUCB
+(:mod:`cbandit.policies.timing.sliding`).
 
 H. Guo, Q. Zhu and X. Liu, Rectified pessimistic-optimistic learning for stochastic
 continuum-armed bandit with constraints, 2023, Theorem 2.

@@ -26,70 +26,98 @@ continuum-armed bandit with constraints, 2023, Theorem 3.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
-from cbandit.beliefs.feedback import Delayed
-from cbandit.confidence.bound import BoundWidths
+from cbandit.beliefs import feedback
+from cbandit.confidence.bound import BoundWidths, Widths
+from cbandit.confidence.widths import RKHS
 from cbandit.errors import CBanditError
 from cbandit.policies.choices import News, Place
-from cbandit.policies.late import Knowledge
+from cbandit.policies.timing.base import Held, Timing
 
 
-class Awaited:
+class Delayed(Timing):
     """Timing under which a choice enters the beliefs when it is made.
 
-    Feedback that comes within a window of rounds replaces its stand-in."""
+    Feedback that comes within a window of rounds replaces its stand-in.
+
+    Args:
+        spec: what the user asks for.
+        batch_shape: the shape of the trials.
+        device: where beliefs live.
+        horizon: the last round; ``None``: it is unknown.
+    """
+
+    adds_pending = True
+    no_noise = (
+        "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in when it is "
+        "made, before its own variance is known"
+    )
+    no_outcome = (
+        "outcome= cannot go with feedback=cb.Delayed(...): a choice weighs in when it "
+        "is made, and how much a binary or counted outcome weighs is known when it has "
+        "come. Leave feedback= out: feedback that comes later counts from then on"
+    )
 
     def __init__(
         self,
-        feedback: Delayed,
+        spec: feedback.Delayed,
         batch_shape: tuple[int, ...],
         device: torch.device,
         horizon: int | None,
     ) -> None:
-        self._window, self._weight = feedback.window, feedback.weight
-        self._batch, self._device, self._horizon = batch_shape, device, horizon
+        self._window, self._weight = spec.window, spec.weight
+        self._batch_shape, self._device = batch_shape, device
+        self._horizon = horizon
         # without weight, outstanding choices add nothing and nothing is computed
-        weight = feedback.weight
-        self._weightless = weight is not None and not bool(weight.any())
+        self._weightless = spec.weight is not None and not bool(spec.weight.any())
 
-    def stood(self, knowledge: Knowledge, place: Place, limits: Tensor) -> Knowledge:
-        """Return the beliefs after a choice, with stand-ins for its feedback."""
-        beliefs, held = knowledge
+    def add_pending(
+        self, beliefs: Any, held: Held, place: Place, limits: Tensor
+    ) -> tuple[Any, Held]:
+        """Add the choice to the beliefs, with stand-ins for its feedback."""
         beliefs = beliefs.await_feedback(place.keys, place.x, place.t, limits)
-        recent = (*held.recent, place.x.double())[-self._window :]
-        return beliefs, held._replace(recent=recent)
+        recent = (*held.recent_points, place.x.double())[-self._window :]
+        return beliefs, held._replace(recent_points=recent)
 
-    def absorb(
-        self, knowledge: Knowledge, news: News, place: Place, t: int
-    ) -> Knowledge:
-        """Fill in the feedback that comes in time; count the values that come late."""
-        beliefs, late = knowledge[0], knowledge[1].late
+    def absorb(self, beliefs: Any, held: Held, news: News) -> tuple[Any, Held]:
+        """Fill in the feedback that comes in time; count values that come too late."""
+        t, late = news.place.t, held.too_late
         for told, functions in news.by_functions():
             mask = told.mask()
-            if told.at - place.t > self._window:
+            if told.at - t > self._window:
                 late = late + mask
             else:
-                beliefs = beliefs.fill(place.t, functions, told.values, mask)
-        return beliefs, knowledge[1]._replace(late=late)
+                beliefs = beliefs.fill(t, functions, told.values, mask)
+        return beliefs, held._replace(too_late=late)
 
-    def due(self, knowledge: Knowledge, t: int) -> Knowledge:
+    def due(self, beliefs: Any, held: Held, t: int) -> tuple[Any, Held]:
         """Stop waiting for feedback of rounds before the window."""
-        return knowledge[0].stop_waiting(t - self._window), knowledge[1]
+        return beliefs.stop_waiting(t - self._window), held
+
+    def adapt(self, widths: Widths) -> Widths:
+        """Return the widths unchanged; raise an error if one is not proven here."""
+        for beta in (widths.beta, widths.cost_beta):
+            if isinstance(beta, RKHS) and beta.form == "tight":
+                raise CBanditError(
+                    "RKHS(form='tight') is not proven for feedback=cb.Delayed(...): "
+                    "give form='any-lam', or leave feedback= out"
+                )
+        return widths
 
     def chances(self, functions: int) -> int:
         """Return the divisor of ``delta``: two bands a function share half of it."""
         return 4 * functions
 
     def width(
-        self, t: int, widths: BoundWidths, knowledge: Knowledge, chances: int
+        self, t: int, widths: BoundWidths, chances: int, beliefs: Any, held: Held
     ) -> Tensor:
         """Return ``v_t``, ``(T, F)``, of round ``t``."""
-        (beliefs, held), theory = knowledge, widths.rkhs_parts()
-        beta = widths.around(beliefs, t, chances)
+        theory, beta = widths.rkhs_parts(), widths.around(beliefs, t, chances)
         b_r = self._b_r(widths, beta, chances)
         if theory:
             beta = beta.clone()
@@ -98,16 +126,16 @@ class Awaited:
             r = part.subgaussian + b_r[:, at]
             beta[:, at] = part.rkhs(t, gains, chances, noises, part.norm, r)
         idle = self._weightless or (self._weight is None and not theory)
-        if idle or not held.recent:
+        if idle or not held.recent_points:
             return beta
-        sigma: Tensor = beliefs.deviations(torch.stack(list(held.recent), 1))
+        sigma: Tensor = beliefs.deviations(torch.stack(list(held.recent_points), 1))
         return beta + b_r * sigma.sum(-1)
 
     def _b_r(self, widths: BoundWidths, beta: Tensor, chances: int) -> Tensor:
         """Return ``B_r``, ``(T, F)``: the user's, or the theory's."""
         if self._weight is not None:
             count = beta.shape[-1]
-            weights = checks.per_cost("weight", self._weight, self._batch, count)
+            weights = checks.per_cost("weight", self._weight, self._batch_shape, count)
             return devices.put(weights, self._device)
         b_r = torch.zeros_like(beta)
         for part, at in widths.rkhs_parts():

@@ -1,0 +1,102 @@
+"""Feedback that counts from when it comes, and for ever: every policy's default.
+
+Feedback of some trials only is held until all that was told is heard. It is then packed
+into as few observations as possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit._core import devices
+from cbandit.policies.choices import News, Place
+from cbandit.policies.timing.base import Held, Timing
+from cbandit.posterior.observations import Part, joined
+
+Partial = tuple[Place, Part]
+"""Feedback of some trials: where the choice is, and what came of it."""
+
+Row = list[int | None]
+"""For each trial which feedback an observation holds, by number; ``None``: none."""
+
+
+class AtOnce(Timing):
+    """Timing under which feedback counts from when it comes, and for ever."""
+
+    def absorb(self, beliefs: Any, held: Held, news: News) -> tuple[Any, Held]:
+        """Absorb feedback of all trials; hold feedback of only some trials."""
+        place, parts = news.place, news.parts()
+        if all(all(part.wanted) for part in parts):
+            return beliefs.absorb(place.keys, place.x, parts, place.t), held
+        partial = tuple((place, part) for part in joined(parts))
+        return beliefs, held._replace(partial=held.partial + partial)
+
+    def due(self, beliefs: Any, held: Held, t: int) -> tuple[Any, Held]:
+        """Absorb the feedback of some trials that was held."""
+        if not held.partial:
+            return beliefs, held
+        for row in _pack(held.partial, beliefs.dated):
+            beliefs = _absorb_row(beliefs, held.partial, row)
+        return beliefs, held._replace(partial=())
+
+
+def _pack(partial: Sequence[Partial], dated: bool) -> list[Row]:
+    """Return the rows of as few observations as hold all the feedback.
+
+    One observation may hold different rounds in different trials, so that where delays
+    differ from trial to trial, dozens of rounds fit into a few observations. If
+    outcomes are ``dated``, an observation holds one round.
+    """
+    rows: list[Row] = []
+    for number, (place, part) in enumerate(partial):
+        for trial in [i for i, want in enumerate(part.wanted) if want]:
+            for row in rows:
+                first = partial[min(n for n in row if n is not None)]
+                if row[trial] is None and _fit(first, (place, part), dated):
+                    break
+            else:
+                row = [None] * len(part.wanted)
+                rows.append(row)
+            row[trial] = number
+    return rows
+
+
+def _fit(first: Partial, other: Partial, dated: bool) -> bool:
+    """Return whether one observation may hold both, in different trials."""
+    (place, part), (other_place, other_part) = first, other
+    if dated and place.t != other_place.t:
+        return False
+    same_kind = (part.tries is None) == (other_part.tries is None)
+    same_noise = part.noise is other_part.noise
+    return same_kind and same_noise and part.functions == other_part.functions
+
+
+def _absorb_row(beliefs: Any, partial: Sequence[Partial], row: Row) -> Any:
+    """Return the beliefs with one more observation."""
+    numbers = sorted({n for n in row if n is not None})
+    # for each trial, which of these feedbacks it takes; the first where it has none
+    at = [0 if n is None else numbers.index(n) for n in row]
+    places, parts = [partial[n][0] for n in numbers], [partial[n][1] for n in numbers]
+    tries = [part.tries for part in parts if part.tries is not None]
+    observation = Part(
+        parts[0].functions,
+        _pick([part.values for part in parts], at),
+        [n is not None for n in row],
+        parts[0].noise,
+        _pick(tries, at) if tries else None,
+    )
+    keys = [places[k].keys[trial] for trial, k in enumerate(at)]
+    x, t = _pick([place.x for place in places], at), max(place.t for place in places)
+    return beliefs.absorb(keys, x, [observation], t)
+
+
+def _pick(values: list[Tensor], at: list[int]) -> Tensor:
+    """Return ``(T, k)``: for each trial its own row of ``values[at[trial]]``."""
+    if len(values) == 1:
+        return values[0]
+    trial = torch.arange(len(at), device=values[0].device)
+    return torch.stack(values)[devices.put(at, values[0].device), trial]

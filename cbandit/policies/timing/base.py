@@ -1,0 +1,96 @@
+"""The interface of timings, which say when feedback enters the beliefs.
+
+A policy has one timing. It absorbs feedback when it comes, does the work that is due
+before the next round, and says how wide bounds are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from cbandit.confidence.bound import BoundWidths, Widths
+from cbandit.policies.choices import News, Place
+from cbandit.posterior.observations import Part
+
+
+class Held(NamedTuple):
+    """The feedback that a timing keeps beside the beliefs.
+
+    Args:
+        too_late: how many values came too late to count, ``(T,)``.
+        partial: feedback of some trials only, until it is packed.
+        recent_points: the last choices ``(T, d)``, where a timing needs them.
+    """
+
+    too_late: Tensor
+    partial: tuple[tuple[Place, Part], ...] = ()
+    recent_points: tuple[Tensor, ...] = ()
+
+
+class Timing(ABC):
+    """When feedback counts. No method changes what it is given.
+
+    ``beliefs`` are the policy's, and ``held`` is what the timing keeps beside them.
+    """
+
+    #: how many rounds the beliefs remember; ``None``: all
+    memory: int | None = None
+    #: whether a choice enters the beliefs when it is made
+    adds_pending = False
+    #: the error for ``tell(noise=)`` and ``observe(noise=)``; empty: they are allowed
+    no_noise = ""
+    #: the error for beliefs with ``outcome=``; empty: they are allowed
+    no_outcome = ""
+
+    @abstractmethod
+    def absorb(self, beliefs: Any, held: Held, news: News) -> tuple[Any, Held]:
+        """Return both after feedback of one choice."""
+
+    @abstractmethod
+    def due(self, beliefs: Any, held: Held, t: int) -> tuple[Any, Held]:
+        """Return both after the work due once round ``t`` and its feedback are over."""
+
+    def add_pending(
+        self, beliefs: Any, held: Held, place: Place, limits: Tensor
+    ) -> tuple[Any, Held]:
+        """Return both after a choice was made, before any feedback.
+
+        Args:
+            beliefs: the policy's.
+            held: what is kept beside them.
+            place: where the choice is, and its round.
+            limits: the thresholds of its round, ``(T, m)``.
+        """
+        return beliefs, held
+
+    def adapt(self, widths: Widths) -> Widths:
+        """Return a user's widths in the form that holds under this timing."""
+        return widths
+
+    def chances(self, functions: int) -> int:
+        """Return how many bounds must hold together, the ``c`` of RKHS widths."""
+        return functions
+
+    def width(
+        self, t: int, widths: BoundWidths, chances: int, beliefs: Any, held: Held
+    ) -> Tensor:
+        """Return the widths of the bounds of round ``t``, ``(T, F)``.
+
+        Args:
+            t: the round.
+            widths: the user's.
+            chances: how many bounds must hold together.
+            beliefs: the policy's.
+            held: what is kept beside them.
+        """
+        return widths.around(beliefs, t, chances)
+
+    def allowance(self, t: int) -> Tensor | None:
+        """Return what a drift adds to the widths in round ``t``, ``(T, F)``.
+
+        ``None``: nothing drifts. It is the same tensor each time if it never changes.
+        """
+        return None
