@@ -578,6 +578,8 @@ class BKB(GPPolicy):
     def _open(self, state: GPState, asked: Asked) -> GPState:
         """Keep each past round with probability ``min(1, q var(x_s) / lam)``."""
         state = super()._open(state, asked)
+        if not asked.by_rule:
+            return state
         beliefs = state.beliefs.resampled(self._oversampling, asked.streams)
         return state._replace(beliefs=beliefs)
 

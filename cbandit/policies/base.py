@@ -40,9 +40,6 @@ from cbandit.actions import (
     Contextual,
     Shown,
     checked_actions,
-    design_points,
-    designed_number,
-    designed_point,
 )
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import (
@@ -74,6 +71,7 @@ from cbandit.policies.choices import (
     private_copy,
 )
 from cbandit.policies.concerns.budgets import Budget
+from cbandit.policies.concerns.design import Design
 from cbandit.policies.concerns.failure_list import FailureList
 from cbandit.policies.concerns.kept_limits import KeptLimits
 from cbandit.policies.history import History, best_tried
@@ -89,7 +87,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MANY = 100  # outstanding choices, beyond those of an n=, at which a policy warns
-TRIES = 8  # points of the sequence for each of a design, should some fail
 SAFE_START = "it plays only what it believes safe, from its first round on"
 SAFE_LIMITS = "what it holds for safe is for the limits that it was built with"
 #: attributes that stay as they are, beside those named like an argument
@@ -315,7 +312,11 @@ class Policy(metaclass=ABCMeta):
 
     def _attend(self, *concerns: Concern[Any] | None) -> None:
         """Set the policy's concerns, in their order; ``None``: one that it lacks."""
-        every = (self._kept_limits(self.senses), *concerns)
+        design = None
+        if self.design:
+            given = self.design, self.seed, self.trials, self.dtype
+            design = Design(self.actions, *given)
+        every = (self._kept_limits(self.senses), *concerns, design)
         self._concerns = tuple(each for each in every if each is not None)
         self._hooks = Hooks.of(self._concerns)
         states = tuple(concern.start() for concern in self._concerns)
@@ -835,25 +836,18 @@ class Policy(metaclass=ABCMeta):
 
     def _decided(self, now: Now, given: Asked) -> tuple[Asked, Decision, Any, Any]:
         """Return a round, its decision, and the states after it, the concerns' last."""
-        opened, start = None, given.streams.position()
+        opened = None
         while True:
-            state, concerns = now.state, list(now.concerns)
-            turn = given
+            turn, concerns = given, list(now.concerns)
             if self._hooks.open_epoch:
                 restarted = self._open_epoch(concerns, given.t)
                 turn = given._replace(restarted=restarted)
-            if not given.by_rule:
-                state = self._begin_epoch(state, turn)
-            else:
-                if opened is None:
-                    opened = self._open(state, turn), given.streams.position()
-                state, start = opened
+            if opened is None:
+                opened = self._open(now.state, turn), given.streams.position()
+            state, start = opened
             turn = turn._replace(beliefs=self._beliefs_in(state))
             turn = self._shaped(concerns, turn)
-            if turn.by_rule:
-                decision, state = self._by_rule(state, turn)
-            else:
-                decision, state = self._designed(turn), self._undecided(state)
+            decision, state = self._choose(concerns, state, turn)
             for slot, check_pick in self._hooks.check_pick:
                 concerns[slot], checked = check_pick(concerns[slot], turn, decision)
                 if checked is None:
@@ -862,9 +856,10 @@ class Policy(metaclass=ABCMeta):
             else:
                 return turn, decision, state, tuple(concerns)
             given.streams.go(start)  # repeat the same draws
-            # on a box, points of the design are not looked through
-            by_rule = given.by_rule or given.actions.continuous
-            given = given._replace(tight=True, by_rule=by_rule)
+            given = given._replace(tight=True)
+            if given.actions.continuous and not given.by_rule:
+                # points of the design are not looked through
+                given, opened = given._replace(by_rule=True), None
 
     def _open_epoch(self, concerns: list[Any], t: int) -> Tensor | None:
         """Return the trials that start anew in a round; ``concerns`` are replaced."""
@@ -875,8 +870,14 @@ class Policy(metaclass=ABCMeta):
                 restarted = began if restarted is None else restarted | began
         return restarted
 
-    def _by_rule(self, state: Any, turn: Asked) -> tuple[Decision, Any]:
-        """Return the rule's decision, checked, and the state after it."""
+    def _choose(
+        self, concerns: Sequence[Any], state: Any, turn: Asked
+    ) -> tuple[Decision, Any]:
+        """Return a concern's decision or else the rule's, and the state after it."""
+        for slot, choose in self._hooks.choose:
+            decision: Decision | None = choose(concerns[slot], turn)
+            if decision is not None:
+                return decision, state
         answer, name = self.decide(state, turn), f"{type(self).__name__}.decide"
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise CBanditError(
@@ -889,44 +890,8 @@ class Policy(metaclass=ABCMeta):
         shape = self.size, self.m
         return decided(name, decision, turn, *shape, self.device, self.dtype), state
 
-    def _begin_epoch(self, state: Any, turn: Asked) -> Any:
-        """Return the state with the trials that start anew in this round."""
-        return state
-
     def _open(self, state: Any, turn: Asked) -> Any:
         """Return the state at the start of a round, before concerns shape it."""
-        return state
-
-    def _designed(self, asked: Asked) -> Decision:
-        """Return the action of the design in an early round."""
-        on, mask, shown = asked.actions, asked.mask, asked.shown
-        menu, streams = self.actions.menu, Streams(self.seed, self.trials, "design")
-        z = design_points(menu, TRIES * self.design, streams)
-        z = z.to(self.device).expand(self.size, -1, -1)
-        if not on.continuous:
-            z = z[:, : asked.t]
-            if shown is None:
-                return Decision(designed_number(menu, z, on, mask), sure=True)
-            if on is not self.actions.domain:
-                return Decision(designed_number(menu, z, menu, mask), sure=True)
-            # the choices' numbers on the grid of choices and contexts
-            numbers = on.index(shown.space.candidates(shown.values))
-            numbers = numbers.expand(self.size, -1)
-            if mask is not None:
-                mask = mask.expand(self.size, -1).gather(1, numbers)
-            number = designed_number(menu, z, menu, mask).unsqueeze(-1)
-            return Decision(numbers.gather(1, number).squeeze(-1), sure=True)
-        # this point or, where it has failed, a later one of the sequence
-        points = z[:, asked.t - 1 :: self.design]
-        x = designed_point(on, points).to(self.dtype)
-        allowed = asked.allows(x)
-        if allowed is None:
-            return Decision(None, x=x[:, 0], sure=True)
-        first = allowed.to(torch.uint8).argmax(1).view(-1, 1, 1)
-        return Decision(None, x=x.gather(1, first.expand(-1, 1, x.shape[-1]))[:, 0])
-
-    def _undecided(self, state: Any) -> Any:
-        """Return the state after a round that the design decided."""
         return state
 
     def _round_actions(self, actions: Actions | Values) -> Actions:

@@ -100,21 +100,6 @@ class Asked(NamedTuple):
     margin: Tensor | None = None
     doubtful: Tensor | None = None
 
-    def allows(self, x: Tensor) -> Tensor | None:
-        """Return which points ``x (T, n, d)`` of a box have not failed; ``None``: all.
-
-        They are those outside lasting fences and outside the balls of failed points.
-        """
-        left: Tensor | None = None
-        if self.barred is not None:
-            left = ~torch.stack([self.barred.holds(each) for each in x.unbind(1)], 1)
-        for fence in self.fences:
-            if not fence.lasting:
-                continue
-            inside = (fence.excess(x) <= 0).all(1)
-            left = inside if left is None else left & inside
-        return left
-
     def moments(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Yield ``(start, mean, std)``, ``(T, F, n)`` each, over numbered actions."""
         on, beliefs = self.actions, self.beliefs

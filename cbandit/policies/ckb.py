@@ -30,6 +30,7 @@ from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.actions import Actions, Contextual
 from cbandit.beliefs.gp import GP
+from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
 from cbandit.policies.checks import believed_costs
@@ -237,8 +238,8 @@ class CKB(GPPolicy):
     def _picked(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         return self._dual.pick(self, super()._picked, state, asked)
 
-    def _designed(self, asked: Asked) -> Decision:
-        return self._dual.decided(super()._designed(asked))
+    def _chosen(self, asked: Asked, decision: Decision) -> Choice:
+        return super()._chosen(asked, self._dual.complete(decision))
 
     def _next(
         self,

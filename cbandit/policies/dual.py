@@ -259,6 +259,6 @@ class Dual(ABC):
         """
         return greatest(state, asked)
 
-    def decided(self, decision: Decision) -> Decision:
-        """Return the decision of a design's round."""
+    def complete(self, decision: Decision) -> Decision:
+        """Return a decision of any round, the design's too, as users shall see it."""
         return decision

@@ -384,6 +384,8 @@ class EpochPenalty(GPPolicy):
 
     def _open(self, state: GPState, asked: Asked) -> GPState:
         """At the start of an epoch, move the multipliers and recompute the targets."""
+        if not asked.by_rule:
+            return super()._open(state, asked)
         epoch, number = state.own, self._epoch_of(asked.t)
         if number == epoch.number:
             return state

@@ -769,7 +769,13 @@ class GPPolicy(Policy):
         return best.estimate
 
     def _open(self, state: GPState, asked: Asked) -> GPState:
-        """Return the state at the start of a round, with the multiplier moved."""
+        """Return the state at the start of a round, with the multiplier moved.
+
+        It does not move in rounds of a design.
+        """
+        if not asked.by_rule:
+            state = self._begin_epoch(state, asked)
+            return state._replace(estimate=None, arrived=(), moved=None)
         if not self.by_score:
             return state
         arrived, waiting = state.measured()
@@ -787,6 +793,7 @@ class GPPolicy(Policy):
         )
 
     def _begin_epoch(self, state: GPState, turn: Asked) -> GPState:
+        """Return the state with the trials that start anew in this round."""
         restarted = turn.restarted
         if restarted is None:
             return state
@@ -1002,9 +1009,6 @@ class GPPolicy(Policy):
         beliefs, held = self._timing.absorb(state.beliefs, state.held, news)
         return state._replace(beliefs=beliefs, held=held, arrived=arrived, moved=None)
 
-    def _undecided(self, state: GPState) -> GPState:
-        return state._replace(estimate=None, arrived=(), moved=None)
-
     def _add_pending(
         self, state: GPState, choice: Choice, place: Place, limits: Tensor
     ) -> GPState:
@@ -1139,11 +1143,11 @@ class GPPolicy(Policy):
             return
         grown = with_value(self.actions, name, plain(value))
         actions = grown.to(self.device, self.dtype)
-        now, domain = self._settled(), actions.domain
+        now = self._settled()
         state, concerns = now.state, list(now.concerns)
         for slot, grow in self._hooks.grow:
-            concerns[slot] = grow(concerns[slot], domain)
-        beliefs = state.beliefs.over(domain)
+            concerns[slot] = grow(concerns[slot], actions)
+        beliefs = state.beliefs.over(actions.domain)
         offer = offered(actions.menu, self._retired, self.batch_shape, self.device)
 
         def renamed(choice: Choice) -> Choice:

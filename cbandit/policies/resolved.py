@@ -149,9 +149,10 @@ class Resolved(Dual):
         g = state.estimate[:, 1:]
         return multipliers.projected(phi, g, STEP, self.slack, CAP, checked=False)
 
-    def decided(self, decision: Decision) -> Decision:
-        """Return a decision made without a price, with its action as distribution."""
-        decision.distribution = certain(decision.index, self.slack.shape[-1])
+    def complete(self, decision: Decision) -> Decision:
+        """Give a decision made without a price its action as distribution."""
+        if decision.distribution is None:
+            decision.distribution = certain(decision.index, self.slack.shape[-1])
         return decision
 
     def pick(
@@ -164,7 +165,7 @@ class Resolved(Dual):
             if policy.standardized and spending.contexts.shape[1] < self.few:
                 decision, state = greatest(state, asked)
                 spending = spending._replace(stepped=True)
-                return self.decided(decision), state._replace(own=spending)
+                return decision, state._replace(own=spending)
         look, beliefs = policy._look(state, asked), state.beliefs
         blocks, samples = policy._looks(state, asked), policy.explore.samples
         values, numbers = _window(

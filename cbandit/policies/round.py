@@ -67,6 +67,10 @@ class Concern(Generic[S]):
         """Return the state and the round as the rule shall see it."""
         return state, turn
 
+    def choose(self, state: S, turn: Asked) -> Decision | None:
+        """Return the choice in the rule's place; ``None``: the rule chooses."""
+        return None
+
     def check_pick(
         self, state: S, turn: Asked, pick: Decision
     ) -> tuple[S, Decision | None]:
@@ -86,8 +90,8 @@ class Concern(Generic[S]):
         """
         return {}
 
-    def grow(self, state: S, domain: Actions) -> S:
-        """Return the state over a set that has grown."""
+    def grow(self, state: S, actions: Actions) -> S:
+        """Return the state over the policy's set, which has grown."""
         return state
 
     def lighten(self, state: S, largest: int) -> None:
@@ -103,6 +107,7 @@ class Hooks(NamedTuple):
     settle: tuple[tuple[int, Hook], ...] = ()
     open_epoch: tuple[tuple[int, Hook], ...] = ()
     open_turn: tuple[tuple[int, Hook], ...] = ()
+    choose: tuple[tuple[int, Hook], ...] = ()
     check_pick: tuple[tuple[int, Hook], ...] = ()
     alarm: tuple[tuple[int, Hook], ...] = ()
     grow: tuple[tuple[int, Hook], ...] = ()

@@ -203,11 +203,11 @@ class FailureBelief(Concern[Failing | None]):
             left = left & turn.mask
         return state, turn._replace(mask=left)
 
-    def grow(self, state: Failing | None, domain: Actions) -> Failing | None:
+    def grow(self, state: Failing | None, actions: Actions) -> Failing | None:
         """Return the belief over a set that has grown."""
         if state is None or state.beliefs is None:
             return state
-        return state._replace(beliefs=state.beliefs.over(domain))
+        return state._replace(beliefs=state.beliefs.over(actions.domain))
 
     def lighten(self, state: Failing | None, largest: int) -> None:
         """Drop the belief's large arrays."""

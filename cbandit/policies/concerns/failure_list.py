@@ -223,9 +223,9 @@ class FailureList(Concern[Failed]):
         mask, barred = state.restricted(turn.actions, turn.mask, turn.shown)
         return state, turn._replace(mask=mask, barred=barred)
 
-    def grow(self, state: Failed, domain: Actions) -> Failed:
+    def grow(self, state: Failed, actions: Actions) -> Failed:
         """Return the failures in a set that has grown."""
-        return state.over(domain)
+        return state.over(actions.domain)
 
 
 def lasting(actions: Any, failed: Tensor, measured: Tensor) -> Tensor:
