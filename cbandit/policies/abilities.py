@@ -1,4 +1,4 @@
-"""Abilities: what a class of policies can do, stated once and never inferred.
+"""Abilities: a class of policies states once what it can do.
 
 A class states them as ``abilities``; a derived class says only what differs:
 ``abilities = replace(CKB.abilities, hallucinates=False)``. A class that says nothing
@@ -17,7 +17,7 @@ ONE_SPREAD = UCB(1.0)
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a class of policies can do, and how it does without the rest.
+    """The statement of what a class of policies can do, and of what it refuses.
 
     Args:
         budgets: whether thresholds may be budgets.

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from cbandit._core import checks, devices, graph
 from cbandit._core.arguments import stated
+from cbandit._core.distributed import ALONE, Ranks
 from cbandit._core.hints import hinted
 from cbandit._core.log import LOG, warn
 from cbandit._core.randomness import Streams, Trials, trial_range
@@ -199,6 +200,7 @@ class Policy(metaclass=ABCMeta):
     _patient = False  # whether many outstanding choices are as they should be
     standardized = False  # whether multipliers are in spreads, not in the user's units
     common: Mapping[str, str] = POLICY  # what constructors hand on, with help
+    _ranks: Ranks = ALONE  # the processes that share the set
     _reminded = False
     _together = 0  # the largest n= of an ask
     #: positions in categories that are not chosen any more, by name
@@ -619,6 +621,7 @@ class Policy(metaclass=ABCMeta):
             shown=shown,
             beliefs=self._beliefs_in(now.state),
             by_rule=False,
+            ranks=self._ranks,
             must_work=self._must_work,
         )
         return self._shaped(list(now.concerns), turn)
@@ -787,6 +790,7 @@ class Policy(metaclass=ABCMeta):
             confidence=(None if confidence is None else self._least_chance(confidence)),
             limits=self.limits(t),
             must_work=self._must_work,
+            ranks=self._ranks,
             by_rule=t > self.design or confidence is not None,
         )
         asked, decision, state, concerns = self._decided(now, asked)

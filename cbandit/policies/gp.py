@@ -416,7 +416,7 @@ class GPPolicy(Policy):
             else self._failure_list(),
             budgets,
             self._sharing(share, narrows),
-            Confidence(self._ranks) if narrows else None,
+            Confidence() if narrows else None,
             outliers,
             restarts,
             contradictions,
