@@ -204,7 +204,7 @@ class Life:
         if policy.t - choice.t <= getattr(self.feedback, "window", 0):
             self.in_time.add(choice.t)
         for f in range(1 + self.m):
-            if f == 0 or policy.learns_costs:
+            if f == 0 or not policy.sees_costs:
                 self.rows.append((choice.t, x, f, np.atleast_1d(y[..., f]), noise))
         more = {} if noise is None else {"noise": noise}
         if self.m == 0:

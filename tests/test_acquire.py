@@ -36,8 +36,6 @@ class Lagrangian(cb.GPPolicy):
 class Known(Lagrangian):
     """The same by the score that engines know."""
 
-    acquire = cb.GPPolicy.acquire
-
     def score(self, t, multiplier):
         return cb.scores.PrimalDual(multiplier)
 

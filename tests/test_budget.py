@@ -555,14 +555,14 @@ def test_300_runs_with_heavy_tails_and_20_outstanding():
                 arms(), reward=believed(), costs=1, slater=0.5, clip=(1.0, 1.0),
                 thresholds=cb.Budget(1.0, rounds=5),
             ),
-            "needs a belief about every cost",
+            "a belief about every cost",
         ),
         (
             lambda: cb.baselines.SafeOpt(
                 arms(), reward=believed(), costs=believed(), safe=cb.Safe(index=0),
                 thresholds=cb.Budget(1.0, rounds=5),
             ),
-            "a rule of its own",
+            "takes no cb.Budget in thresholds",
         ),
         (
             lambda: cb.LCLUCB(

@@ -12,6 +12,7 @@ import importlib
 import inspect
 import json
 import math
+import re
 import typing
 from pathlib import Path
 
@@ -407,6 +408,49 @@ def test_rounds_of_every_policy(name, trials, tmp_path):
     policy.save(tmp_path / "state.ckpt")
     again = cb.load(tmp_path / "state.ckpt", trust=(acquisition,))
     assert torch.equal(ask(again).x, ask(policy).x)
+
+
+@EVERY_POLICY
+def test_policies_take_what_their_abilities_say(name):
+    actions, own, _ = POLICIES[name]
+    kind = type(build(name))
+    abilities, refuses = kind.abilities, kind.abilities.refuses
+
+    def takes(**keywords):
+        try:
+            public(name)(actions, **(own | keywords))
+        except cb.CBanditError:
+            return False
+        return True
+
+    assert takes(design=2) == ("design" not in refuses)
+    if build(name).m:
+        assert takes(thresholds=cb.Budget(5.0, rounds=5)) == abilities.budgets
+    if "feedback" in kind.common:
+        assert takes(feedback=cb.Sliding(5)) == ("Sliding" not in refuses)
+    if build(name).m and "limit" in refuses:
+        with pytest.raises(cb.CBanditError, match=re.escape(refuses["limit"])):
+            build(name).limit("cost1", 5.0)
+    elif build(name).m:
+        build(name).limit("cost1", 5.0)
+
+
+def test_a_class_that_states_nothing_has_what_it_defines():
+    class Mean(cb.GPPolicy):
+        def acquire(self, t, multiplier, estimates):
+            return estimates.mean[:, 0]
+
+    class Moving(cb.CKB):
+        def move(self, t, phi, estimate, arrived):
+            return phi
+
+    class Again(Mean):
+        def score(self, t, multiplier):
+            return cb.scores.Reward()
+
+    assert Mean.abilities.acquires and not Mean.abilities.moves
+    assert Moving.abilities.told_costs and not cb.CKB.abilities.told_costs
+    assert not Again.abilities.acquires
 
 
 class Own(cb.GPPolicy):

@@ -241,7 +241,7 @@ def _round(policy, generator, **question):
     reward, cost = _world(x)
     noise = 0.1 * torch.randn(2, *reward.shape, generator=generator, dtype=F64)
     cost = (cost + noise[1]).unsqueeze(-1).expand(*cost.shape, policy.m)
-    told = {"cost": cost} if policy.m and policy.learns_costs else {}
+    told = {"cost": cost} if policy.m and not policy.sees_costs else {}
     policy.tell(choice, reward=reward + noise[0], **told)
     return x
 

@@ -45,7 +45,7 @@ def play(policy, rounds=4):
             x = choice.x.reshape(trials or 1, -1)[:, 0].double()
             x = x if trials else x[0]
             policy.tell(choice, reward=0.5 * x.sin())
-            if policy.m and policy.learns_costs:
+            if policy.m and not policy.sees_costs:
                 policy.tell(choice, cost=0.5 * x.cos() - 0.4)
             actions.append(choice.x)
     return torch.stack([each.double().flatten() for each in actions])

@@ -72,7 +72,7 @@ def play(policy, look=lambda choice: None):
         else:
             policy.tell(one, reward=reward)
         look(one)
-        if m and policy.learns_costs:
+        if m and not policy.sees_costs:
             policy.tell(two, cost=other)
             look(two)
             if number == PAIRS - 2:

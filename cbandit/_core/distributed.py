@@ -93,6 +93,18 @@ class Ranks:
         real = got[..., 1:].contiguous().view(torch.float64)
         return got[..., 0].to(index.device), real.to(values)
 
+    def every(self, flags: Tensor) -> Tensor:
+        """Return which flags ``(T,)`` are set on all ranks."""
+        return self.least(flags.double()).bool()
+
+    def least(self, values: Tensor) -> Tensor:
+        """Return the least of the ranks' values ``(T,)``."""
+        if self.size == 1:
+            return values
+        numbers = torch.zeros(len(values), dtype=torch.long, device=values.device)
+        least: Tensor = self.candidates(numbers, values.unsqueeze(-1))[1].amin(0)
+        return least.squeeze(-1)
+
     def either(self, *flags: bool) -> tuple[bool, ...]:
         """Return for each flag whether it is set on any rank."""
         if self.size == 1:

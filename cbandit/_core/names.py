@@ -44,9 +44,9 @@ CLASSES = {
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
         Account Arms AtOnce Average Barred Bounds Budget Budgets CheckedPsi CKB Classes
-        Confidence Contradiction Contradictions Counted CountOPB Delayed Entry Epoch
-        EpochPenalty Errors Failed Failing Failure FailureBelief FailureList Files GPOPB
-        GPState GPTS GPUCB Held History KeptLimits LCLUCB Ledger LimitCounts Lock Made
+        Confidence Contradiction Contradictions Counted CountOPB Delayed Design Entry
+        Epoch EpochPenalty Errors Failed Failing Failure FailureBelief FailureList Files
+        GPOPB GPState GPTS GPUCB Held History KeptLimits LCLUCB Ledger LimitCounts Lock Made
         Margin News Now OPLB OPNLB Outliers Paired Penalty Pending Place Plane Played
         Projected Promise Queue Readings Resolved Restarts Result Round Rounds Row RPOL
         Safe SafeAction SafeEstimate Scales SCGPUCB Schedule Senses Share Sliding

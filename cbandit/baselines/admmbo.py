@@ -35,11 +35,12 @@ from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit._core.peaks import best_place
 from cbandit.actions import Actions, Unit
-from cbandit.baselines.botorch_policy import TAKES_NO, best_on_box
+from cbandit.baselines.botorch_policy import REFUSES, best_on_box
 from cbandit.baselines.random import uniform
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
+from cbandit.policies.abilities import OWN_CHOICE
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
@@ -250,13 +251,15 @@ class ADMMBO(GPPolicy):
         common: see below. Coordinates are needed.
     """
 
-    takes_outcomes = by_score = False
     name = "ADMMBO"
-    no_limit = "its search converges under the limits that it began with"
-    contextual = False
-    grows = False
-    takes_no = TAKES_NO
-    splits = False
+    abilities = replace(
+        OWN_CHOICE,
+        categories=False,
+        refuses={
+            **REFUSES,
+            "limit": "its search converges under the limits that it began with",
+        },
+    )
 
     def __init__(
         self,

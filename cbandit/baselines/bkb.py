@@ -42,6 +42,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.confidence import sketched_width
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
+from cbandit.policies.abilities import GREATEST
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked
 from cbandit.policies.dual import Dual, Given, Scheduled
@@ -477,16 +478,23 @@ class BKB(GPPolicy):
         >>> run = cb.simulate(policy, world, 20)
     """
 
-    takes_outcomes = learns_failures = False
     name = "BKB"
-    contextual = False
-    grows = False
-    takes_no = dict.fromkeys(
-        ("Delayed", "Sliding", "hallucinate"), "a sketch is of all that was told"
+    abilities = replace(
+        GREATEST,
+        boxes=False,
+        categories=False,
+        contexts=False,
+        failures=False,
+        moves=True,
+        outcomes=False,
+        shards=False,
+        told_costs=False,  # only estimates move the multipliers
+        explores=(UCB,),
+        explore=UCB(2.0),
+        refuses=dict.fromkeys(
+            ("Delayed", "Sliding", "hallucinate"), "a sketch is of all that was told"
+        ),
     )
-    continuous = splits = False
-    explores = (UCB,)
-    usual = UCB(2.0)
 
     def __init__(
         self,
@@ -518,7 +526,6 @@ class BKB(GPPolicy):
             start=None if costs is None else 0.0,
             **common,
         )
-        self.hears_costs = False  # only estimates move the multipliers
         self._dual: Dual | None = None
         if self.m:
             self.name = "CKB-BKB"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
@@ -26,6 +27,7 @@ from cbandit.baselines.random import clear, together
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
+from cbandit.policies.abilities import OWN_CHOICE
 from cbandit.policies.balls import RADIUS, Barred
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 CHUNK = 1024
 DIRECTIONS = 64  # how many directions are tried around a failed point
-TAKES_NO = {
+REFUSES = {
     "Delayed": "tell what is late when it comes",
     "hallucinate": "give the acquisition function X_pending, from policy.outstanding",
 }
@@ -81,11 +83,7 @@ class BoTorchPolicy(GPPolicy):
         >>> policy.tell(policy.ask(), reward=0.3)
     """
 
-    takes_outcomes = by_score = False
-    takes_no = TAKES_NO
-    contextual = False
-    grows = False
-    splits = False
+    abilities = replace(OWN_CHOICE, categories=False, refuses=REFUSES)
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ al. 2023.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Unpack
 
 from numpy.typing import ArrayLike
@@ -46,7 +47,7 @@ class CKBRestart(CKB):
         common: see below.
     """
 
-    hallucinates = False
+    abilities = replace(CKB.abilities, hallucinates=False)
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ of expensive black-box functions, 2023.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Unpack
 
 from torch import Tensor
@@ -28,6 +29,7 @@ from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.explore import TS, UCB
+from cbandit.policies.abilities import GREATEST
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
@@ -55,8 +57,7 @@ class CONFIG(GPPolicy):
     """
 
     name = "CONFIG"
-    explores = (UCB, TS)
-    hallucinates = True
+    abilities = replace(GREATEST, explores=(UCB, TS), hallucinates=True)
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ from cbandit._core.peaks import best_place
 from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
+from cbandit.policies.abilities import Abilities
 from cbandit.policies.base import Policy
 from cbandit.policies.checks import listed
 from cbandit.policies.choices import Asked, Decision, News
@@ -59,7 +60,7 @@ class Random(Policy):
     """
 
     name = "Random"
-    contextual = True
+    abilities = Abilities(contexts=True)
 
     def __init__(
         self,

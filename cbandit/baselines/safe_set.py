@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -38,6 +39,8 @@ from cbandit._core import checks, devices
 from cbandit._core.peaks import best_place
 from cbandit.actions import Finite, ProductGrid
 from cbandit.errors import CBanditError
+from cbandit.explore import UCB
+from cbandit.policies.abilities import OWN_CHOICE, PESSIMISTIC, SAFE_REFUSES
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.safe.action import Safe
@@ -48,12 +51,21 @@ from cbandit.posterior.units import Units, level
 CHUNK = 1 << 22  # numbers in one temporary
 KEPT = 1 << 24  # with at most so many distances, store them
 SMALL = 1 << 17  # numbers in a temporary, so that several at once fit the cache
-SURE = {
-    "Sliding": "what was safe is taken to stay safe, and in a drifting world does not",
-    "hallucinate": "a bound that counts what was not observed yet keeps nothing safe",
-    "caution": "its bounds of costs are pessimistic already; give their width",
-}
-"""Kinds of feedback and of choices that safe sets do not support, and why."""
+#: of policies that choose from a safe set
+SAFE_SET = replace(
+    OWN_CHOICE,
+    boxes=False,
+    explores=(UCB,),
+    explore=UCB(2.0),
+    refuses={
+        **SAFE_REFUSES,
+        "Sliding": "what was safe is taken to stay safe, and in a drifting world does "
+        "not",
+        "hallucinate": "a bound that counts what was not observed yet keeps nothing "
+        "safe",
+        "caution": PESSIMISTIC,
+    },
+)
 
 
 class Whole(NamedTuple):

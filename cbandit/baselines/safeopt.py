@@ -25,10 +25,9 @@ from torch import Tensor
 
 from cbandit._core.arguments import stated
 from cbandit.actions import Actions
-from cbandit.baselines.safe_set import SURE, SafeSets
+from cbandit.baselines.safe_set import SAFE_SET, SafeSets
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.base import SAFE_LIMITS, SAFE_START
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
@@ -64,14 +63,8 @@ class SafeOpt(GPPolicy):
     work is done in chunks.
     """
 
-    takes_outcomes = by_score = False
     name = "SafeOpt"
-    contextual = False
-    takes_no, no_design, no_limit = SURE, SAFE_START, SAFE_LIMITS
-    explores = (UCB,)
-    usual = UCB(2.0)
-    continuous = False
-    splits = False
+    abilities = SAFE_SET
 
     def __init__(
         self,

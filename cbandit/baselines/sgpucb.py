@@ -26,10 +26,9 @@ from cbandit import scores
 from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.baselines.random import uniform_number
-from cbandit.baselines.safe_set import SURE, rounds_of, seed_set
+from cbandit.baselines.safe_set import SAFE_SET, rounds_of, seed_set
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.base import SAFE_LIMITS, SAFE_START
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
@@ -60,15 +59,8 @@ class SGPUCB(GPPolicy):
     infeasible and the action of least ``max_j`` upper bound is played.
     """
 
-    takes_outcomes = by_score = False
     name = "SGP-UCB"
-    contextual = False
-    grows = False
-    takes_no, no_design, no_limit = SURE, SAFE_START, SAFE_LIMITS
-    explores = (UCB,)
-    usual = UCB(2.0)
-    continuous = False
-    splits = False
+    abilities = replace(SAFE_SET, categories=False)
 
     def __init__(
         self,

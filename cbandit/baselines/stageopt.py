@@ -27,10 +27,9 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.actions import Actions
-from cbandit.baselines.safe_set import SURE, SafeSet, SafeSets, rounds_of
+from cbandit.baselines.safe_set import SAFE_SET, SafeSet, SafeSets, rounds_of
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.base import SAFE_LIMITS, SAFE_START
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
@@ -75,14 +74,8 @@ class StageOpt(GPPolicy):
     infeasible and the action of least ``max_j`` upper bound is played.
     """
 
-    takes_outcomes = by_score = False
     name = "StageOpt"
-    contextual = False
-    takes_no, no_design, no_limit = SURE, SAFE_START, SAFE_LIMITS
-    explores = (UCB,)
-    usual = UCB(2.0)
-    continuous = False
-    splits = False
+    abilities = SAFE_SET
 
     def __init__(
         self,

@@ -427,7 +427,7 @@ class Sampler(BaseSampler):
                 "RPOL, CONFIG, GPUCB, GPTS or a policy of your own with score and move"
                 ", without a cb.Budget, share= and dual='resolved'"
             )
-        policy.no_limit = "a study builds its policy anew for each trial"
+        policy.refuse("limit", "a study builds its policy anew for each trial")
         return policy
 
 

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from cbandit._core import checks, devices, graph
 from cbandit._core.arguments import stated
+from cbandit._core.distributed import ALONE, Ranks
 from cbandit._core.hints import hinted
 from cbandit._core.log import LOG, warn
 from cbandit._core.randomness import Streams, Trials, trial_range
@@ -50,6 +51,7 @@ from cbandit.errors import (
     ReadOnlyError,
 )
 from cbandit.explain import Explanation
+from cbandit.policies.abilities import Abilities
 from cbandit.policies.checks import (
     array_type,
     costs_not_for,
@@ -71,6 +73,7 @@ from cbandit.policies.choices import (
     private_copy,
 )
 from cbandit.policies.concerns.budgets import Budget
+from cbandit.policies.concerns.confidence import Confidence
 from cbandit.policies.concerns.design import Design
 from cbandit.policies.concerns.failure_list import FailureList
 from cbandit.policies.concerns.kept_limits import KeptLimits
@@ -87,8 +90,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MANY = 100  # outstanding choices, beyond those of an n=, at which a policy warns
-SAFE_START = "it plays only what it believes safe, from its first round on"
-SAFE_LIMITS = "what it holds for safe is for the limits that it was built with"
+CHOICES_ALONE = "Or build it on the choices alone, a cb.Space without the cb.Context"
 #: attributes that stay as they are, beside those named like an argument
 FIXED = frozenset(
     [
@@ -186,26 +188,16 @@ class Policy(metaclass=ABCMeta):
     """
 
     name = "policy"
-    learns_costs = True  # whether a choice waits for its cost to be told
-    sees_costs = False  # whether ask takes observed_costs
-    #: whether it takes sets with contexts
-    contextual = False
-    #: how to do without, where it does not
-    no_contexts = "Or build it on the choices alone, a cb.Space without the cb.Context"
-    no_design = ""  # why its first rounds are not a design's, where they are not
-    no_noise = ""  # why tell takes no noise, where it does not
-    no_limit = ""  # why limits stay as they were built, where they do
+    abilities = Abilities()
+    sees_costs = False  # whether ask takes observed_costs, and no cost is told
     #: which functions, 0 the reward, are "binary" or "count"
     _outcomes: Mapping[int, str] = {}
     #: for each function the interval of its values, or None; empty: none has one
     _ranges: Sequence[tuple[float, float] | None] = ()
-    piecemeal = False  # whether costs may come one by one; else they wait for all
-    spends = False  # whether thresholds may be budgets
-    patient = False  # whether it counts on choices that wait for their feedback
-    takes_confidence = False  # whether ask takes confidence=
-    acquires = False  # whether scores are of a unit of their own
+    _patient = False  # whether many outstanding choices are as they should be
     standardized = False  # whether multipliers are in spreads, not in the user's units
     common: Mapping[str, str] = POLICY  # what constructors hand on, with help
+    _ranks: Ranks = ALONE  # the processes that share the set
     _reminded = False
     _together = 0  # the largest n= of an ask
     #: positions in categories that are not chosen any more, by name
@@ -244,7 +236,7 @@ class Policy(metaclass=ABCMeta):
         #: the user's words for costs and senses
         self.senses = Senses(m, thresholds, minimise)
         self.m, thresholds = self.senses.m, self.senses.limits
-        if self.senses.budgets and not self.spends:
+        if self.senses.budgets and not self.abilities.budgets:
             raise CBanditError(
                 f"{type(self).__name__} takes no cb.Budget in thresholds: cb.CKB, "
                 "cb.RPOL, cb.baselines.CONFIG and a cb.GPPolicy of your own do, where "
@@ -260,11 +252,12 @@ class Policy(metaclass=ABCMeta):
                 f"actions have sets for {actions.batch_shape[0]} trials; trials must "
                 f"be that number, got {trials!r}"
             )
-        if isinstance(actions, Contextual) and not self.contextual:
+        if isinstance(actions, Contextual) and not self.abilities.contexts:
+            way = self.abilities.refuses.get("contexts", CHOICES_ALONE)
             raise CBanditError(
                 f"{type(self).__name__} takes no set with contexts; cb.CKB, cb.RPOL, "
                 "cb.GPUCB, cb.GPTS, cb.SCGPUCB and cb.baselines.CONFIG do. "
-                f"{self.no_contexts}"
+                f"{way}"
             )
         self.actions: Any = actions.to(self.device, self.dtype)
         if horizon is not None:
@@ -276,9 +269,12 @@ class Policy(metaclass=ABCMeta):
         self.design = checks.whole(
             "design", design, 0, "a whole number, 0 for none", 1_000_000
         )
-        if design and self.no_design:
+        #: what it does not take, with the reason
+        self._refuses = dict(self.abilities.refuses)
+        if design and "design" in self._refuses:
             raise CBanditError(
-                f"{type(self).__name__} takes no design= ({design}): {self.no_design}"
+                f"{type(self).__name__} takes no design= ({design}): "
+                f"{self._refuses['design']}"
             )
         if design and not (actions.finite or actions.continuous):
             raise CBanditError(
@@ -295,7 +291,7 @@ class Policy(metaclass=ABCMeta):
         #: the files that it was loaded from or saved to, as it left them
         self._files = Files()
         self._lock = Lock()
-        costs = self.m > 0 and self.learns_costs
+        costs = self.m > 0 and not self.sees_costs
         self._ledger = Ledger(self.size, self.m, costs)
         self._history = History(self.size, self.m, self.actions.dim)
         self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
@@ -390,6 +386,15 @@ class Policy(metaclass=ABCMeta):
     def _engines(self) -> list[str]:
         """Return the engines that keep the beliefs, as words for ``repr``."""
         return []
+
+    @property
+    def _acquires(self) -> bool:
+        """Whether scores come from ``acquire``, in a unit of their own."""
+        return self.abilities.acquires
+
+    def refuse(self, what: str, reason: str) -> None:
+        """Take ``what`` no more, a key of :attr:`Abilities.refuses`, for a reason."""
+        self._refuses[what] = reason
 
     # -- shapes ----------------------------------------------------------------------
 
@@ -491,10 +496,10 @@ class Policy(metaclass=ABCMeta):
             >>> policy.thresholds
             tensor([[60.]], dtype=torch.float64)
         """
-        if self.no_limit:
+        if "limit" in self._refuses:
             raise CBanditError(
-                f"{self.name} takes no other limit: {self.no_limit}. Build a policy "
-                "with the new thresholds=, and give it history() by observe()"
+                f"{self.name} takes no other limit: {self._refuses['limit']}. Build a "
+                "policy with the new thresholds=, and give it history() by observe()"
             )
         self._settled()
         j = self.senses.number(name)
@@ -509,8 +514,9 @@ class Policy(metaclass=ABCMeta):
         t, given, label = self._now.t + 1, self._given, self.senses.label(j)
         said, budget = limit, None
         if isinstance(limit, Budget):
-            if not self.spends or self.senses.above(j):
-                side = "a lower limit" if self.spends else "the policy spends none"
+            budgets = self.abilities.budgets
+            if not budgets or self.senses.above(j):
+                side = "a lower limit" if budgets else "the policy spends none"
                 raise CBanditError(f"{label} cannot have a cb.Budget: {side}")
             self._per_trial(f"the total of {label!r}", limit.total)
             budget, limit = limit.from_round(t), limit.pace
@@ -618,6 +624,7 @@ class Policy(metaclass=ABCMeta):
             shown=shown,
             beliefs=self._beliefs_in(now.state),
             by_rule=False,
+            ranks=self._ranks,
             must_work=self._must_work,
         )
         return self._shaped(list(now.concerns), turn)
@@ -786,6 +793,7 @@ class Policy(metaclass=ABCMeta):
             confidence=(None if confidence is None else self._least_chance(confidence)),
             limits=self.limits(t),
             must_work=self._must_work,
+            ranks=self._ranks,
             by_rule=t > self.design or confidence is not None,
         )
         asked, decision, state, concerns = self._decided(now, asked)
@@ -812,7 +820,7 @@ class Policy(metaclass=ABCMeta):
         )
         # a warning may be an error: then the round does not count
         if len(ledger) >= MANY + self._together and not (
-            self.patient or self._reminded
+            self._patient or self._reminded
         ):
             self._reminded = True
             warn(ledger.reminder(self.name))
@@ -825,7 +833,7 @@ class Policy(metaclass=ABCMeta):
 
     def _least_chance(self, confidence: ArrayLike) -> Tensor:
         """Return the probability with which limits must be kept, ``(T,)``."""
-        if not self.takes_confidence:
+        if self._concern(Confidence) is None:
             raise CBanditError(
                 f"ask: {self.name} takes no confidence= ({confidence!r}): cb.CKB, "
                 "cb.RPOL, cb.baselines.CONFIG and rules on cb.GPPolicy do, where they "
@@ -1041,8 +1049,8 @@ class Policy(metaclass=ABCMeta):
             labels=self._labels,
             outcomes=self._outcomes,
             ranges=self._ranges,
-            piecemeal=self.piecemeal,
-            no_noise=self.no_noise,
+            piecemeal=self.abilities.partial_costs,
+            no_noise=self._refuses.get("noise", ""),
             limits=self.limits(t + 1) if senses.shares else None,
         )
 
@@ -1241,7 +1249,7 @@ class Policy(metaclass=ABCMeta):
             labels=self._labels,
             names=self.actions.names,
             unit="spreads" if self.standardized else "",
-            own_score=self.acquires,
+            own_score=self._acquires,
             **known,
             **more,
         )

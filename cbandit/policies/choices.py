@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -19,14 +19,16 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
+from cbandit._core.distributed import ALONE, Ranks
 from cbandit._core.randomness import Streams
 from cbandit.actions import Shown
 from cbandit.choice import Choice, Distribution
-from cbandit.errors import ChoiceError
+from cbandit.errors import CBanditError, ChoiceError
 from cbandit.policies.balls import Barred
 from cbandit.posterior.look import Best
 from cbandit.posterior.observations import Ahead, Part
 
+ALIKE = 1e-9  # share of the least excess by which others may be greater and count alike
 NONE = torch.zeros(1, 0)  # limits of a round that has none
 STAYS = (
     "; what was told cannot be changed: go on from an earlier save, or build the "
@@ -38,16 +40,28 @@ STAYS = (
 
 
 class Fence(NamedTuple):
-    """A rule for what may be chosen on a box.
+    """A rule for what may be chosen, by what beliefs say of it.
 
     Args:
-        excess: a function of points ``(T, n, d)`` that is above 0 where one is ruled
-            out, ``(T, b, n)``.
-        lasting: whether it is so in every round, as where actions fail.
+        beliefs: whose means and deviations it looks at.
+        excess: a function of these, ``(T, F, n)`` each, that is above 0 where an action
+            is ruled out, ``(T, b, n)``.
+        inside: a quicker test of the same, ``(T, n)`` bool; ``None``: there is none.
+        lasting: whether the rule holds in every round, as where actions fail.
     """
 
-    excess: Callable[[Tensor], Tensor]
+    beliefs: Any
+    excess: Callable[[Tensor, Tensor], Tensor]
+    inside: Callable[[Tensor, Tensor], Tensor] | None = None
     lasting: bool = False
+
+    def keeps(self, mean: Tensor, std: Tensor) -> Tensor:
+        """Return which actions lie inside, ``(T, n)``."""
+        return (self.excess(mean, std) <= 0).all(1)
+
+    def worst(self, mean: Tensor, std: Tensor) -> Tensor:
+        """Return by how much actions exceed the worst of their limits, ``(T, n)``."""
+        return self.excess(mean, std).amax(1)
 
 
 class Asked(NamedTuple):
@@ -76,6 +90,7 @@ class Asked(NamedTuple):
         pending: the outstanding choices that beliefs count as told at their means.
         margin: what is added to the costs' estimates, ``(T, m)``, in units.
         doubtful: the trials ``(T,)`` in which no action is as sure as it should be.
+        ranks: the processes that share the set.
         must_work: returns the number and point of the action of each trial that must
             not fail; ``None``: there is no such action.
     """
@@ -91,6 +106,7 @@ class Asked(NamedTuple):
     confidence: Tensor | None = None
     limits: Tensor = NONE
     beliefs: Any = None
+    ranks: Ranks = ALONE
     fences: tuple[Fence, ...] = ()
     must_work: Callable[[], Sequence[tuple[int | None, Tensor]]] | None = None
     by_rule: bool = True
@@ -100,14 +116,79 @@ class Asked(NamedTuple):
     margin: Tensor | None = None
     doubtful: Tensor | None = None
 
-    def moments(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield ``(start, mean, std)``, ``(T, F, n)`` each, over numbered actions."""
-        on, beliefs = self.actions, self.beliefs
+    def within(self, fence: Fence) -> tuple[Asked, Tensor | None]:
+        """Return the round inside a fence, and the trials ``(T,)`` where nothing is.
+
+        In these trials the actions that exceed it least are left. On a box the search
+        sees to both, and the trials are ``None``.
+        """
+        if self.actions.continuous:
+            return self._replace(fences=(*self.fences, fence)), None
+        mask = self._over_set(fence.beliefs, fence.inside or fence.keeps, False)
+        if self.mask is not None:
+            mask &= self.mask
+        empty = ~mask.any(-1)
+        if self.ranks.size > 1:
+            empty = self.ranks.every(empty)
+        if not bool(empty.any()):
+            return self._replace(mask=mask), empty
+        over = self._over_set(fence.beliefs, fence.worst, torch.inf)
+        if self.mask is not None:
+            over = over.masked_fill(~self.mask, torch.inf)
+        least = self.ranks.least(over.amin(-1)).unsqueeze(-1)
+        if bool((least.isinf() & empty.unsqueeze(-1)).any()):
+            raise CBanditError("among must leave an action to choose")
+        near = over <= least + ALIKE * least.abs()
+        mask = torch.where(empty.unsqueeze(-1), near, mask)
+        return self._replace(mask=mask), empty
+
+    def _over_set(
+        self, beliefs: Any, look: Callable[[Tensor, Tensor], Tensor], other: float
+    ) -> Tensor:
+        """Return ``look`` of means and deviations over numbered actions, ``(T, N)``.
+
+        The actions that other ranks hold get the value ``other``.
+        """
+        on = self.actions
         if on is not beliefs.actions:
-            yield 0, *beliefs.anywhere(on.block(0, on.size))
-            return
+            return look(*beliefs.anywhere(on.block(0, on.size)))
+        dtype = torch.bool if other is False else torch.float64
+        shape, device = (len(self.limits), on.size), self.limits.device
+        values = torch.full(shape, other, dtype=dtype, device=device)
         for block in beliefs.blocks():
-            yield block.start, block.mean, block.std.expand_as(block.mean)
+            part = look(block.mean, block.std.expand_as(block.mean))
+            values[:, block.start : block.stop] = part
+        return values
+
+    def excesses(self) -> list[Callable[[Tensor], Tensor]]:
+        """Return functions of points ``(T, n, d)`` of a box, one for each fence.
+
+        They are above 0 where the fence rules a point out, ``(T, b, n)``.
+        """
+        return [self._excess(fence) for fence in self.fences]
+
+    def _excess(self, fence: Fence) -> Callable[[Tensor], Tensor]:
+        solve, shown = fence.beliefs.solver(), self.shown
+
+        def excess(x: Tensor) -> Tensor:
+            return fence.excess(*solve(x if shown is None else shown.whole(x)))
+
+        return excess
+
+    def allows(self, x: Tensor) -> Tensor | None:
+        """Return which points ``x (T, n, d)`` of a box have not failed; ``None``: all.
+
+        They are those inside lasting fences and outside the balls of failed points.
+        """
+        left: Tensor | None = None
+        if self.barred is not None:
+            left = ~torch.stack([self.barred.holds(each) for each in x.unbind(1)], 1)
+        for fence in self.fences:
+            if not fence.lasting:
+                continue
+            inside = (self._excess(fence)(x) <= 0).all(1)
+            left = inside if left is None else left & inside
+        return left
 
     @property
     def waiting(self) -> list[Entry]:

@@ -20,6 +20,7 @@ constrained beam alignment for time-varying channels via kernelized bandits, 202
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 from numpy.typing import ArrayLike
@@ -28,11 +29,13 @@ from torch import Tensor
 from cbandit import scores
 from cbandit._core import checks
 from cbandit._core.arguments import stated
+from cbandit._core.distributed import ALONE, Ranks
 from cbandit.actions import Actions, Contextual
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
+from cbandit.policies.abilities import GREATEST
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.dual import Dual, Given, Scheduled
@@ -131,7 +134,8 @@ class CKB(GPPolicy):
         >>> policy.tell(choice, reward=0.3, cost=-0.1)
     """
 
-    hallucinates = True
+    #: its multiplier moves by estimates alone
+    abilities = replace(GREATEST, moves=True, told_costs=False, hallucinates=True)
 
     def __init__(
         self,
@@ -168,8 +172,7 @@ class CKB(GPPolicy):
             choices = isinstance(actions, Contextual) and actions.finite
             dual = "resolved" if choices else "projected"
         checks.one_of("dual", dual, "projected", "queue", "resolved")
-        if dual == "resolved":
-            self.splits = False  # the price is solved over the whole set
+        self._resolves = dual == "resolved"
         super().__init__(
             actions,
             reward=reward,
@@ -184,8 +187,6 @@ class CKB(GPPolicy):
         )
         again = "" if restart is None else "Restart"
         self.name = f"CKB-{again}{self.explore.name}"
-        # the multiplier moves by estimates alone, unless a derived class overrides move
-        self.hears_costs = type(self).move is not CKB.move
         self._dual: Dual
         if dual == "resolved":
             stepped = {"step": step, "cap": cap, "slater": slater}
@@ -213,8 +214,13 @@ class CKB(GPPolicy):
                     self.restart or self.horizon,
                 )
             )
-        self.no_limit = self._dual.no_limit
+        if self._dual.no_limit:
+            self.refuse("limit", self._dual.no_limit)
         self.begin(self._now.state._replace(own=self._dual.start()))
+
+    def _processes(self) -> Ranks:
+        # a price is solved over the whole set
+        return ALONE if self._resolves else super()._processes()
 
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
         """Return ``f - sum_j phi_j g_j``."""

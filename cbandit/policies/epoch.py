@@ -43,6 +43,7 @@ from cbandit.confidence import RKHS
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
 from cbandit.multipliers import exponential, polynomial
+from cbandit.policies.abilities import GREATEST
 from cbandit.policies.acquire import Estimates
 from cbandit.policies.base import Policy
 from cbandit.policies.checks import COST_COUNT
@@ -258,14 +259,23 @@ class EpochPenalty(GPPolicy):
         >>> policy.tell(policy.ask(), reward=0.1, cost=0.2)
     """
 
-    takes_outcomes = False
-    bounds_outliers = False  # beliefs are about targets, which no one tells
     name = "EpochPenalty"
-    grows = False
-    piecemeal = False  # a target needs the reward and all costs
-    takes_no = dict.fromkeys(("Delayed", "Sliding"), "epochs need every round")
-    no_limit = "its belief is about a penalty of costs above the limits it began with"
-    no_noise = "EpochPenalty takes no noise=: its targets mix the reward with costs"
+    abilities = replace(
+        GREATEST,
+        budgets=False,
+        categories=False,
+        partial_costs=False,  # a target needs the reward and all costs
+        outcomes=False,
+        readings=False,  # beliefs are about targets, which no one tells
+        refuses={
+            "Delayed": "epochs need every round",
+            "Sliding": "epochs need every round",
+            "limit": "its belief is about a penalty of costs above the limits it began "
+            "with",
+            "noise": "EpochPenalty takes no noise=: its targets mix the reward with "
+            "costs",
+        },
+    )
     _warned = False  # whether it has warned that multipliers outgrow the dtype
 
     def __init__(
@@ -291,11 +301,7 @@ class EpochPenalty(GPPolicy):
             "inner", inner, "ucb", "ts", other="a function of estimates", called=True
         )
         explore = _inner(inner, explore)
-        # a derived class may define acquire
-        self.acquires = (
-            callable(inner) or type(self).acquire is not EpochPenalty.acquire
-        )
-        if self.acquires and common.get("clip") is not None:
+        if self._acquires and common.get("clip") is not None:
             raise CBanditError("clip goes with inner='ucb' or 'ts', not with a rule")
         self._penalty = Penalty.of(psi, rate)
         beliefs = _listed(reward)
@@ -318,6 +324,10 @@ class EpochPenalty(GPPolicy):
         first_epoch = Epoch.start(self._penalty.kept(kappa))
         self.begin(self._now.state._replace(own=first_epoch))
 
+    @property
+    def _acquires(self) -> bool:
+        return callable(self.inner) or self.abilities.acquires
+
     def _epoch_of(self, t: int) -> int:
         """Return the number of round ``t``'s epoch; negative during the design."""
         return (t - 1 - self.design) // self.epoch
@@ -334,7 +344,7 @@ class EpochPenalty(GPPolicy):
     def _look(self, state: GPState, asked: Asked) -> Look:
         """Return the look of a round, its score in the user's units or in spreads."""
         look, units = super()._look(state, asked), state.beliefs.units()
-        if units is None or self._in_spreads or self.acquires:
+        if units is None or self._in_spreads or self._acquires:
             return look
         form, bound = scorer(look), look.bound
 

@@ -31,7 +31,8 @@ from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
-from cbandit.explore import TS, UCB, Explore, Rand
+from cbandit.explore import TS, UCB, Explore
+from cbandit.policies.abilities import GREATEST
 from cbandit.policies.acquire import Acquired, Estimates
 from cbandit.policies.base import Policy, Posterior
 from cbandit.policies.checks import (
@@ -206,9 +207,7 @@ class GPPolicy(Policy):
             belief. ``None``: no costs.
         explore: how estimates come from beliefs: :class:`~cbandit.UCB` (``cb.UCB(1.0)``
             unless given), :class:`~cbandit.TS` or :class:`~cbandit.Rand`. A class may
-            set another default as ``usual``, and as ``cautious`` one for when all
-            beliefs are :meth:`cbandit.GP.default`'s; ``cb.TS()`` then becomes
-            :meth:`cbandit.TS.cautious`.
+            state another default, see ``abilities``.
         start: the first multiplier, a number, ``(*trials,)`` or ``(1 or *trials, m)``.
             ``None``: 0 if the class defines :meth:`move`; otherwise there is no
             multiplier, and the score must do without.
@@ -246,27 +245,7 @@ class GPPolicy(Policy):
         >>> run = cb.simulate(policy, world, 30)
     """
 
-    explores: tuple[type, ...] = (UCB, TS, Rand)
-    usual: Explore = UCB(1.0)  # the default of explore
-    #: the default where all beliefs are GP.default's, unless feedback is delayed; draws
-    #: without a setting for costs become TS.cautious there
-    cautious: Explore | None = None
-    hallucinates = False  # whether pending="hallucinate" is the default where it works
-    #: for "Delayed", "Sliding", "hallucinate" or "caution" (a margin, or a negative
-    #: cost_beta) that a class does not support: the reason
-    takes_no: Mapping[str, str] = {}
-    spends = True
-    continuous = True  # whether it can choose from a Box
-    contextual = True
-    grows = True  # whether categories may come and go
-    piecemeal = True  # costs of one choice may come one by one
-    splits = True  # whether ranks may share the set; else each keeps all of it
-    hears_costs = True  # whether move uses the costs told
-    counts_epoch = False  # whether move counts rounds from the epoch's first one
-    by_score = True  # whether it plays the greatest score, and not a rule of its own
-    takes_outcomes = True  # whether outcomes may be binary or counted
-    learns_failures = True  # whether its beliefs can start one about failures
-    bounds_outliers = True  # whether its beliefs are about what is told
+    abilities = GREATEST
     common = GP_POLICY
 
     def __init__(
@@ -292,10 +271,11 @@ class GPPolicy(Policy):
         beliefs, m = functions_of(reward, costs)
         box = isinstance(actions, Actions) and bool(actions.continuous)
         explore = self._exploring(explore, beliefs, feedback, box)
-        self.patient = pending == "hallucinate"
+        self._patient = pending == "hallucinate"
         pending = self._suited(actions, explore, feedback, pending)
-        self.learns_costs, self.sees_costs = not observed_costs, observed_costs
+        self.sees_costs = observed_costs
         super().__init__(actions, m, **common)
+        abilities = self.abilities
         for j, belief in enumerate(beliefs):
             name = "reward" if j == 0 else f"costs[{j - 1}]"
             belief.suit(name, self.actions.domain, self.batch_shape)
@@ -305,14 +285,15 @@ class GPPolicy(Policy):
         self.standardized = any(rescaled)
         self._rescaled = torch.tensor(rescaled).to(self.device)
         if any(belief.conjugate for belief in beliefs):
-            self.no_noise = LEARNED_NOISE
+            self.refuse("noise", LEARNED_NOISE)
         timing = timing_of(
             feedback, len(beliefs), self.batch_shape, self.device, self.horizon
         )
         self._timing = timing
         self._outcomes = self._outcomes_of(beliefs)
         if timing.adds_pending:
-            self.no_noise, self.patient = timing.no_noise, True
+            self.refuse("noise", timing.no_noise)
+            self._patient = True
         if isinstance(restart, str):
             kinds = "doubling", ADAPTIVE
             checks.one_of("restart", restart, *kinds, other="a number of rounds")
@@ -343,20 +324,19 @@ class GPPolicy(Policy):
         self._always: tuple[Any, Any, Tensor | None] | None = None
         self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
         budgets = self._budgeted(len(beliefs), self.senses)
-        apart = self.splits and budgets is None
-        self._ranks = distributed.current() if apart else distributed.ALONE
+        self._ranks = distributed.ALONE if budgets else self._processes()
         #: on a Box: how many climbs the searches made, how many of them failed, and how
         #: many of these scipy's L-BFGS-B took higher
         self.climbs = Climbs()
-        if start is None and type(self).move is not GPPolicy.move:
+        if start is None and abilities.moves:
             start = 0.0
         wide = torch.zeros(self.size, 0, dtype=torch.float64, device=self.device)
         self._start = wide if start is None else self._number("start", start).clone()
         fresh = self._fresh_beliefs(beliefs)
         believed = self.m > 0 and fresh.functions == 1 + self.m
-        self.takes_confidence = believed and self.by_score
+        narrows = believed and abilities.by_score
         outliers = None
-        if self.standardized and self.bounds_outliers:
+        if self.standardized and abilities.readings:
             outliers = Outliers(
                 (self.size, fresh.functions),
                 self.device,
@@ -365,8 +345,8 @@ class GPPolicy(Policy):
                 timing.adds_pending,
             )
         # arms known by their covariance alone have no default kernel
-        learns = failures is None and self.actions.domain.covariance is None
-        learns = learns and self.by_score and self.learns_failures
+        learns = failures is None and abilities.failures
+        learns = learns and self.actions.domain.covariance is None
         awaits = self._ledger.awaits
         restarts = None
         if restart is not None:
@@ -375,7 +355,7 @@ class GPPolicy(Policy):
             restarts = Restarts(restart, noises, self._widths, chances)
         contradictions = None
         steady = feedback is None and not self.forget and not fresh.fades
-        if steady and self.bounds_outliers:
+        if steady and abilities.readings:
             contradictions = Contradictions(self._labels, list(self._outcomes))
         # the order in which a round is shaped: what has failed is out before what fits
         # is looked for, and what is sure is sought in what is left of both; readings
@@ -385,8 +365,8 @@ class GPPolicy(Policy):
             if learns
             else self._failure_list(),
             budgets,
-            self._sharing(share),
-            Confidence(self._ranks) if self.takes_confidence else None,
+            self._sharing(share, narrows),
+            Confidence() if narrows else None,
             outliers,
             restarts,
             contradictions,
@@ -399,9 +379,10 @@ class GPPolicy(Policy):
         self.begin(GPState(fresh, self._start, Held(too_late)))
 
     def __init_subclass__(cls, **arguments: object) -> None:
-        """Note whether a new class defines :meth:`acquire`."""
+        """Note what a new class can do, unless it states that itself."""
         super().__init_subclass__(**arguments)
-        cls.acquires = cls.acquire is not GPPolicy.acquire
+        if "abilities" not in vars(cls):
+            cls.abilities = cls.abilities.defining(vars(cls))
 
     def _outcomes_of(self, beliefs: Sequence[GP]) -> dict[int, str]:
         """Return functions with binary or counted outcomes, with the kind; check it."""
@@ -409,7 +390,7 @@ class GPPolicy(Policy):
         if not kinds:
             return {}
         name = type(self).__name__
-        if not self.takes_outcomes:
+        if not self.abilities.outcomes:
             raise CBanditError(
                 f"{name} takes no belief with outcome={kinds[min(kinds)]!r}: its rule "
                 "is for Gaussian outcomes; cb.CKB, cb.RPOL, cb.GPUCB, cb.GPTS, "
@@ -417,7 +398,7 @@ class GPPolicy(Policy):
             )
         if self._timing.no_outcome:
             raise CBanditError(self._timing.no_outcome)
-        self.no_noise = COUNTED_NOISE
+        self.refuse("noise", COUNTED_NOISE)
         limits = self._stated_limits(1)
         for f, kind in kinds.items():
             if f:
@@ -447,12 +428,13 @@ class GPPolicy(Policy):
         box: bool,
     ) -> Explore:
         """Return how to explore, with defaults for what the user leaves open."""
+        usual, cautious = self.abilities.explore, self.abilities.cautious
         by_default = all(belief.unit is not None for belief in beliefs)
-        if self.cautious is None or isinstance(feedback, Delayed) or not by_default:
-            return self.usual if explore is None else explore
+        if cautious is None or isinstance(feedback, Delayed) or not by_default:
+            return usual if explore is None else explore
         if isinstance(explore, TS) and explore.open:
             return explore.cautious(box)
-        return self.cautious if explore is None else explore
+        return cautious if explore is None else explore
 
     def _suited(
         self,
@@ -462,10 +444,10 @@ class GPPolicy(Policy):
         pending: str | None,
     ) -> str:
         """Return ``pending`` or its default; raise an error if arguments do not fit."""
-        if not isinstance(explore, self.explores):
-            kinds = " or ".join(f"cb.{each.__name__}(...)" for each in self.explores)
+        explores, box = self.abilities.explores, self.abilities.boxes
+        if not isinstance(explore, explores):
+            kinds = " or ".join(f"cb.{each.__name__}(...)" for each in explores)
             raise CBanditError(f"explore must be {kinds}; got {checks.kind(explore)}")
-        box = self.continuous
         if isinstance(actions, Actions) and not (
             actions.finite or (box and actions.continuous)
         ):
@@ -474,7 +456,7 @@ class GPPolicy(Policy):
                 f"{type(self).__name__} chooses from {kinds}; got {actions!r}"
             )
         if pending is None:
-            apart = self.hallucinates and isinstance(explore, UCB)
+            apart = self.abilities.hallucinates and isinstance(explore, UCB)
             late = isinstance(feedback, Delayed)
             pending = "hallucinate" if apart and not late else "ignore"
         checks.one_of("pending", pending, "ignore", "hallucinate", other="None")
@@ -495,8 +477,8 @@ class GPPolicy(Policy):
             ("caution" if negative else "", "negative cost_beta"),
             ("caution" if bool(explore.margin.any()) else "", "margin of explore"),
         ):
-            if name in self.takes_no:
-                reason = self.takes_no[name]
+            reason = self.abilities.refuses.get(name)
+            if reason is not None:
                 raise CBanditError(f"{type(self).__name__} takes no {what}: {reason}")
         if isinstance(feedback, Delayed) and negative:
             raise CBanditError(
@@ -514,11 +496,11 @@ class GPPolicy(Policy):
             )
         return pending
 
-    def _sharing(self, share: ArrayLike | None) -> Share | None:
+    def _sharing(self, share: ArrayLike | None, narrows: bool) -> Share | None:
         """Return the concern that keeps a share of rounds within the limits."""
         if share is None:
             return None
-        if not self.takes_confidence:
+        if not narrows:
             raise CBanditError(
                 f"{type(self).__name__} takes no share= ({share!r}): cb.CKB, cb.RPOL, "
                 "cb.baselines.CONFIG and rules on cb.GPPolicy do, where they have "
@@ -537,11 +519,6 @@ class GPPolicy(Policy):
                 "a cb.Budget in thresholds needs a belief about every cost, and costs "
                 f"that are told; {type(self).__name__} goes without: give a limit of "
                 "one round"
-            )
-        if not self.by_score:
-            raise CBanditError(
-                f"{type(self).__name__} chooses by a rule of its own, which does not "
-                "look at what is left of a cb.Budget: give a limit of one round"
             )
         labels = self._labels[1:]
         return Budgets.of(budgets, labels, self.batch_shape, self.device)
@@ -575,6 +552,10 @@ class GPPolicy(Policy):
         now = now._replace(concerns=tuple(states))
         hooks = Hooks.of(concerns)
         return {**new, "_concerns": tuple(concerns), "_hooks": hooks, "_now": now}
+
+    def _processes(self) -> distributed.Ranks:
+        """Return the processes that share the set, one part each."""
+        return distributed.current() if self.abilities.shards else distributed.ALONE
 
     def _bound_widths(self, beliefs: Sequence[GP]) -> BoundWidths:
         """Return the widths for all trials; warn if one is a heuristic at its noise."""
@@ -776,7 +757,7 @@ class GPPolicy(Policy):
         if not asked.by_rule:
             state = self._begin_epoch(state, asked)
             return state._replace(estimate=None, arrived=(), moved=None)
-        if not self.by_score:
+        if not self.abilities.by_score:
             return state
         arrived, waiting = state.measured()
         multiplier = self._next(state, asked.t, arrived, asked.restarted)
@@ -824,7 +805,7 @@ class GPPolicy(Policy):
         before = state.multiplier
         shown = (before, state.estimate, *arrived)
         versions = list(map(VERSION, shown))
-        ended = t - state.epoch if self.counts_epoch else t - 1
+        ended = t - state.epoch if self.abilities.counts_epoch else t - 1
         multiplier = self.move(ended, before, state.estimate, arrived)
         name = f"{type(self).__name__}.move"
         if list(map(VERSION, shown)) != versions:
@@ -880,7 +861,7 @@ class GPPolicy(Policy):
         """Return the look of this round: its score, and how estimates are made."""
         t, phi = asked.t, state.multiplier
         score: Any
-        if self.acquires:
+        if self._acquires:
             score = self._acquired(state, asked)
         else:
             before, score = phi._version, self.score(t, phi)
@@ -1002,7 +983,7 @@ class GPPolicy(Policy):
         if not (news.rewards or news.costs):
             return state
         arrived = state.arrived
-        if self.hears_costs and self._start.shape[-1]:
+        if self.abilities.told_costs and self._start.shape[-1]:
             for costs in news.costs if news.place.t > self.design else ():
                 values, came = costs.wide(self.m)
                 arrived = (*arrived, (values - news.limits) * came)
@@ -1190,7 +1171,7 @@ class GPPolicy(Policy):
 
     def _category(self, call: str, name: str) -> Category:
         """Return a category by its name, or raise an error that names the call."""
-        if not self.grows:
+        if not self.abilities.categories:
             raise CBanditError(
                 f"{type(self).__name__} has no {call}: it rests on a set that stays; "
                 "CKB, RPOL, GPUCB, GPTS, SCGPUCB and CONFIG have it"
@@ -1377,7 +1358,7 @@ class GPPolicy(Policy):
 
     def _beliefs_at(self, asked: Asked) -> dict[str, Any]:
         """Return the beliefs at the latest choice, and what follows from them."""
-        if not self.by_score or self._timing.adds_pending:
+        if not self.abilities.by_score or self._timing.adds_pending:
             return {}
         state, outside = self._now.state, self._outside
         beliefs, entry = state.beliefs, self._ledger.latest(asked.t)
@@ -1483,7 +1464,7 @@ class GPPolicy(Policy):
             if start > ended:
                 phi = self._start
                 continue
-            ended = ended - start + 1 if self.counts_epoch else ended
+            ended = ended - start + 1 if self.abilities.counts_epoch else ended
             phi = self.move(ended, phi, played.estimate, arrived).detach()
         concerns, margin = list(self._now.concerns), self._concern(Margin)
         if margin is not None:

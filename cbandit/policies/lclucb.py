@@ -24,6 +24,7 @@ constraints, 2024, Algorithms 1 and 5, Theorems 19 and 24.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Unpack
 
 from numpy.typing import ArrayLike
@@ -32,6 +33,7 @@ from torch import Tensor
 from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.beliefs.linear import Linear
+from cbandit.policies.abilities import SAFE_REFUSES
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.dual import Scheduled
 from cbandit.policies.keywords import PolicyKeywords
@@ -82,7 +84,7 @@ class LCLUCB(Stagewise):
     """
 
     name = "LC-LUCB"
-    no_contexts = ROWS
+    abilities = replace(Stagewise.abilities, refuses={**SAFE_REFUSES, "contexts": ROWS})
 
     def __init__(
         self,

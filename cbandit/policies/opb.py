@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
 
@@ -54,7 +55,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.confidence.widths import BayesWidth
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.base import SAFE_LIMITS, SAFE_START
+from cbandit.policies.abilities import OWN_CHOICE, PESSIMISTIC, SAFE_REFUSES
 from cbandit.policies.checks import listed
 from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.gp import GPPolicy, GPState
@@ -164,16 +165,13 @@ class GPOPB(GPPolicy):
         common: see below.
     """
 
-    takes_outcomes = by_score = False
     name = "OPB"
-    contextual = False
-    grows = False
-    no_design, no_limit = SAFE_START, SAFE_LIMITS
-    takes_no: Mapping[str, str] = {
-        "caution": "its bounds of costs are pessimistic already; give their width"
-    }
-    explores = (UCB,)
-    splits = False
+    abilities = replace(
+        OWN_CHOICE,
+        categories=False,
+        explores=(UCB,),
+        refuses={**SAFE_REFUSES, "caution": PESSIMISTIC},
+    )
 
     def __init__(
         self,

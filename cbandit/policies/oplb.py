@@ -29,6 +29,7 @@ constraints, 2024, Algorithms 2 and 5, Theorem 27.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Unpack
 
 import torch
@@ -41,6 +42,7 @@ from cbandit.actions import Actions, Star
 from cbandit.beliefs.linear import Linear
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
+from cbandit.policies.abilities import SAFE_REFUSES
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.dual import Scheduled
 from cbandit.policies.keywords import PolicyKeywords
@@ -77,7 +79,7 @@ class OPLB(Stagewise):
     """
 
     name = "OPLB"
-    no_contexts = ROWS
+    abilities = replace(Stagewise.abilities, refuses={**SAFE_REFUSES, "contexts": ROWS})
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ def likely_point(
 ) -> Tensor:
     """Return the box's point of greatest mean reward that is likely feasible."""
     box, shown, barred = turn.actions, turn.shown, turn.barred
-    look, units = beliefs.solver(), beliefs.units()
+    look, units, fences = beliefs.solver(), beliefs.units(), turn.excesses()
     bounds = normal_limits(units, limits)
 
     def estimate(choices: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ def likely_point(
         short = math.log(confidence) - share.sum(-2, keepdim=True)
         # asinh, as logarithms of tiny chances are huge
         rows = [mean[:, :1], short.asinh()]
-        rows += [fence.excess(choices) for fence in turn.fences]
+        rows += [excess(choices) for excess in fences]
         return torch.cat(rows, 1)
 
     incumbents = beliefs.incumbents(LIKELY)

@@ -199,7 +199,7 @@ class Search:
             around = asked.shown.space.split(around)[0]
         if box is not self.actions:  # some of the box's rows may be retired
             around = box.nearest(around)
-        fences = [fence.excess for fence in asked.fences]
+        fences = asked.excesses()
         if fences:
             over = fences[0] if len(fences) == 1 else partial(_rows, fences)
             return self._within(estimate, around, over)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Unpack
 
 import torch
@@ -32,6 +33,7 @@ from cbandit.actions import Actions
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB, Explore
+from cbandit.policies.abilities import GREATEST
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
@@ -76,8 +78,13 @@ class RPOL(GPPolicy):
         >>> policy.tell(policy.ask(), reward=0.1, cost=0.2)
     """
 
-    hallucinates = counts_epoch = True
-    cautious = UCB(1.0, margin=2.0)
+    abilities = replace(
+        GREATEST,
+        moves=True,
+        counts_epoch=True,
+        hallucinates=True,
+        cautious=UCB(1.0, margin=2.0),
+    )
 
     def __init__(
         self,

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Unpack
 
 import torch
@@ -37,10 +38,13 @@ from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
+from cbandit.policies.abilities import GREATEST
 from cbandit.policies.checks import COST_COUNT
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import BeliefKeywords
 from cbandit.policies.words import counted
+
+CONSTANTS = "slater= and clip= are for the limits that it was built with"
 
 
 class SCGPUCB(GPPolicy):
@@ -75,7 +79,9 @@ class SCGPUCB(GPPolicy):
     """
 
     name = "SCGP-UCB"
-    no_limit = "slater= and clip= are for the limits that it was built with"
+    abilities = replace(
+        GREATEST, budgets=False, moves=True, refuses={"limit": CONSTANTS}
+    )
 
     def __init__(
         self,

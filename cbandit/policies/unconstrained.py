@@ -6,6 +6,7 @@ width), and ``argmax`` of a joint draw of the posterior.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Unpack
 
 from torch import Tensor
@@ -15,6 +16,7 @@ from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.explore import TS, UCB
+from cbandit.policies.abilities import GREATEST
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.keywords import GPKeywords
 
@@ -31,9 +33,7 @@ class GPUCB(GPPolicy):
     """
 
     name = "GP-UCB"
-    explores = (UCB,)
-    usual = UCB(2.0)
-    hallucinates = True
+    abilities = replace(GREATEST, explores=(UCB,), explore=UCB(2.0), hallucinates=True)
 
     def __init__(
         self,
@@ -62,8 +62,7 @@ class GPTS(GPPolicy):
     """
 
     name = "GP-TS"
-    explores = (TS,)
-    usual = TS()
+    abilities = replace(GREATEST, explores=(TS,), explore=TS())
 
     def __init__(
         self,

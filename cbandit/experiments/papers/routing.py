@@ -21,6 +21,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.experiments.experiment import Experiment, Figures, Parameter, Task
 from cbandit.explore import UCB
+from cbandit.policies.abilities import Abilities
 from cbandit.policies.base import Policy
 from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.ckb import CKB
@@ -139,7 +140,7 @@ class ParetoRouter(Policy):
     """
 
     name = "ParetoBandit"
-    contextual = True
+    abilities = Abilities(contexts=True)
 
     def __init__(
         self,

@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -280,35 +279,20 @@ class Budgets(Concern[Account]):
         """Leave out what does not fit, if the best action did not."""
         if not turn.tight:
             return state, turn
-        if turn.actions.continuous:
-            fence = Fence(partial(self._over, state, turn))
-            return state, turn._replace(fences=(*turn.fences, fence))
         left, pace = self.left(state).unsqueeze(-1), self.pace(state, turn.t)
-        over = torch.cat(
-            [
-                (self._bounds(turn, pace, mean, std) - left).amax(1)
-                for _, mean, std in turn.moments()
-            ],
-            -1,
-        )
-        if turn.mask is not None:
-            over = over.masked_fill(~turn.mask, torch.inf)
-        # where nothing fits, the action with the least bounds is left
-        mask = (over <= 0) | (over <= over.amin(-1, keepdim=True))
-        return state, turn._replace(mask=mask)
+
+        def excess(mean: Tensor, std: Tensor) -> Tensor:
+            return self._bounds(turn, pace, mean, std) - left
+
+        return state, turn.within(Fence(turn.beliefs, excess))[0]
 
     def check_pick(
         self, state: Account, turn: Asked, pick: Decision
     ) -> tuple[Account, Decision | None]:
         """Promise what the choice may cost; ``None``: choose again, it does not fit."""
         left, pace = self.left(state), self.pace(state, turn.t)
-        if pick.x is None:
-            points = turn.actions.at(pick.index).unsqueeze(1)
-            bound = self._bounds(turn, pace, *turn.beliefs.anywhere(points))
-        else:
-            over = self._over(state, turn, pick.x.unsqueeze(1))
-            bound = over + left.unsqueeze(-1)
-        bound = bound[..., 0]
+        moments = turn.beliefs.anywhere(turn.point(pick))
+        bound = self._bounds(turn, pace, *moments)[..., 0]
         idle = (bound > left).any(-1)
         if bool(idle.any()) and not turn.tight:
             return state, None
@@ -323,13 +307,6 @@ class Budgets(Concern[Account]):
             pick.idle = idle
         state = state.promising(turn.t, Promise(bound, plays.expand_as(bound)))
         return state, pick
-
-    def _over(self, state: Account, turn: Asked, x: Tensor) -> Tensor:
-        """Return by how much points of a box may exceed what is left, ``(T, b, n)``."""
-        x = x if turn.shown is None else turn.shown.whole(x)
-        moments, pace = turn.beliefs.anywhere(x), self.pace(state, turn.t)
-        bound = self._bounds(turn, pace, *moments)
-        return bound - self.left(state).unsqueeze(-1)
 
     def _bounds(self, turn: Asked, pace: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         noise, units = turn.beliefs.noises(), turn.beliefs.units()

@@ -84,7 +84,8 @@ def _number(actions: Any, z: Tensor, turn: Asked) -> Tensor:
     if mask is not None:
         mask = mask.expand(len(z), -1).gather(1, numbers)
     number = designed_number(menu, z, menu, mask).unsqueeze(-1)
-    return numbers.gather(1, number).squeeze(-1)
+    out: Tensor = numbers.gather(1, number).squeeze(-1)
+    return out
 
 
 def _first_allowed(x: Tensor, turn: Asked) -> Tensor:
@@ -92,11 +93,8 @@ def _first_allowed(x: Tensor, turn: Asked) -> Tensor:
 
     If all have failed, it is the first one.
     """
-    failed = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
-    if turn.barred is not None:
-        failed = torch.stack([turn.barred.holds(each) for each in x.unbind(1)], 1)
-    for fence in turn.fences:
-        if fence.lasting:
-            failed = failed | (fence.excess(x) > 0).any(1)
-    first = (~failed).to(torch.uint8).argmax(1).view(-1, 1, 1)
+    allowed = turn.allows(x)
+    if allowed is None:
+        return x[:, 0]
+    first = allowed.to(torch.uint8).argmax(1).view(-1, 1, 1)
     return x.gather(1, first.expand(-1, 1, x.shape[-1]))[:, 0]

@@ -12,12 +12,12 @@ pass one half: a policy that asks up to there loses about every second round. So
 lies half-way between one half and the least probability at any action tried so far,
 mostly a little above one quarter: one failure may be luck, two are not. Where half of
 all tries fail everywhere, the bar is one half. If nothing is below the bar, the actions
-below one half are left, and failing those, the ones least likely to fail.
+least likely to fail are left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +26,6 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
-from cbandit.errors import CBanditError
 from cbandit.policies.choices import Asked, Data, Fence, News, Place
 from cbandit.policies.history import STATES
 from cbandit.policies.round import Concern, Past
@@ -76,40 +75,15 @@ class Failing(NamedTuple):
             beliefs = beliefs.absorb(place.keys, place.x, [part], place.t)
         return Failing(beliefs.refit(due_only=True))
 
-    def left(self, on: Actions, mask: Tensor | None) -> Tensor:
-        """Return the actions of a set that likely do not fail, ``(T, N)`` bool.
+    def fence(self) -> Fence:
+        """Return the rule that leaves out what likely fails."""
+        bar = self._bar().unsqueeze(1)
 
-        ``mask (1 or T, N)`` says which may be chosen.
-        """
-        beliefs = self.beliefs
-        if on is beliefs.actions:
-            parts = [_height(block.mean, block.std) for block in beliefs.blocks()]
-        else:
-            parts = [_height(*beliefs.anywhere(on.block(0, on.size)))]
-        height = torch.cat(parts, -1)
-        if mask is not None:
-            height = height.masked_fill(~mask, torch.inf)
-        least = height.amin(-1, keepdim=True)
-        if mask is not None and bool(least.isinf().any()):
-            raise CBanditError("among must leave an action to choose")
-        bar = self._bar().to(height)
-        return height <= torch.where(least <= bar, bar, least.clamp_min(0.0))
+        def excess(mean: Tensor, std: Tensor) -> Tensor:
+            height = _height(mean, std).unsqueeze(1)
+            return height - bar.to(height)
 
-    def above(
-        self, whole: Callable[[Tensor], Tensor] | None
-    ) -> Callable[[Tensor], Tensor]:
-        """Return a function that is above 0 at points of a box that likely fail.
-
-        It takes points ``(T, n, c)`` and returns ``(T, 1, n)``; ``whole`` adds the
-        context to points, where there is one.
-        """
-        solve, bar = self.beliefs.solver(), self._bar().unsqueeze(1)
-
-        def excess(x: Tensor) -> Tensor:
-            mean, std = solve(x if whole is None else whole(x))
-            return _height(mean, std).unsqueeze(1) - bar
-
-        return excess
+        return Fence(self.beliefs, excess, lasting=True)
 
     def _bar(self) -> Tensor:
         """Return the latent value above which actions are left out, ``(T, 1)``."""
@@ -194,14 +168,7 @@ class FailureBelief(Concern[Failing | None]):
         """Leave out the actions that likely fail."""
         if state is None:
             return state, turn
-        if turn.actions.continuous:
-            whole = None if turn.shown is None else turn.shown.whole
-            fence = Fence(state.above(whole), lasting=True)
-            return state, turn._replace(fences=(*turn.fences, fence))
-        left = state.left(turn.actions, turn.mask)
-        if turn.mask is not None:
-            left = left & turn.mask
-        return state, turn._replace(mask=left)
+        return state, turn.within(state.fence())[0]
 
     def grow(self, state: Failing | None, actions: Actions) -> Failing | None:
         """Return the belief over a set that has grown."""

@@ -15,7 +15,8 @@ from cbandit.beliefs.classes import FiniteClass
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.base import SAFE_LIMITS, SAFE_START, Policy, Posterior
+from cbandit.policies.abilities import SAFE_REFUSES, Abilities
+from cbandit.policies.base import Policy, Posterior
 from cbandit.policies.checks import listed, named_points
 from cbandit.policies.choices import Asked, News, Told
 from cbandit.policies.inbox import check_ranges
@@ -98,8 +99,7 @@ class Stagewise(Policy):
     """
 
     _model: Model
-    piecemeal = True
-    no_design, no_limit = SAFE_START, SAFE_LIMITS
+    abilities = Abilities(partial_costs=True, refuses=SAFE_REFUSES)
 
     def __init__(
         self,
