@@ -308,11 +308,10 @@ class Policy(metaclass=ABCMeta):
 
     def _attend(self, *concerns: Concern[Any] | None) -> None:
         """Set the policy's concerns, in their order; ``None``: one that it lacks."""
-        design = None
+        every = [self._kept_limits(self.senses), *concerns]
         if self.design:
             given = self.design, self.seed, self.trials, self.dtype
-            design = Design(self.actions, *given)
-        every = (self._kept_limits(self.senses), *concerns, design)
+            every.append(Design(self.actions, *given))
         self._concerns = tuple(each for each in every if each is not None)
         self._hooks = Hooks.of(self._concerns)
         states = tuple(concern.start() for concern in self._concerns)

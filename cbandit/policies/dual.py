@@ -260,5 +260,5 @@ class Dual(ABC):
         return greatest(state, asked)
 
     def complete(self, decision: Decision) -> Decision:
-        """Return a decision of any round, the design's too, as users shall see it."""
+        """Return a decision, the rule's or a design's, as its choice shows it."""
         return decision
