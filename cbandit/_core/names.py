@@ -48,9 +48,9 @@ CLASSES = {
         Entry Epoch EpochPenalty Errors Failed Failing Failure FailureBelief FailureList
         Files GPOPB GPState GPTS GPUCB History KeptLimits LCLUCB Ledger LimitCounts Lock
         Made Margin News Now OPLB OPNLB Outliers Paired Penalty Pending Place Plane
-        Played Projected Promise Queue Readings Resolved Restarts Result Round Rounds
-        Row RPOL Safe SafeAction SafeEstimate Scales SCGPUCB Schedule Senses Share
-        Spending Stage Told Trust _Turned Waiting Windowed
+        Projected Promise Queue Readings Resolved Restarts Result Round Rounds Row RPOL
+        Safe SafeAction SafeEstimate Scales SCGPUCB Schedule Senses Share Spending Stage
+        Told Trust _Turned Waiting Windowed
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Engine Form Group History
