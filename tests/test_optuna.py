@@ -189,6 +189,22 @@ class TestOthersTrials:
         study.optimize(objective, n_trials=1)
         assert study.sampler.policy(study).multiplier.tolist() == [1.0]
 
+    def test_the_policy_goes_on_in_its_epoch(self):
+        """Asked and told, it moves as the study does."""
+
+        def policy(space, **given):
+            return rpol(space, **given, restart=5)
+
+        study = study_of(policy, limits={"latency": "<= 9"})
+        study.optimize(objective, n_trials=7)
+        alone = study.sampler.policy(study)
+        study.optimize(objective, n_trials=1)
+        trial, choice = study.trials[-1], alone.ask()
+        assert choice.params == trial.params
+        alone.tell(choice, reward=trial.value, cost={"latency": latency(trial)})
+        want = study.sampler.policy(study).multiplier
+        assert alone.multiplier.tolist() == want.tolist()
+
     def test_those_of_another_sampler_teach(self):
         study = optuna.create_study(direction="maximize")
         study.sampler = optuna.samplers.RandomSampler(3)
@@ -498,6 +514,10 @@ def free(space, **given):
     return cb.GPUCB(space, reward=cb.GP.default(space), **{**given, "thresholds": 0.0})
 
 
+def adaptive(space, **given):
+    return rpol(space, **given, restart="adaptive", forget=True)
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("policy", "more", "match"),
@@ -526,6 +546,7 @@ class TestRefusals:
             (lambda space, **given: 3, "must be a cb.GPPolicy"),
             (lambda space, **given: rpol(space, **given, trials=2), "without trials="),
             (lambda space, **given: rpol(cb.Space(x=cb.Int(1, 3)), **given), "space"),
+            (adaptive, "and forget=True"),
         ],
     )
     def test_policies(self, policy, match):

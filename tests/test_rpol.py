@@ -798,8 +798,6 @@ def test_what_a_restart_by_predictions_does_not_go_with():
     ):
         with pytest.raises(cb.CBanditError, match="it goes with forget=True"):
             adaptive(**given)
-    with pytest.raises(cb.CBanditError, match="and without feedback="):
-        adaptive().study_turn(0, [])
 
 
 # ------------------------------------------------------------------------- SCGP-UCB

@@ -48,7 +48,7 @@ CLASSES = {
         Epoch EpochPenalty Errors Failed Failing Failure FailureBelief FailureList Files
         GPOPB GPState GPTS GPUCB Held History KeptLimits LCLUCB Ledger LimitCounts Lock
         Made Margin News Now OPLB OPNLB Outliers Paired Penalty Pending Place Plane
-        Played Projected Promise Queue Readings Resolved Restarts Result Round Rounds
+        Projected Promise Queue Readings Resolved Restarts Result Round Rounds
         Row RPOL Safe SafeAction SafeEstimate Scales SCGPUCB Schedule Senses Share
         Sliding Spending Stage Told Trust _Turned Waiting
     """,

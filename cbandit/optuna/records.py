@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 from optuna.trial import TrialState
 
-from cbandit.policies.gp import GPPolicy, Played
+from cbandit.policies.gp import GPPolicy
 
 LARGEST = 1e150  # its square is finite
 
@@ -24,9 +22,10 @@ class Record(NamedTuple):
         params: its parameters by name; ``None``: some are unknown.
         reward: its value in the study; ``None``: not measured.
         costs: its costs in the study; ``None``: some were not measured.
-        estimate: the policy's estimate there; ``None``: the policy did not choose it.
-        size: the costs' units at that time; ``None``: there were none.
-        deviation: the costs' deviations there; ``None``: they do not matter.
+        estimate: the policy's of reward and costs there; empty: the policy did not
+            choose it.
+        units: the costs' units at that time; ``None`` for a cost without one yet.
+        deviation: the costs' deviations there; empty: they do not matter.
         choosing: whether a policy is choosing its parameters now.
     """
 
@@ -36,10 +35,15 @@ class Record(NamedTuple):
     params: dict[str, Any] | None
     reward: float | None
     costs: list[float] | None
-    estimate: list[float] | None
-    size: list[float | None] | None
-    deviation: list[float] | None
+    estimate: list[float]
+    units: list[float | None]
+    deviation: list[float]
     choosing: bool
+
+    @property
+    def t(self) -> int:
+        """The round that the trial is, counted from 1."""
+        return self.number + 1
 
     @property
     def measured(self) -> bool:
@@ -55,21 +59,8 @@ class Record(NamedTuple):
         return self._replace(
             reward=self.reward if fits([self.reward or 0.0]) else None,
             costs=self.costs if fits(self.costs) else None,
-            estimate=self.estimate if fits(self.estimate) else None,
+            estimate=self.estimate if fits(self.estimate) else [],
         )
-
-    def played(self, policy: GPPolicy) -> Played:
-        """Return the trial as a round that the policy has played."""
-        t, excess = self.number + 1, None
-        if self.costs is not None:
-            told = torch.tensor([self.costs], dtype=torch.float64)
-            excess = policy.senses.costs(told) - policy.limits(t)
-        estimate = torch.tensor([self.estimate], dtype=torch.float64)
-        known = [math.nan if size is None else size for size in self.size or ()]
-        size, deviation = torch.tensor([known], dtype=torch.float64), None
-        if self.deviation is not None:
-            deviation = torch.tensor([self.deviation], dtype=torch.float64)
-        return Played(t, estimate, excess, size, deviation)
 
 
 def usable(value: object) -> float | None:

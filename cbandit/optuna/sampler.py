@@ -36,6 +36,14 @@ from cbandit.optuna.records import (
     usable,
     yes_or_no,
 )
+from cbandit.optuna.rounds import (
+    add_outstanding,
+    begin_round,
+    foresee,
+    latest_round,
+    note_failures,
+)
+from cbandit.policies.concerns.share import Share
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.words import Senses
 
@@ -143,14 +151,7 @@ class Sampler(BaseSampler):
             return {}
         choice = policy.ask()
         params = domain.suggested(choice.params)
-        sizes = policy.study_units()[0].tolist()
-        units = [None if math.isnan(size) else size for size in sizes]
-        state = policy._now.state
-        estimate = state.estimate[0].tolist()
-        round_ = {"params": params, "estimate": estimate, "units": units}
-        deviation = policy.study_deviation()
-        if deviation is not None:
-            round_["deviation"] = deviation[0].tolist()
+        round_ = {"params": params, **latest_round(policy)}
         study._storage.set_trial_system_attr(trial._trial_id, ROUND, round_)
         return params
 
@@ -233,8 +234,6 @@ class Sampler(BaseSampler):
         key = domain, minimise, len(names), kinds
         policy, used = self._fitted_to(first, key, measured)
         observe(policy, measured[used:])
-        chosen = [r for r in records if r.number < number and r.estimate is not None]
-        played = [r.played(policy) for r in chosen]
 
         def points(rows: Sequence[Record]) -> Any:
             return domain.space.names.points([r.params for r in rows])
@@ -242,15 +241,16 @@ class Sampler(BaseSampler):
         others = [r for r in records if r.number != number and r.params]
         running = points([r for r in others if r.state == TrialState.RUNNING])
         failed = points([r for r in others if r.state == TrialState.FAIL])
-        policy.study_join(running, failed, points(measured))
+        add_outstanding(policy, running)
+        note_failures(policy, failed, points(measured))
+        rounds = [r for r in records if r.number < number and r.estimate]
         # if a later trial has overtaken it, its worker was killed while it chose
         last = max(r.number for r in records if r.state.is_finished())
         for record in records[last + 1 : number]:
             if record.choosing:
-                before = [p for p in played if p.t <= record.number]
-                policy.study_turn(record.number, before)
-                insort(played, policy.study_foresee(record.number + 1))
-        policy.study_turn(number, played)
+                before = [r for r in rounds if r.number < record.number]
+                insort(rounds, foresee(policy, record, before))
+        begin_round(policy, number + 1, rounds)
         return policy
 
     def _names(self, trials: Sequence[FrozenTrial]) -> Sequence[str]:
@@ -329,9 +329,9 @@ class Sampler(BaseSampler):
             params=domain.known({**fixed, **round_.get("params", {}), **trial.params}),
             reward=reward,
             costs=costs if costs is not None and len(costs) == len(names) else None,
-            estimate=round_.get("estimate"),
-            size=round_.get("units"),
-            deviation=round_.get("deviation"),
+            estimate=round_.get("estimate", []),
+            units=round_.get("units", []),
+            deviation=round_.get("deviation") or [],
             choosing=trial.state == TrialState.RUNNING and not known,
         )
 
@@ -420,7 +420,7 @@ class Sampler(BaseSampler):
                 "study.enqueue_trial({...})"
             )
         state = policy._now.state
-        stateless = state.own is None and not policy._keeps_share
+        stateless = state.own is None and policy._concern(Share) is None
         if not stateless or policy.senses.budgets:
             raise CBanditError(
                 f"{kind} keeps a state that a study's trials do not hold: take CKB, "

@@ -1183,6 +1183,16 @@ class Policy(metaclass=ABCMeta):
             now = now._replace(concerns=concerns)
         self._now, self._latest = now, None
 
+    def _resume(self, t: int, state: object, concerns: tuple[Any, ...]) -> None:
+        """Go on with round ``t`` from these states, wherever earlier rounds were.
+
+        Its draws depend on the seed and its number alone.
+        """
+        self._change(state, concerns)
+        self._streams = Streams(self.seed, self.trials, f"round {t}")
+        position = self._streams.position()
+        self._now = self._now._replace(t=t - 1, position=position)
+
     # -- what happened ---------------------------------------------------------------
 
     @property

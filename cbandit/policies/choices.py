@@ -680,7 +680,7 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def id(self, t: int | str) -> str:
+    def id(self, t: int) -> str:
         """Return the id of a round's choice, unique among all policies and copies."""
         return f"{self._prefixes[-1]}-{t}"
 

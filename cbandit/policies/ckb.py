@@ -38,6 +38,7 @@ from cbandit.explore import Explore
 from cbandit.policies.abilities import GREATEST
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision, News
+from cbandit.policies.concerns.restarts import epoch_start
 from cbandit.policies.dual import Dual, Given, Scheduled
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import BeliefKeywords, CostBeliefs
@@ -224,13 +225,14 @@ class CKB(GPPolicy):
 
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
         """Return ``f - sum_j phi_j g_j``."""
-        return self._dual.score(t, phi, self._epoch(t))
+        return self._dual.score(t, phi, epoch_start(self.restart, t))
 
     def move(
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
     ) -> Tensor:
         """Move the multiplier by the estimated costs of the action played."""
-        return self._dual.move(t, phi, estimate[:, 1:], self._epoch(t))
+        start = epoch_start(self.restart, t)
+        return self._dual.move(t, phi, estimate[:, 1:], start)
 
     # -- what the rule changes in a round ----------------------------------------------
 

@@ -51,17 +51,16 @@ from cbandit.policies.choices import (
     Made,
     News,
     Place,
-    private_copy,
 )
 from cbandit.policies.concerns.budgets import Account, Budget, Budgets, Standing
 from cbandit.policies.concerns.confidence import Confidence
 from cbandit.policies.concerns.contradiction import Contradictions
-from cbandit.policies.concerns.failure_belief import Failing, FailureBelief, Result
-from cbandit.policies.concerns.failure_list import FailureList, lasting, remaining
+from cbandit.policies.concerns.failure_belief import FailureBelief
+from cbandit.policies.concerns.failure_list import remaining
 from cbandit.policies.concerns.margin import Margin
 from cbandit.policies.concerns.outliers import Outliers
 from cbandit.policies.concerns.pending import Pending
-from cbandit.policies.concerns.restarts import ADAPTIVE, Restarts, epoch_start
+from cbandit.policies.concerns.restarts import ADAPTIVE, Restarts
 from cbandit.policies.concerns.share import Share
 from cbandit.policies.keywords import GP_POLICY, CostBeliefs, PolicyKeywords
 from cbandit.policies.recommending import likely_point, spread_in_units, told_blocks
@@ -166,26 +165,6 @@ class GPState(NamedTuple):
         if waiting is None:
             return measured, Waiting(~known, left)
         return measured, Waiting(~known | waiting.where, waiting.excess + left)
-
-
-class Played(NamedTuple):
-    """A round of a study that several processes share.
-
-    Args:
-        t: the round's number, from 1.
-        estimate: what the multiplier moves by, in units, ``(1, 1 + m)``.
-        excess: the costs told, less their thresholds, in the user's units,
-            ``(1, m)``; ``None``: nothing was told yet.
-        size: the costs' units in that round, see :meth:`GPPolicy.study_units`.
-        deviation: the costs' deviations at its choice, ``(1, m)``, if the margin from
-            the limit depends on them.
-    """
-
-    t: int
-    estimate: Tensor
-    excess: Tensor | None
-    size: Tensor
-    deviation: Tensor | None = None
 
 
 class GPPolicy(Policy):
@@ -815,10 +794,6 @@ class GPPolicy(Policy):
             return moved
         return torch.where(restarted.unsqueeze(-1), self._start, moved)
 
-    def _epoch(self, t: int) -> int:
-        """Return the first round of round ``t``'s epoch."""
-        return epoch_start(self.restart, t)
-
     def _beside(self, asked: Asked) -> Tensor | Estimate:
         """Return this round's observed costs less the thresholds.
 
@@ -1244,11 +1219,6 @@ class GPPolicy(Policy):
         return state.beliefs
 
     @property
-    def _keeps_share(self) -> bool:
-        """Whether a share of the rounds is to be within all limits."""
-        return self._concern(Share) is not None
-
-    @property
     def _beliefs(self) -> Any:
         """The current beliefs, without feedback that waits to be absorbed."""
         return self._now.state.beliefs
@@ -1418,118 +1388,3 @@ class GPPolicy(Policy):
         state.beliefs.lighten(largest)
         for slot, lighten in self._hooks.lighten:
             lighten(self._now.concerns[slot], largest)
-
-    # -- a study that several processes share ------------------------------------------
-    #
-    # Rounds are identified by their numbers. The multiplier is folded over all rounds
-    # in order, whichever process played them and whenever feedback came. There is no
-    # trials axis.
-
-    @locked
-    def study_units(self) -> Tensor:
-        """Return the current units of the costs, ``(1, m)``, NaN where unknown."""
-        units = self._now.state.beliefs.units()
-        if units is None or units.size.shape[1] == 1:
-            return torch.ones(1, self.m, dtype=torch.float64)
-        size: Tensor = units.size.where(units.known, torch.nan)
-        return size[:, 1:].double()
-
-    @locked
-    def study_turn(self, t: int, rounds: Sequence[Played]) -> None:
-        """Prepare round ``t + 1``: fold the multiplier over the rounds played.
-
-        The costs told of a round are divided by the unit of the first round from then
-        on that has one. In the first round of an epoch the multiplier restarts,
-        whichever process played the rounds in between.
-
-        Args:
-            t: how many rounds came before, in all processes.
-            rounds: those of them that a policy of this kind played, in order.
-        """
-        if self._concern(Restarts) is not None and self.restart is None:
-            raise CBanditError(NOT_ADAPTIVE)
-        size, divisors = self.study_units(), []
-        for played in reversed(rounds):
-            divisors.append(size)
-            size = played.size.where(played.size == played.size, size)
-        phi = self._start
-        following = [*(played.t for played in rounds[1:]), t + 1]
-        for played, divisor, after in zip(
-            rounds, reversed(divisors), following, strict=False
-        ):
-            arrived = []
-            if played.excess is not None:
-                arrived.append((played.excess / divisor).nan_to_num(0.0))  # no unit: 0
-            start, ended = self._epoch(after), played.t
-            if start > ended:
-                phi = self._start
-                continue
-            ended = ended - start + 1 if self.abilities.counts_epoch else ended
-            phi = self.move(ended, phi, played.estimate, arrived).detach()
-        concerns, margin = list(self._now.concerns), self._concern(Margin)
-        if margin is not None:
-            concerns[margin[0]] = rounds[-1].deviation if rounds else None
-        state = self._now.state._replace(multiplier=phi, moved=phi)
-        self._streams = Streams(self.seed, self.trials, f"round {t + 1}")
-        position = self._streams.position()
-        self._now = self._now._replace(
-            t=t, state=state, position=position, concerns=tuple(concerns)
-        )
-
-    @locked
-    def study_join(self, waiting: Tensor, failed: Tensor, measured: Tensor) -> None:
-        """Record the choices of other processes.
-
-        Args:
-            waiting: the actions that other processes wait for, ``(n, d)``.
-            failed: the actions that could not be measured, ``(k, d)``.
-            measured: the actions that were measured, ``(l, d)``.
-        """
-        for number, x in enumerate(waiting):
-            choice = self._choice_before(number, x)
-            made, place = Made(0.0, self.limits(1)), self._place(choice)
-            self._ledger.open(private_copy(choice), choice, place, made)
-        now = self._settled()
-        concerns, listed = list(now.concerns), self._concern(FailureList)
-        learned = self._concern(FailureBelief)
-        if listed is not None:
-            for x in lasting(self.actions, failed, measured):
-                choice = self._choice_before(0, x)
-                place = self._place(choice)
-                before = concerns[listed[0]]
-                concerns[listed[0]] = before.added(place.x, None, choice.keys)
-        elif learned is not None and len(failed):
-            here = torch.ones(self.size, dtype=torch.bool)
-            state = Failing(None)
-            for x in failed:
-                place = self._place(self._choice_before(0, x))
-                state = state.noting(Result(place._replace(t=0), here, ~here))
-            concerns[learned[0]] = state
-        self._change(now.state, tuple(concerns))
-
-    @locked
-    def study_foresee(self, t: int) -> Played:
-        """Return round ``t`` as another process is about to play it.
-
-        This policy asks itself instead, and counts the choice as outstanding.
-        """
-        self.ask()
-        state = self._now.state
-        deviation = self.study_deviation()
-        return Played(t, state.estimate, None, self.study_units(), deviation)
-
-    @locked
-    def study_deviation(self) -> Tensor | None:
-        """Return the costs' deviations at the latest choice; ``None``: not needed."""
-        found = self._concern(Margin)
-        return None if found is None else self._now.concerns[found[0]]
-
-    def _choice_before(self, number: int, x: Tensor) -> Choice:
-        """Return an action as a choice made before the first round."""
-        index: Any = None
-        keys: list[Any] = [tuple(x.tolist())]
-        if not self.actions.continuous:
-            index = self.actions.index(x)
-            keys = [int(index)]
-        name, nowhere = self._ledger.id(f"-{number}"), self._nowhere.clone()
-        return Choice(-number, index, x, nowhere, None, name, None, keys)

@@ -11,7 +11,7 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit.actions import Actions, Shown, Unit
 from cbandit.errors import CBanditError
-from cbandit.policies.balls import RADIUS, Barred, near
+from cbandit.policies.balls import RADIUS, Barred
 from cbandit.policies.choices import Asked, Data, News
 from cbandit.policies.round import Concern
 
@@ -226,30 +226,6 @@ class FailureList(Concern[Failed]):
     def grow(self, state: Failed, actions: Actions) -> Failed:
         """Return the failures in a set that has grown."""
         return state.over(actions.domain)
-
-
-def lasting(actions: Any, failed: Tensor, measured: Tensor) -> Tensor:
-    """Return the failures at actions that failed more often than they were measured.
-
-    If an action is measured again and again, its failure may have been due to a killed
-    process, say.
-
-    Args:
-        actions: the set.
-        failed: actions that failed, ``(n, d)``.
-        measured: actions that were measured, ``(m, d)``.
-    """
-    if actions.continuous:
-        z, successful = actions.unit.of(failed), actions.unit.of(measured)
-        free, radius = actions.free, RADIUS
-    else:
-        z, successful = (actions.index(x).unsqueeze(-1) for x in (failed, measured))
-        free, radius = torch.ones(1, dtype=torch.bool), 0.0
-    fails, successes = (
-        near(z.unsqueeze(1) - others, free, radius).sum(-1)
-        for others in (z, successful)
-    )
-    return failed[fails > successes]
 
 
 def remaining(
