@@ -257,7 +257,7 @@ def missing(policy, choice):
 
 def set_failures(policy, points):
     """Let all of these points of a box have failed, and nothing else."""
-    (slot, _), failed = policy._concern(FailureList), list(policy._now.concerns)
+    (slot, _), failed = policy._concerns.find(FailureList), list(policy._now.concerns)
     failed[slot] = Failed(policy.actions, policy.device, ((),), (points,))
     policy._now = policy._now._replace(concerns=tuple(failed))
 
@@ -269,12 +269,12 @@ def failures_of(policy):
 
 def now_of(policy, kind):
     """The state of a concern as the latest round left it."""
-    return policy._now.concerns[policy._concern(kind)[0]]
+    return policy._now.concerns[policy._concerns.find(kind)[0]]
 
 
 def concern_of(policy, kind):
     """The state of a concern once a policy has absorbed what it was told."""
-    return policy._settled().concerns[policy._concern(kind)[0]]
+    return policy._settled().concerns[policy._concerns.find(kind)[0]]
 
 
 def set_multiplier(policy, multiplier):

@@ -44,13 +44,13 @@ CLASSES = {
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
         Account Arms AtOnce Average Barred Bounds Budget Budgets CheckedPsi CKB Classes
-        Confidence Contradiction Contradictions Counted CountOPB Delayed Design Entry
-        Epoch EpochPenalty Errors Failed Failing Failure FailureBelief FailureList Files
-        GPOPB GPState GPTS GPUCB Held History KeptLimits LCLUCB Ledger LimitCounts Lock
-        Made Margin News Now OPLB OPNLB Outliers Paired Penalty Pending Place Plane
-        Projected Promise Queue Readings Resolved Restarts Result Round Rounds
-        Row RPOL Safe SafeAction SafeEstimate Scales SCGPUCB Schedule Senses Share
-        Sliding Spending Stage Told Trust _Turned Waiting
+        Concerns Confidence Contradiction Contradictions Counted CountOPB Delayed Design
+        Entry Epoch EpochPenalty Errors Failed Failing Failure FailureBelief FailureList
+        Files GPOPB GPState GPTS GPUCB Held History KeptLimits LCLUCB Ledger LimitCounts
+        Lock Made Margin News Now OPLB OPNLB Outliers Paired Penalty Pending Place Plane
+        Projected Promise Queue Readings Resolved Restarts Result Round Rounds Row RPOL
+        Safe SafeAction SafeEstimate Scales SCGPUCB Schedule Senses Share Sliding
+        Spending Stage Told Trust _Turned Waiting
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Engine Form Group History

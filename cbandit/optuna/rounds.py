@@ -19,7 +19,6 @@ from cbandit.optuna.records import Record
 from cbandit.policies.balls import RADIUS, near
 from cbandit.policies.choices import Data, Made, Place, private_copy
 from cbandit.policies.concerns.failure_belief import FailureBelief
-from cbandit.policies.concerns.failure_list import FailureList
 from cbandit.policies.concerns.margin import Margin
 from cbandit.policies.concerns.restarts import epoch_start
 from cbandit.policies.gp import GPPolicy, GPState
@@ -31,7 +30,7 @@ def latest_round(policy: GPPolicy) -> dict[str, Any]:
     It is ``estimate``, ``units`` and ``deviation`` of a :class:`Record`; no
     ``deviation`` if the policy keeps no margin from its limits.
     """
-    now, margin = policy._now, policy._concern(Margin)
+    now, margin = policy._now, policy._concerns.find(Margin)
     estimate, units = now.state.estimate[0].tolist(), _units(policy, now.state)
     kept = {"estimate": estimate, "units": units}
     if margin is not None:
@@ -52,7 +51,7 @@ def begin_round(policy: GPPolicy, t: int, rounds: Sequence[Record]) -> None:
     state = now.state._replace(moved=None, epoch=epoch)
     phi = _multiplier(policy, state, [r for r in rounds if r.t >= epoch])
     state = state._replace(multiplier=phi, moved=phi)
-    concerns, margin = list(now.concerns), policy._concern(Margin)
+    concerns, margin = list(now.concerns), policy._concerns.find(Margin)
     if margin is not None:
         deviation = rounds[-1].deviation if rounds else []
         concerns[margin[0]] = _row(deviation) if deviation else None
@@ -106,7 +105,7 @@ def note_failures(policy: GPPolicy, failed: Tensor, measured: Tensor) -> None:
         failed: actions that failed, ``(n, d)``.
         measured: actions that were measured, ``(l, d)``.
     """
-    if policy._concern(FailureBelief) is None:
+    if policy._concerns.find(FailureBelief) is None:
         failed = _mostly_failed(policy.actions, failed, measured)
     numbers = None
     if not policy.actions.continuous:
@@ -114,11 +113,8 @@ def note_failures(policy: GPPolicy, failed: Tensor, measured: Tensor) -> None:
     every = torch.ones(1, len(failed), dtype=torch.bool)
     data = Data(numbers, failed.unsqueeze(0), [], [], [], [], every)
     now = policy._settled()
-    concerns, beliefs = list(now.concerns), now.state.beliefs
-    for slot, concern in enumerate(policy._concerns):
-        if isinstance(concern, FailureBelief | FailureList):
-            concerns[slot], _ = concern.observe(concerns[slot], data, beliefs)
-    policy._change(now.state, tuple(concerns))
+    concerns, _ = policy._concerns.observe(now.concerns, data, now.state.beliefs)
+    policy._change(now.state, concerns)
 
 
 def _multiplier(policy: GPPolicy, state: GPState, rounds: Sequence[Record]) -> Tensor:

@@ -420,7 +420,7 @@ class Sampler(BaseSampler):
                 "study.enqueue_trial({...})"
             )
         state = policy._now.state
-        stateless = state.own is None and policy._concern(Share) is None
+        stateless = state.own is None and policy._concerns.find(Share) is None
         if not stateless or policy.senses.budgets:
             raise CBanditError(
                 f"{kind} keeps a state that a study's trials do not hold: take CKB, "

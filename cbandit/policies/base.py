@@ -77,10 +77,11 @@ from cbandit.policies.concerns.confidence import Confidence
 from cbandit.policies.concerns.design import Design
 from cbandit.policies.concerns.failure_list import FailureList
 from cbandit.policies.concerns.kept_limits import KeptLimits
+from cbandit.policies.concerns.order import in_order
 from cbandit.policies.history import History, best_tried
 from cbandit.policies.inbox import Inbox
 from cbandit.policies.keywords import POLICY, Observed, Values
-from cbandit.policies.round import Concern, Hooks, Now
+from cbandit.policies.round import ByKind, Concern, Concerns, Now
 from cbandit.policies.saving import Files, Lock, lasting, locked, restored
 from cbandit.policies.status import LimitStatus, Status
 from cbandit.policies.words import UNSAID, Senses
@@ -197,6 +198,7 @@ class Policy(metaclass=ABCMeta):
     _patient = False  # whether many outstanding choices are as they should be
     standardized = False  # whether multipliers are in spreads, not in the user's units
     common: Mapping[str, str] = POLICY  # what constructors hand on, with help
+    _concerns: Concerns
     _ranks: Ranks = ALONE  # the processes that share the set
     _reminded = False
     _together = 0  # the largest n= of an ask
@@ -307,15 +309,13 @@ class Policy(metaclass=ABCMeta):
         self._now = self._now._replace(state=state)
 
     def _attend(self, *concerns: Concern[Any] | None) -> None:
-        """Set the policy's concerns, in their order; ``None``: one that it lacks."""
-        every = [self._kept_limits(self.senses), *concerns]
+        """Set the policy's concerns; ``None``: one that it lacks."""
+        design = None
         if self.design:
             given = self.design, self.seed, self.trials, self.dtype
-            every.append(Design(self.actions, *given))
-        self._concerns = tuple(each for each in every if each is not None)
-        self._hooks = Hooks.of(self._concerns)
-        states = tuple(concern.start() for concern in self._concerns)
-        self._now = self._now._replace(concerns=states)
+            design = Design(self.actions, *given)
+        self._concerns = in_order([self._kept_limits(self.senses), design, *concerns])
+        self._now = self._now._replace(concerns=self._concerns.start())
 
     def _kept_limits(self, senses: Senses) -> KeptLimits:
         """Return the concern that counts what was within limits."""
@@ -326,13 +326,6 @@ class Policy(metaclass=ABCMeta):
         domain = self.actions.domain
         apart = domain is not self.actions  # its numbers are not those of choices
         return FailureList(domain, apart, self.device, self.size)
-
-    def _concern(self, kind: type[ConcernT]) -> tuple[int, ConcernT] | None:
-        """Return the slot and the concern of a kind; ``None``: there is none."""
-        for slot, concern in enumerate(self._concerns):
-            if isinstance(concern, kind):
-                return slot, concern
-        return None
 
     def _beliefs_in(self, state: Any) -> Any:
         """Return the beliefs in a state; ``None``: it has none for concerns."""
@@ -439,10 +432,10 @@ class Policy(metaclass=ABCMeta):
         Those of a round that was asked are kept with its choice, see ``news.limits``.
         """
         limits = self._stated_limits(t)
-        for slot, limit in self._hooks.limit:
-            coming = max(t, self._now.t + 1)
-            limits = limit(self._now.concerns[slot], limits, coming)
-        return limits
+        if not self._concerns.define("limit"):
+            return limits
+        coming = max(t, self._now.t + 1)
+        return self._concerns.limit(self._now.concerns, limits, coming)
 
     def _stated_limits(self, t: int) -> Tensor:
         """Return the thresholds ``(T, m)`` that the user gave for a round."""
@@ -530,7 +523,9 @@ class Policy(metaclass=ABCMeta):
             given[:, j] = now
         senses = self.senses.with_limit(j, said if budget is None else budget)
         self._check_limit(j, now, senses)
-        concerns = (self._kept_limits(senses), *self._concerns[1:])
+        pairs = self._concerns_under(senses, j)
+        concerns = in_order(concern for concern, _ in pairs.values())
+        states = tuple(pairs[type(concern)][1] for concern in concerns.all)
         return {
             "_given": given,
             "_later": later,
@@ -538,8 +533,15 @@ class Policy(metaclass=ABCMeta):
             "senses": senses,
             "horizon": self._horizon(senses),
             "_concerns": concerns,
-            "_hooks": Hooks.of(concerns),
+            "_now": self._now._replace(concerns=states),
         }
+
+    def _concerns_under(self, senses: Senses, j: int) -> ByKind:
+        """Return the concerns and their states once cost ``j`` has another limit."""
+        every = zip(self._concerns.all, self._now.concerns, strict=True)
+        pairs: ByKind = {type(concern): (concern, state) for concern, state in every}
+        pairs[KeptLimits] = self._kept_limits(senses), pairs[KeptLimits][1]
+        return pairs
 
     def _place_for_beliefs(self, choice: Choice) -> Place:
         """Return where a choice is; without keys, which only beliefs need."""
@@ -607,12 +609,6 @@ class Policy(metaclass=ABCMeta):
         values = devices.put(values, self.device, self.dtype)
         return Shown(self.actions, values)
 
-    def _shaped(self, concerns: list[Any], turn: Asked) -> Asked:
-        """Return a round as the concerns shape it; ``concerns`` are replaced."""
-        for slot, open_turn in self._hooks.open_turn:
-            concerns[slot], turn = open_turn(concerns[slot], turn)
-        return turn
-
     def _to_recommend(
         self, on: Actions, mask: Tensor | None = None, shown: Shown | None = None
     ) -> Asked:
@@ -626,7 +622,7 @@ class Policy(metaclass=ABCMeta):
             ranks=self._ranks,
             must_work=self._must_work,
         )
-        return self._shaped(list(now.concerns), turn)
+        return self._concerns.open_turn(now.concerns, turn)[1]
 
     # -- rounds ----------------------------------------------------------------------
 
@@ -832,7 +828,7 @@ class Policy(metaclass=ABCMeta):
 
     def _least_chance(self, confidence: ArrayLike) -> Tensor:
         """Return the probability with which limits must be kept, ``(T,)``."""
-        if self._concern(Confidence) is None:
+        if self._concerns.find(Confidence) is None:
             raise CBanditError(
                 f"ask: {self.name} takes no confidence= ({confidence!r}): cb.CKB, "
                 "cb.RPOL, cb.baselines.CONFIG and rules on cb.GPPolicy do, where they "
@@ -843,48 +839,29 @@ class Policy(metaclass=ABCMeta):
 
     def _decided(self, now: Now, given: Asked) -> tuple[Asked, Decision, Any, Any]:
         """Return a round, its decision, and the states after it, the concerns' last."""
-        opened = None
+        hooks, opened = self._concerns, None
         while True:
-            turn, concerns = given, list(now.concerns)
-            if self._hooks.open_epoch:
-                restarted = self._open_epoch(concerns, given.t)
-                turn = given._replace(restarted=restarted)
+            states, restarted = hooks.open_epoch(now.concerns, given.t)
+            turn = given._replace(restarted=restarted)
             if opened is None:
                 opened = self._open(now.state, turn), given.streams.position()
             state, start = opened
             turn = turn._replace(beliefs=self._beliefs_in(state))
-            turn = self._shaped(concerns, turn)
-            decision, state = self._choose(concerns, state, turn)
-            for slot, check_pick in self._hooks.check_pick:
-                concerns[slot], checked = check_pick(concerns[slot], turn, decision)
-                if checked is None:
-                    break
-                decision = checked
-            else:
-                return turn, decision, state, tuple(concerns)
+            states, turn = hooks.open_turn(states, turn)
+            decision = hooks.choose(states, turn)
+            if decision is None:
+                decision, state = self._by_rule(state, turn)
+            states, checked = hooks.check_pick(states, turn, decision)
+            if checked is not None:
+                return turn, checked, state, states
             given.streams.go(start)  # repeat the same draws
             given = given._replace(tight=True)
             if given.actions.continuous and not given.by_rule:
                 # points of the design are not looked through
                 given, opened = given._replace(by_rule=True), None
 
-    def _open_epoch(self, concerns: list[Any], t: int) -> Tensor | None:
-        """Return the trials that start anew in a round; ``concerns`` are replaced."""
-        restarted = None
-        for slot, open_epoch in self._hooks.open_epoch:
-            concerns[slot], began = open_epoch(concerns[slot], t)
-            if began is not None:
-                restarted = began if restarted is None else restarted | began
-        return restarted
-
-    def _choose(
-        self, concerns: Sequence[Any], state: Any, turn: Asked
-    ) -> tuple[Decision, Any]:
-        """Return a concern's decision or else the rule's, and the state after it."""
-        for slot, choose in self._hooks.choose:
-            decision: Decision | None = choose(concerns[slot], turn)
-            if decision is not None:
-                return decision, state
+    def _by_rule(self, state: Any, turn: Asked) -> tuple[Decision, Any]:
+        """Return the rule's decision, checked, and the state after it."""
         answer, name = self.decide(state, turn), f"{type(self).__name__}.decide"
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise CBanditError(
@@ -1071,7 +1048,8 @@ class Policy(metaclass=ABCMeta):
         concerns = now.concerns
         if heard != now.heard:
             for news in ledger.news(now.heard, now.t, self.sees_costs):
-                concerns, news = self._heard(concerns, news, state)
+                beliefs = self._beliefs_in(state)
+                concerns, news = self._concerns.hear(concerns, news, beliefs)
                 state = self.absorb(state, news)
         state = self._due(state, now.t)
         now = now._replace(state=state, heard=heard, settled=True, concerns=concerns)
@@ -1088,7 +1066,8 @@ class Policy(metaclass=ABCMeta):
         now = self._absorbed()
         if self._ready is None or self._ready[0] is not now:
             state = self._fit(now.state)
-            concerns = self._settle(now.concerns, state, now.t)
+            beliefs = self._beliefs_in(state)
+            concerns = self._concerns.settle(now.concerns, beliefs, now.t, self._table)
             ready = now, now._replace(state=state, concerns=concerns)
             vars(self).update(_ready=ready)
             return ready[1]
@@ -1110,10 +1089,7 @@ class Policy(metaclass=ABCMeta):
 
     def _alarms(self, now: Now) -> dict[str, str]:
         """Return what is wrong at present, by kind, in words."""
-        alarms: dict[str, str] = {}
-        for slot, alarm in self._hooks.alarm:
-            alarms |= alarm(now.concerns[slot], now.t, self._together)
-        return alarms
+        return self._concerns.alarms(now.concerns, now.t, self._together)
 
     @locked
     def status(self) -> Status:
@@ -1136,7 +1112,8 @@ class Policy(metaclass=ABCMeta):
             ms <= 90: within in 0 of 1 rounds told, 0 of the last 1; mean 95
         """
         now, outside, senses = self._settled(), self._outside, self.senses
-        counts, limits = now.concerns[0].whole(), self.limits(now.t + 1)
+        state = now.concerns[self._concerns.slot(KeptLimits)]
+        counts, limits = state.whole(), self.limits(now.t + 1)
         n, above = counts.recent()
         means = senses.costs(counts.total / counts.told)
         standing = []
@@ -1151,26 +1128,6 @@ class Policy(metaclass=ABCMeta):
         fits, texts = getattr(now.state, "fits", 0), tuple(alarms.values())
         limited = tuple(standing)
         return Status(self.name, now.t, limited, waiting, fits, texts, self.trials)
-
-    def _heard(
-        self, concerns: tuple[Any, ...], news: News, state: Any
-    ) -> tuple[tuple[Any, ...], News]:
-        """Return the concerns after feedback, and the feedback that beliefs hear."""
-        if not self._hooks.hear:
-            return concerns, news
-        states, beliefs = list(concerns), self._beliefs_in(state)
-        for slot, hear in self._hooks.hear:
-            states[slot], news = hear(states[slot], news, beliefs)
-        return tuple(states), news
-
-    def _settle(self, concerns: tuple[Any, ...], state: Any, t: int) -> tuple[Any, ...]:
-        """Return the concerns after work that is due, once all feedback is heard."""
-        if not self._hooks.settle:
-            return concerns
-        states, beliefs = list(concerns), self._beliefs_in(state)
-        for slot, settle in self._hooks.settle:
-            states[slot] = settle(states[slot], beliefs, t, self._table)
-        return tuple(states)
 
     def _table(self) -> Mapping[str, Tensor]:
         """Return the table of all rounds."""

@@ -65,7 +65,7 @@ from cbandit.policies.concerns.share import Share
 from cbandit.policies.keywords import GP_POLICY, CostBeliefs, PolicyKeywords
 from cbandit.policies.recommending import likely_point, spread_in_units, told_blocks
 from cbandit.policies.retired import Retired, category_of, offered
-from cbandit.policies.round import Hooks
+from cbandit.policies.round import ByKind, put
 from cbandit.policies.round_search import Search, stretches
 from cbandit.policies.saving import locked
 from cbandit.policies.status import Status
@@ -507,30 +507,23 @@ class GPPolicy(Policy):
         if kind is not None:
             self._check_outcome(1 + j, kind, limit, senses.budgets)
 
-    def _with_limit(self, j: int, limit: Any) -> dict[str, Any]:
-        new, now = super()._with_limit(j, limit), self._now
-        found = self._concern(Budgets)
-        budgets = self._budgeted(self._functions, new["senses"])
-        if budgets is not None and self._ranks is not distributed.ALONE:
+    def _concerns_under(self, senses: Senses, j: int) -> ByKind:
+        pairs = super()._concerns_under(senses, j)
+        before = pairs.pop(Budgets, None)
+        budgets = self._budgeted(self._functions, senses)
+        if budgets is None:
+            return pairs
+        if self._ranks is not distributed.ALONE:
             raise CBanditError(
                 "a cb.Budget cannot begin while several processes share the set: give "
                 "it in thresholds= when the policy is built"
             )
-        if found is None and budgets is None:
-            return new
-        concerns, states = list(new["_concerns"]), list(now.concerns)
-        slot, columns = 2, tuple[int, ...]()  # after failures
-        before = Account(now.state.multiplier[:, :0].double(), {})
-        if found is not None:
-            slot, columns = found[0], found[1].columns
-            del concerns[slot]
-            before = states.pop(slot)
-        if budgets is not None:
-            concerns.insert(slot, budgets)
-            states.insert(slot, before.over(columns, budgets.columns, j))
-        now = now._replace(concerns=tuple(states))
-        hooks = Hooks.of(concerns)
-        return {**new, "_concerns": tuple(concerns), "_hooks": hooks, "_now": now}
+        columns: tuple[int, ...] = ()
+        account = Account(self._now.state.multiplier[:, :0].double(), {})
+        if before is not None:
+            columns, account = before[0].columns, before[1]
+        pairs[Budgets] = budgets, account.over(columns, budgets.columns, j)
+        return pairs
 
     def _processes(self) -> distributed.Ranks:
         """Return the processes that share the set, one part each."""
@@ -982,11 +975,11 @@ class GPPolicy(Policy):
 
     def _compare(self) -> None:
         """Compare readings that came since with the belief, before it is relied on."""
-        now, found = self._settled(), self._concern(Contradictions)
+        now, found = self._settled(), self._concerns.find(Contradictions)
         if found is not None:
-            (slot, concern), concerns = found, list(now.concerns)
-            concerns[slot] = concern.look(concerns[slot], now.state.beliefs)
-            ready = now._replace(concerns=tuple(concerns))
+            (slot, concern), states = found, now.concerns
+            state = concern.look(states[slot], now.state.beliefs)
+            ready = now._replace(concerns=put(states, slot, state))
             self._ready = self._now, ready
             self._warn_once(ready)
 
@@ -1054,10 +1047,9 @@ class GPPolicy(Policy):
         else:
             data = self._inbox().read_history(self.actions, history, self.trials)
         now = self._settled()
-        concerns, beliefs = list(now.concerns), now.state.beliefs
-        for slot, observe in self._hooks.observe:
-            concerns[slot], data = observe(concerns[slot], data, beliefs)
-        self._change(self._observed(now.state, data), tuple(concerns))
+        beliefs = now.state.beliefs
+        concerns, data = self._concerns.observe(now.concerns, data, beliefs)
+        self._change(self._observed(now.state, data), concerns)
 
     def _observed(self, state: GPState, data: Data) -> GPState:
         """Return the state with earlier data in its beliefs."""
@@ -1100,10 +1092,8 @@ class GPPolicy(Policy):
         grown = with_value(self.actions, name, plain(value))
         actions = grown.to(self.device, self.dtype)
         now = self._settled()
-        state, concerns = now.state, list(now.concerns)
-        for slot, grow in self._hooks.grow:
-            concerns[slot] = grow(concerns[slot], actions)
-        beliefs = state.beliefs.over(actions.domain)
+        concerns = self._concerns.grow(now.concerns, actions)
+        beliefs = now.state.beliefs.over(actions.domain)
         offer = offered(actions.menu, self._retired, self.batch_shape, self.device)
 
         def renamed(choice: Choice) -> Choice:
@@ -1113,7 +1103,7 @@ class GPPolicy(Policy):
             return replace(choice, index=index, keys=index.reshape(-1).tolist())
 
         self._ledger.rename(renamed, self._place)
-        self._change(state._replace(beliefs=beliefs), tuple(concerns))
+        self._change(now.state._replace(beliefs=beliefs), concerns)
         vars(self).update(actions=actions, _offer=offer)
 
     @locked
@@ -1163,7 +1153,7 @@ class GPPolicy(Policy):
         moved = now.state.moved
         if moved is None:
             coming, arrived = now.t + 1, now.state.measured()[0]
-            restarted = self._open_epoch(list(now.concerns), coming)
+            _, restarted = self._concerns.open_epoch(now.concerns, coming)
             moved = self._next(now.state, coming, arrived, restarted)
             self._ready = self._now, now._replace(state=now.state._replace(moved=moved))
         return self._outside(moved.clone())
@@ -1206,7 +1196,7 @@ class GPPolicy(Policy):
         ``promised`` (to outstanding choices) and ``pace``, the limit of the next round;
         ``rounds`` is the number left. It is empty without budgets.
         """
-        found = self._concern(Budgets)
+        found = self._concerns.find(Budgets)
         if found is None:
             return {}
         (slot, budgets), now = found, self._settled()
@@ -1386,5 +1376,4 @@ class GPPolicy(Policy):
         """Drop large arrays before a checkpoint; they are recomputed on load."""
         state, largest = self._now.state, LIGHT if actions else -1
         state.beliefs.lighten(largest)
-        for slot, lighten in self._hooks.lighten:
-            lighten(self._now.concerns[slot], largest)
+        self._concerns.lighten(self._now.concerns, largest)

@@ -2,14 +2,13 @@
 
 A concern is one subject beside the rule, such as outlying readings or budgets. It has a
 file in :mod:`cbandit.policies.concerns`, a slot of state, and hooks. These are pure:
-they return a new state and change nothing. A policy lists its concerns once, in the
-order in which they hear and shape a round. A hook that no concern of a policy defines
+they return a new state and change nothing. A hook that no concern of a policy defines
 costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
@@ -19,7 +18,9 @@ from cbandit.actions import Actions
 from cbandit.policies.choices import Asked, Data, Decision, News
 
 S = TypeVar("S")
-Hook = Callable[..., Any]
+V = TypeVar("V")
+ConcernT = TypeVar("ConcernT", bound="Concern[Any]")
+Slotted = tuple[int, Callable[..., Any]]
 Past = Callable[[], Mapping[str, Tensor]]
 
 
@@ -98,35 +99,148 @@ class Concern(Generic[S]):
         """Drop arrays of more than ``largest`` bytes that can be computed again."""
 
 
-class Hooks(NamedTuple):
-    """The slots and methods of the concerns that define a hook, hook by hook."""
+HOOKS = tuple(
+    name for name in vars(Concern) if not name.startswith("_") and name != "start"
+)
+States = tuple[Any, ...]
+"""The states of a policy's concerns, in their order."""
+ByKind = dict[type[Concern[Any]], tuple[Any, Any]]
+"""Concerns and their states, by kind."""
 
-    hear: tuple[tuple[int, Hook], ...] = ()
-    limit: tuple[tuple[int, Hook], ...] = ()
-    observe: tuple[tuple[int, Hook], ...] = ()
-    settle: tuple[tuple[int, Hook], ...] = ()
-    open_epoch: tuple[tuple[int, Hook], ...] = ()
-    open_turn: tuple[tuple[int, Hook], ...] = ()
-    choose: tuple[tuple[int, Hook], ...] = ()
-    check_pick: tuple[tuple[int, Hook], ...] = ()
-    alarm: tuple[tuple[int, Hook], ...] = ()
-    grow: tuple[tuple[int, Hook], ...] = ()
-    lighten: tuple[tuple[int, Hook], ...] = ()
 
-    @classmethod
-    def of(cls, concerns: Iterable[Concern[Any]]) -> Hooks:
-        """Return the hooks that these concerns define, in their order."""
-        every = list(enumerate(concerns))
-        return cls(
-            *(
-                tuple(
-                    (slot, getattr(concern, name))
-                    for slot, concern in every
-                    if getattr(type(concern), name) is not getattr(Concern, name)
-                )
-                for name in cls._fields
-            )
+class Concerns:
+    """A policy's concerns in their order; it calls the hooks that they define.
+
+    Args:
+        concerns: in their order, see :mod:`cbandit.policies.concerns`.
+    """
+
+    def __init__(self, *concerns: Concern[Any]) -> None:
+        self.all = concerns
+        #: for each hook the slots of the concerns that define it, and their methods
+        self._hooks = hooks_of(concerns)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"all": self.all}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _hooks=hooks_of(state["all"]))
+
+    def find(self, kind: type[ConcernT]) -> tuple[int, ConcernT] | None:
+        """Return the slot and the concern of a kind; ``None``: there is none."""
+        for slot, concern in enumerate(self.all):
+            if isinstance(concern, kind):
+                return slot, concern
+        return None
+
+    def define(self, hook: str) -> bool:
+        """Return whether a concern defines a hook."""
+        return bool(self._hooks[hook])
+
+    def slot(self, kind: type[Concern[Any]]) -> int:
+        """Return the slot of a concern that every policy has."""
+        return [type(concern) for concern in self.all].index(kind)
+
+    def start(self) -> States:
+        """Return the states before the first round."""
+        return tuple(concern.start() for concern in self.all)
+
+    def hear(self, states: States, news: News, beliefs: Any) -> tuple[States, News]:
+        """Return the states after feedback, and the feedback that beliefs hear."""
+        return self._pass("hear", states, news, beliefs)
+
+    def limit(self, states: States, limits: Tensor, t: int) -> Tensor:
+        """Return the thresholds ``(T, m)`` of round ``t``, which has not been asked."""
+        for slot, limit in self._hooks["limit"]:
+            limits = limit(states[slot], limits, t)
+        return limits
+
+    def observe(self, states: States, data: Data, beliefs: Any) -> tuple[States, Data]:
+        """Return the states after data from before, and what beliefs observe."""
+        return self._pass("observe", states, data, beliefs)
+
+    def settle(self, states: States, beliefs: Any, t: int, past: Past) -> States:
+        """Return the states after work that is due once all feedback is heard."""
+        for slot, settle in self._hooks["settle"]:
+            states = put(states, slot, settle(states[slot], beliefs, t, past))
+        return states
+
+    def open_epoch(self, states: States, t: int) -> tuple[States, Tensor | None]:
+        """Return the states, and the trials ``(T,)`` that start anew in round ``t``."""
+        restarted = None
+        for slot, open_epoch in self._hooks["open_epoch"]:
+            state, began = open_epoch(states[slot], t)
+            states = put(states, slot, state)
+            if began is not None:
+                restarted = began if restarted is None else restarted | began
+        return states, restarted
+
+    def open_turn(self, states: States, turn: Asked) -> tuple[States, Asked]:
+        """Return the states and the round as the concerns shape it."""
+        return self._pass("open_turn", states, turn)
+
+    def _pass(
+        self, hook: str, states: States, value: V, *given: Any
+    ) -> tuple[States, V]:
+        """Return the states and a value after each concern has had it in turn."""
+        for slot, act in self._hooks[hook]:
+            state, value = act(states[slot], value, *given)
+            states = put(states, slot, state)
+        return states, value
+
+    def choose(self, states: States, turn: Asked) -> Decision | None:
+        """Return the choice of a concern; ``None``: the rule chooses."""
+        for slot, choose in self._hooks["choose"]:
+            decision: Decision | None = choose(states[slot], turn)
+            if decision is not None:
+                return decision
+        return None
+
+    def check_pick(
+        self, states: States, turn: Asked, pick: Decision
+    ) -> tuple[States, Decision | None]:
+        """Return the states and the choice; ``None``: the round opens again."""
+        for slot, check_pick in self._hooks["check_pick"]:
+            state, checked = check_pick(states[slot], turn, pick)
+            if checked is None:
+                return states, None
+            states, pick = put(states, slot, state), checked
+        return states, pick
+
+    def alarms(self, states: States, t: int, together: int) -> dict[str, str]:
+        """Return what is wrong at present, by kind, in words."""
+        alarms: dict[str, str] = {}
+        for slot, alarm in self._hooks["alarm"]:
+            alarms |= alarm(states[slot], t, together)
+        return alarms
+
+    def grow(self, states: States, domain: Actions) -> States:
+        """Return the states over a set that has grown."""
+        for slot, grow in self._hooks["grow"]:
+            states = put(states, slot, grow(states[slot], domain))
+        return states
+
+    def lighten(self, states: States, largest: int) -> None:
+        """Drop arrays of more than ``largest`` bytes that can be computed again."""
+        for slot, lighten in self._hooks["lighten"]:
+            lighten(states[slot], largest)
+
+
+def hooks_of(concerns: Sequence[Concern[Any]]) -> dict[str, tuple[Slotted, ...]]:
+    """Return, by hook, the slots and methods of the concerns that define it."""
+    return {
+        hook: tuple(
+            (slot, getattr(concern, hook))
+            for slot, concern in enumerate(concerns)
+            if getattr(type(concern), hook) is not getattr(Concern, hook)
         )
+        for hook in HOOKS
+    }
+
+
+def put(states: States, slot: int, state: Any) -> States:
+    """Return the states with another one in a slot."""
+    return (*states[:slot], state, *states[slot + 1 :])
 
 
 class Now(NamedTuple):

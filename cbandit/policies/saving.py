@@ -14,13 +14,13 @@ from cbandit._core import checkpoint, distributed, graph
 from cbandit._core.hints import check_arguments
 from cbandit.actions import Actions
 from cbandit.errors import CBanditError
-from cbandit.policies.round import Hooks, Now
+from cbandit.policies.round import Now
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 
 #: attributes of a policy that copies and files do not hold: they are computed again
-COMPUTED = ("_latest", "_hooks", "_ready")
+COMPUTED = ("_latest", "_ready")
 
 
 # -- the lock --------------------------------------------------------------------------
@@ -147,5 +147,4 @@ def restored(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a policy's attributes from what a copy or a file holds."""
     position = state["_streams"].position()
     now = Now(*state["_now"])._replace(position=position)
-    hooks = Hooks.of(state["_concerns"])
-    return {**state, **dict.fromkeys(COMPUTED), "_now": now, "_hooks": hooks}
+    return {**state, **dict.fromkeys(COMPUTED), "_now": now}

@@ -1,0 +1,46 @@
+"""The order in which the concerns of a policy hear and shape a round.
+
+What has failed is out before what fits a budget is looked for, and what is sure is
+sought in what is left of both. Outlying readings are cut before predictions are judged
+by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from cbandit.policies.concerns.budgets import Budgets
+from cbandit.policies.concerns.confidence import Confidence
+from cbandit.policies.concerns.contradiction import Contradictions
+from cbandit.policies.concerns.design import Design
+from cbandit.policies.concerns.failure_belief import FailureBelief
+from cbandit.policies.concerns.failure_list import FailureList
+from cbandit.policies.concerns.kept_limits import KeptLimits
+from cbandit.policies.concerns.margin import Margin
+from cbandit.policies.concerns.outliers import Outliers
+from cbandit.policies.concerns.pending import Pending
+from cbandit.policies.concerns.restarts import Restarts
+from cbandit.policies.concerns.share import Share
+from cbandit.policies.round import Concern, Concerns
+
+ORDER: tuple[type[Concern[Any]], ...] = (
+    KeptLimits,
+    FailureList,
+    FailureBelief,
+    Budgets,
+    Share,
+    Confidence,
+    Outliers,
+    Restarts,
+    Contradictions,
+    Pending,
+    Margin,
+    Design,
+)
+
+
+def in_order(concerns: Iterable[Concern[Any] | None]) -> Concerns:
+    """Return a policy's concerns in their order; ``None`` is one that it lacks."""
+    present = [concern for concern in concerns if concern is not None]
+    return Concerns(*sorted(present, key=lambda concern: ORDER.index(type(concern))))
