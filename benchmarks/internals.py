@@ -15,7 +15,7 @@ from torch import Tensor
 import cbandit as cb
 from cbandit._core.randomness import Streams
 from cbandit.experiments.intervals import interval
-from cbandit.policies.choices import Asked
+from cbandit.policies.turn import Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.engines.swept import Swept
 from cbandit.posterior.rows.kronecker import Kronecker
@@ -84,7 +84,7 @@ def believed(policy: cb.CKB, index: Tensor) -> tuple[Tensor, Tensor]:
 def pass_of(policy: cb.CKB) -> Callable[[], Any]:
     """The pass of the next round alone; the small solves before it are done here."""
     now, streams = policy._settled(), policy._streams
-    asked = Asked(now.t + 1, policy.actions, None, None, streams, policy._ledger)
+    asked = Turn(now.t + 1, policy.actions, None, None, streams, policy._ledger)
     asked = asked._replace(limits=policy.limits(now.t + 1))
     state = policy._open(now.state, asked)
     look = policy._look(state, asked)

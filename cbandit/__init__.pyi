@@ -51,7 +51,6 @@ from cbandit.policies.acquire import Estimates as Estimates
 from cbandit.policies.base import Marginal as Marginal
 from cbandit.policies.base import Policy as Policy
 from cbandit.policies.base import Posterior as Posterior
-from cbandit.policies.choices import Decision as Decision
 from cbandit.policies.ckb import CKB as CKB
 from cbandit.policies.concerns.budgets import Budget as Budget
 from cbandit.policies.epoch import EpochPenalty as EpochPenalty
@@ -64,6 +63,7 @@ from cbandit.policies.opnlb import OPNLB as OPNLB
 from cbandit.policies.rpol import RPOL as RPOL
 from cbandit.policies.safe.action import Safe as Safe
 from cbandit.policies.scgp import SCGPUCB as SCGPUCB
+from cbandit.policies.turn import Decision as Decision
 from cbandit.policies.unconstrained import GPTS as GPTS
 from cbandit.policies.unconstrained import GPUCB as GPUCB
 from cbandit.problems.protocol import Round as Round

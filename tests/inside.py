@@ -60,7 +60,6 @@ from cbandit.experiments.tables import read_table
 from cbandit.explore import TS, clip, estimates
 from cbandit.policies import gp as gp_policy
 from cbandit.policies import keywords, opb
-from cbandit.policies.choices import Asked
 from cbandit.policies.concerns import kept_limits as status_rules
 from cbandit.policies.concerns.contradiction import Contradictions
 from cbandit.policies.concerns.failure_belief import FailureBelief
@@ -68,6 +67,7 @@ from cbandit.policies.concerns.failure_list import Failed, FailureList
 from cbandit.policies.concerns.share import Share
 from cbandit.policies.safe import classes
 from cbandit.policies.safe.mixtures import best_mixture
+from cbandit.policies.turn import Turn
 from cbandit.posterior import digits, observations
 from cbandit.posterior.beliefs import Beliefs, Group, Stacked
 from cbandit.posterior.covariance import (
@@ -463,7 +463,7 @@ def native_share(work, pieces, threads):
 def next_look(policy):
     """The look of a GP policy's next round, which is not begun."""
     now, streams = policy._settled(), policy._streams
-    asked = Asked(now.t + 1, policy.actions, None, None, streams, policy._ledger)
+    asked = Turn(now.t + 1, policy.actions, None, None, streams, policy._ledger)
     asked = asked._replace(limits=policy.limits(asked.t))
     state = policy._open(now.state, asked)
     asked = policy._shaped(list(now.concerns), asked._replace(beliefs=state.beliefs))

@@ -42,11 +42,11 @@ from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.abilities import OWN_CHOICE
 from cbandit.policies.checks import believed_costs
-from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.policies.safe.action import numbered
 from cbandit.policies.saving import locked
+from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import level
 from cbandit.search import maximise
@@ -310,31 +310,31 @@ class ADMMBO(GPPolicy):
 
     # -- one round -------------------------------------------------------------------
 
-    def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
+    def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return the action of greatest improvement in the present step."""
-        if asked.actions is not self.actions:
+        if turn.actions is not self.actions:
             raise CBanditError("ADMMBO chooses from its own set: no actions=")
         beliefs, progress = state.beliefs, state.own
-        if asked.t == 1 or not bool(beliefs.has_data().all()):
+        if turn.t == 1 or not bool(beliefs.has_data().all()):
             count = self.actions.dim if self.actions.continuous else 1
-            share = asked.streams.uniform(1 + count).reshape(self.size, -1)
-            return uniform(asked, share[:, 1:], self), state
+            share = turn.streams.uniform(1 + count).reshape(self.size, -1)
+            return uniform(turn, share[:, 1:], self), state
         if not bool(progress.going.any()):
-            if self._left_out(asked, progress.incumbent):
+            if self._left_out(turn, progress.incumbent):
                 raise CBanditError(
                     "ADMMBO has ended, and what it found has failed or among leaves it "
                     "out"
                 )
             return self._at(progress.incumbent), state
         units = beliefs.units()
-        before = level(units, self.limits(asked.t - 1))
-        progress = self._advanced(progress, beliefs, asked.t, before)
+        before = level(units, self.limits(turn.t - 1))
+        progress = self._advanced(progress, beliefs, turn.t, before)
         best, best_x = progress.best(beliefs, before)
-        limit = progress.limit(level(units, asked.limits))
+        limit = progress.limit(level(units, turn.limits))
         if self.actions.continuous:
-            chosen = self._on_box(asked, beliefs, progress, limit, best)
+            chosen = self._on_box(turn, beliefs, progress, limit, best)
         else:
-            chosen = self._on_set(asked, beliefs, progress, limit, best, best_x)
+            chosen = self._on_set(turn, beliefs, progress, limit, best, best_x)
         x = torch.where(progress.going.unsqueeze(-1), chosen, progress.incumbent)
         return self._at(x), state._replace(
             own=progress._replace(done=progress.done + 1)
@@ -347,11 +347,11 @@ class ADMMBO(GPPolicy):
             return Decision(None, x=x, sure=True)
         return Decision(self.actions.index(x), sure=True)
 
-    def _left_out(self, asked: Asked, x: Tensor) -> bool:
+    def _left_out(self, turn: Turn, x: Tensor) -> bool:
         """Return whether ``x (T, d)`` has failed, or is not allowed by ``among``."""
-        if asked.barred is not None:
-            return bool(asked.barred.holds(x).any())
-        return asked.mask is not None and not bool(self._allowed(asked.mask, x).all())
+        if turn.barred is not None:
+            return bool(turn.barred.holds(x).any())
+        return turn.mask is not None and not bool(self._allowed(turn.mask, x).all())
 
     def _allowed(self, mask: Tensor, x: Tensor) -> Tensor:
         """Return the trials ``(T,)`` whose action at ``x (T, d)`` is in the mask."""
@@ -381,7 +381,7 @@ class ADMMBO(GPPolicy):
 
     def _on_set(
         self,
-        asked: Asked,
+        turn: Turn,
         beliefs: Beliefs,
         progress: Progress,
         limit: Tensor | None,
@@ -391,14 +391,14 @@ class ADMMBO(GPPolicy):
         """Return the action where a step gains most, ``(T, d)``, or else ``best_x``.
 
         Args:
-            asked: the round.
+            turn: the round.
             beliefs: about reward and costs.
             progress: the step.
             limit: the cost's threshold, ``(T, 1)``; ``None`` for the reward's step.
             best: the step's best value so far, ``(T,)``.
             best_x: the action of that value, ``(T, d)``, returned if nothing gains.
         """
-        mask, close = asked.mask, beliefs.tolerance(costs=progress.step > 0)
+        mask, close = turn.mask, beliefs.tolerance(costs=progress.step > 0)
 
         def gains() -> Iterator[tuple[int, Tensor]]:
             for start, stop, mean, std in beliefs.one(progress.step):
@@ -416,7 +416,7 @@ class ADMMBO(GPPolicy):
 
     def _on_box(
         self,
-        asked: Asked,
+        turn: Turn,
         beliefs: Beliefs,
         progress: Progress,
         limit: Tensor | None,
@@ -428,7 +428,7 @@ class ADMMBO(GPPolicy):
 
         from cbandit.posterior.botorch import model_list
 
-        seeds, points = asked.streams.uniform(1).reshape(len(best)), []
+        seeds, points = turn.streams.uniform(1).reshape(len(best)), []
         units = beliefs.units()
         for i in range(len(best)):
             with warnings.catch_warnings(), manual_seed(int(seeds[i] * 2**31)):
@@ -443,7 +443,7 @@ class ADMMBO(GPPolicy):
                 model = model_list(beliefs, i).models[progress.step]
                 gain = _acquisition(model, unit, alone, tau, best[i])
                 points.append(
-                    best_on_box(gain, asked, i, self.num_restarts, self.raw_samples)
+                    best_on_box(gain, turn, i, self.num_restarts, self.raw_samples)
                 )
         return torch.stack(points).double()
 

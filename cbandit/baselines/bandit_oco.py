@@ -26,10 +26,11 @@ from cbandit.actions import Actions, Box
 from cbandit.errors import CBanditError
 from cbandit.policies.base import Policy
 from cbandit.policies.checks import COST_COUNT
-from cbandit.policies.choices import Asked, Decision, News
+from cbandit.policies.choices import News
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.paired import Paired
 from cbandit.policies.saving import locked
+from cbandit.policies.turn import Decision, Turn
 from cbandit.policies.words import counted
 
 TRIES = 100  # directions tried before all actions count as failed
@@ -163,32 +164,32 @@ class BanditOCO(Policy):
         """The point that the next ``ask`` will play around, ``(*trials, d)``."""
         return self._outside(self._moved(self._settled().state).centre.clone())
 
-    def decide(self, state: Walk, asked: Asked) -> tuple[Decision, Walk]:
+    def decide(self, state: Walk, turn: Turn) -> tuple[Decision, Walk]:
         """Return ``y + e u``, ``u`` uniform on the unit sphere."""
-        if asked.actions is not self.actions:
+        if turn.actions is not self.actions:
             raise CBanditError(
                 "BanditOCO moves in its box by what it observes: ask takes no actions="
             )
         walk = self._moved(state)
-        u = self._direction(asked, walk.centre)
+        u = self._direction(turn, walk.centre)
         x = (walk.centre + self._radius * u).to(self.dtype)
         nowhere = torch.zeros(self.size, dtype=torch.bool)
         played = Played(u, Paired.start(walk.multiplier), nowhere)
-        walk = walk._replace(rounds={**walk.rounds, asked.t: played})
+        walk = walk._replace(rounds={**walk.rounds, turn.t: played})
         return Decision(None, x=x, sure=True), walk
 
-    def _direction(self, asked: Asked, centre: Tensor) -> Tensor:
+    def _direction(self, turn: Turn, centre: Tensor) -> Tensor:
         """Draw ``u (T, d)`` from the sphere, again if its action has failed."""
         u = torch.zeros_like(centre)
         left = torch.ones(self.size, 1, dtype=torch.bool, device=self.device)
         for _ in range(TRIES):
-            draws = asked.streams.normal(self.actions.dim).view(self.size, -1)
+            draws = turn.streams.normal(self.actions.dim).view(self.size, -1)
             draws = devices.put(draws, self.device)
             u = torch.where(left, draws / draws.norm(dim=-1, keepdim=True), u)
-            if asked.barred is None:
+            if turn.barred is None:
                 return u
             x = (centre + self._radius * u).to(self.dtype)
-            left = asked.barred.holds(x).unsqueeze(-1)
+            left = turn.barred.holds(x).unsqueeze(-1)
             if not bool(left.any()):
                 return u
         raise CBanditError("OCO: every action around its centre has failed")

@@ -44,13 +44,13 @@ from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.abilities import GREATEST
 from cbandit.policies.checks import believed_costs
-from cbandit.policies.choices import Asked
 from cbandit.policies.dual import Dual, Given, Scheduled
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.policies.projected import Projected
 from cbandit.policies.queue import Queue
 from cbandit.policies.saving import locked
+from cbandit.policies.turn import Turn
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.look import Best, Block, scan
 from cbandit.posterior.observations import (
@@ -558,11 +558,11 @@ class BKB(GPPolicy):
             return scores.Reward()
         return self._dual.score(t, phi, 1)
 
-    def _judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:
+    def _judged(self, beliefs: Any, look: Look, best: Best, turn: Turn) -> Tensor:
         """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
         if self._dual is None:
             return best.estimate
-        return self._dual.judged(beliefs, look, best, asked)
+        return self._dual.judged(beliefs, look, best, turn)
 
     def move(
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
@@ -582,24 +582,24 @@ class BKB(GPPolicy):
                 )
         return Sketches(tuple(Sketched.start(gp.copy(), *where) for gp in beliefs))
 
-    def _open(self, state: GPState, asked: Asked) -> GPState:
+    def _open(self, state: GPState, turn: Turn) -> GPState:
         """Keep each past round with probability ``min(1, q var(x_s) / lam)``."""
-        state = super()._open(state, asked)
-        if not asked.by_rule:
+        state = super()._open(state, turn)
+        if not turn.by_rule:
             return state
-        beliefs = state.beliefs.resampled(self._oversampling, asked.streams)
+        beliefs = state.beliefs.resampled(self._oversampling, turn.streams)
         return state._replace(beliefs=beliefs)
 
-    def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
+    def _coefficient(self, state: GPState, turn: Turn) -> Tensor:
         """Return the deviations' factors ``(T, F)``; RKHS widths become the paper's."""
         parts = [(p, at) for p, at in self._widths.rkhs_parts() if p.rkhs.needs_noise]
         if not parts:
-            return super()._coefficient(state, asked)
+            return super()._coefficient(state, turn)
         beliefs = state.beliefs
         (dimension, mass), noises = beliefs.dimension(), beliefs.noises()
         chances = self._chances(state)
         width = self._timing.width(
-            asked.t, self._widths, chances, beliefs, state.held
+            turn.t, self._widths, chances, beliefs, state.held
         ).clone()
         for part, at in parts:
             width[:, at] = sketched_width(
@@ -610,7 +610,7 @@ class BKB(GPPolicy):
                 noises[:, at],
                 part.rkhs.delta / beliefs.functions,
             )
-        return self.explore.coefficient(width, asked.streams)
+        return self.explore.coefficient(width, turn.streams)
 
     @property
     @locked

@@ -29,9 +29,9 @@ from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.abilities import OWN_CHOICE
 from cbandit.policies.balls import RADIUS, Barred
-from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
+from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.beliefs import Beliefs
 
 if TYPE_CHECKING:
@@ -117,27 +117,27 @@ class BoTorchPolicy(GPPolicy):
         self._make, self.name = make_acquisition, name
         self.trial = 0
 
-    def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
+    def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return the action of greatest acquisition value in every trial."""
-        on, mask = asked.actions, asked.mask
+        on, mask = turn.actions, turn.mask
         count = on.dim if on.continuous else 1
-        draws = asked.streams.uniform(1 + count).reshape(self.size, -1)
+        draws = turn.streams.uniform(1 + count).reshape(self.size, -1)
         best, known = [], state.beliefs.has_data().all(-1)
         for trial in range(self.size):
-            if asked.t <= self.initial or not known[trial]:
+            if turn.t <= self.initial or not known[trial]:
                 share = draws[trial, 1:].to(self.device)
-                best.append(clear(asked, trial, share))
+                best.append(clear(turn, trial, share))
                 continue
             allowed = None if mask is None else mask[trial % len(mask)]
             seed = int(draws[trial, 0] * 2**31)
-            best.append(self._best(state.beliefs, trial, asked, allowed, seed))
-        return together(asked, best, self.dtype), state
+            best.append(self._best(state.beliefs, trial, turn, allowed, seed))
+        return together(turn, best, self.dtype), state
 
     def _best(
         self,
         beliefs: Beliefs,
         trial: int,
-        asked: Asked,
+        turn: Turn,
         allowed: Tensor | None,
         seed: int,
     ) -> Tensor:
@@ -157,11 +157,11 @@ class BoTorchPolicy(GPPolicy):
                     "make_acquisition must return a BoTorch acquisition function; got "
                     f"{acquisition!r}"
                 )
-            if asked.actions.continuous:
+            if turn.actions.continuous:
                 return best_on_box(
-                    acquisition, asked, trial, self.num_restarts, self.raw_samples
+                    acquisition, turn, trial, self.num_restarts, self.raw_samples
                 )
-            return self._listed(acquisition, trial, asked.actions, allowed)
+            return self._listed(acquisition, trial, turn.actions, allowed)
 
     def _listed(
         self,
@@ -196,7 +196,7 @@ class BoTorchPolicy(GPPolicy):
 
 def best_on_box(
     acquisition: AcquisitionFunction,
-    asked: Asked,
+    turn: Turn,
     trial: int,
     restarts: int,
     samples: int,
@@ -204,7 +204,7 @@ def best_on_box(
     """Return the point ``(d,)`` of greatest acquisition value that BoTorch finds."""
     from botorch.optim.optimize import optimize_acqf, optimize_acqf_mixed
 
-    box: Box = asked.actions
+    box: Box = turn.actions
     options: Any = {
         "bounds": box.bounds.double(),
         "q": 1,
@@ -217,9 +217,9 @@ def best_on_box(
         rows = [_fixed(box, row) for row in box.choices.tolist()]
         x, _ = optimize_acqf_mixed(acquisition, fixed_features_list=rows, **options)
     point: Tensor = x[0]
-    if asked.barred is None:
+    if turn.barred is None:
         return point
-    return _beside(acquisition, box, asked.barred.of(trial), point)
+    return _beside(acquisition, box, turn.barred.of(trial), point)
 
 
 def _fixed(box: Box, row: list[float]) -> dict[int, float]:

@@ -16,9 +16,9 @@ from torch import Tensor
 from cbandit._core.peaks import best_place
 from cbandit.actions import Star
 from cbandit.errors import CBanditError
-from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.safe.linear import Plane
 from cbandit.policies.safe.stagewise import Stage
+from cbandit.policies.turn import Decision, Turn
 from cbandit.search.segments import furthest
 
 
@@ -51,17 +51,17 @@ class Directions(NamedTuple):
 
     @classmethod
     def of(
-        cls, plane: Plane, state: Stage, asked: Asked, tau: Tensor
+        cls, plane: Plane, state: Stage, turn: Turn, tau: Tensor
     ) -> tuple[Directions, Stage]:
         """Return the segments of a round's star, and the state that has met it."""
-        star = asked.actions
+        star = turn.actions
         if not isinstance(star, Star):
             raise CBanditError(f"actions of this round must be a Star; got {star!r}")
         state.safe.unsafe(tau)  # thresholds that change must stay above 0
         _, state = plane.meet(state, star)
         tips = plane.fan(star)[..., 1:]
         norm = state.seen.rays(tips).square().sum(-2).sqrt()
-        wide = plane.width(asked.t, state).unsqueeze(-1) * norm
+        wide = plane.width(turn.t, state).unsqueeze(-1) * norm
         mean = state.seen.solved[0] @ tips
         return cls(tips, mean, wide, tau, plane.close(state)), state
 
@@ -76,19 +76,19 @@ class Directions(NamedTuple):
         limit = self.tau.unsqueeze(-1)
         return furthest(torch.zeros_like(limit), costs, limit)
 
-    def play(self, aim: Tensor, asked: Asked, floor: Tensor | float = 0.0) -> Decision:
+    def play(self, aim: Tensor, turn: Turn, floor: Tensor | float = 0.0) -> Decision:
         """Return the furthest point on the best segment that surely keeps the limits.
 
         Args:
             aim: reward and costs at the tips by which segments are judged,
                 ``(T, F, K)``.
-            asked: the round.
+            turn: the round.
             floor: the shares of the way that are safe in any case, ``(T, K)``.
         """
         share = self.within(aim[:, 1:])
         value = share * aim[:, 0]
-        if asked.mask is not None:
-            value = value.masked_fill(~asked.mask, -torch.inf)
+        if turn.mask is not None:
+            value = value.masked_fill(~turn.mask, -torch.inf)
         value = torch.cat([torch.zeros_like(value[:, :1]), value], -1)
         best = best_place(value, self.close)
         segment = (best - 1).clamp_min(0)  # 0 is the centre
@@ -99,4 +99,4 @@ class Directions(NamedTuple):
         tips = self.tips.expand(len(share), -1, -1)
         at = segment.view(-1, 1, 1).expand(-1, tips.shape[1], 1)
         x = share * tips.gather(-1, at).squeeze(-1)
-        return Decision(segment, x=x.to(asked.actions.tips.dtype), sure=True)
+        return Decision(segment, x=x.to(turn.actions.tips.dtype), sure=True)

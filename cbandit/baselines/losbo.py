@@ -34,11 +34,12 @@ from cbandit.baselines.safe_set import SAFE_SET, Reach, SafeSet, SafeSets, per_c
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
 from cbandit.policies.checks import believed_costs
-from cbandit.policies.choices import Asked, Data, Decision, News
+from cbandit.policies.choices import Data, News
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.policies.safe.action import Safe, numbered
 from cbandit.policies.saving import locked
+from cbandit.policies.turn import Decision, Turn
 
 
 class LoSBO(GPPolicy):
@@ -93,11 +94,11 @@ class LoSBO(GPPolicy):
         """The safe set as of the last ``ask``, ``(*trials, N)``."""
         return self._outside(self._now.state.own.safe.clone())
 
-    def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
+    def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return the widest action among expanders and maximisers."""
-        looks, beliefs = self._looks(state, asked), state.beliefs
-        beta, limits = self._coefficient(state, asked).abs(), asked.limits
-        whole = self._sets.whole(asked, beliefs, looks, beta, limits, trusted=False)
+        looks, beliefs = self._looks(state, turn), state.beliefs
+        beta, limits = self._coefficient(state, turn).abs(), turn.limits
+        whole = self._sets.whole(turn, beliefs, looks, beta, limits, trusted=False)
         seen: SafeSet = state.own
         sets = seen._replace(safe=seen.safe | (seen.slack(limits) >= 0).all(1))
         sets = self._reach.grown(sets, limits)  # S_t
@@ -108,7 +109,7 @@ class LoSBO(GPPolicy):
             lower = torch.where(known, lower * size + center, -torch.inf)
         expanders = self._reach.expanders(bands._replace(lower=lower), limits)
         wanted = expanders | bands.maximisers()
-        return bands.widest(wanted, asked.mask, whole), state._replace(own=sets)
+        return bands.widest(wanted, turn.mask, whole), state._replace(own=sets)
 
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with the news in its beliefs and its readings."""

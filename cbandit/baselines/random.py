@@ -22,10 +22,11 @@ from cbandit.errors import CBanditError
 from cbandit.policies.abilities import Abilities
 from cbandit.policies.base import Policy
 from cbandit.policies.checks import listed
-from cbandit.policies.choices import Asked, Decision, News
+from cbandit.policies.choices import News
 from cbandit.policies.keywords import CostBeliefs, PolicyKeywords
 from cbandit.policies.round_search import stretches
 from cbandit.policies.saving import locked
+from cbandit.policies.turn import Decision, Turn
 from cbandit.policies.words import names_of
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.observations import Part
@@ -96,16 +97,16 @@ class Random(Policy):
         self.begin(Beliefs(beliefs, domain, batch, self.dtype, self.device))
 
     def decide(
-        self, state: Beliefs | None, asked: Asked
+        self, state: Beliefs | None, turn: Turn
     ) -> tuple[Decision, Beliefs | None]:
         """Return one random action a trial."""
-        on = asked.actions
+        on = turn.actions
         if state is not None:
             near = self._near if on.continuous else self._among
-            return near(state, asked), state
+            return near(state, turn), state
         count = on.dim if on.continuous else 1
-        shares = asked.streams.uniform(count).reshape(self.size, -1)
-        return uniform(asked, shares, self), state
+        shares = turn.streams.uniform(count).reshape(self.size, -1)
+        return uniform(turn, shares, self), state
 
     def absorb(self, state: Beliefs | None, news: News) -> Beliefs | None:
         """Learn the costs if ``feasible=True``; otherwise nothing."""
@@ -142,30 +143,30 @@ class Random(Policy):
         over: Tensor = (mean - tau.to(mean).unsqueeze(-1)).amax(1)
         return over.double()
 
-    def _among(self, beliefs: Beliefs, asked: Asked) -> Decision:
+    def _among(self, beliefs: Beliefs, turn: Turn) -> Decision:
         """Return the action at a random share of the way through the feasible ones."""
-        share = asked.streams.uniform()
-        other = None if asked.actions is self.actions.domain else asked.actions
+        share = turn.streams.uniform()
+        other = None if turn.actions is self.actions.domain else turn.actions
         looks = stretches(beliefs, None, [], other)
-        over = [self._excess(beliefs, mean, asked.t) for _, mean, _ in looks]
+        over = [self._excess(beliefs, mean, turn.t) for _, mean, _ in looks]
         excess = torch.cat(over, -1)
-        if asked.mask is not None:
-            excess = excess.masked_fill(~asked.mask, torch.inf)
+        if turn.mask is not None:
+            excess = excess.masked_fill(~turn.mask, torch.inf)
         feasible = excess <= 0
         index, none = uniform_number(feasible, share), ~feasible.any(-1)
         index = torch.where(none, best_place(-excess, _tolerance(beliefs)), index)
         return Decision(index, none, sure=True)
 
-    def _near(self, beliefs: Beliefs, asked: Asked) -> Decision:
+    def _near(self, beliefs: Beliefs, turn: Turn) -> Decision:
         """Return the first of many uniform points that is believed feasible."""
-        box, size = asked.actions, self.size
-        share = asked.streams.uniform(TRIES, box.dim).reshape(size, TRIES, box.dim)
+        box, size = turn.actions, self.size
+        share = turn.streams.uniform(TRIES, box.dim).reshape(size, TRIES, box.dim)
         x = drawn(box, None, share.to(self.device))
-        points = x if asked.shown is None else asked.shown.whole(x)
+        points = x if turn.shown is None else turn.shown.whole(x)
         mean, _ = beliefs.anywhere(points.double())
-        over = self._excess(beliefs, mean, asked.t)
-        if asked.barred is not None:
-            over = over.masked_fill(asked.barred(box.unit.of(x)), torch.inf)
+        over = self._excess(beliefs, mean, turn.t)
+        if turn.barred is not None:
+            over = over.masked_fill(turn.barred(box.unit.of(x)), torch.inf)
         none = (over > 0).all(-1)
         lowest = best_place(-over, _tolerance(beliefs))
         place = torch.where(none, lowest, (over <= 0).int().argmax(-1))
@@ -205,9 +206,9 @@ def uniform_number(mask: Tensor, share: Tensor) -> Tensor:
     return torch.searchsorted(ranks, place.unsqueeze(-1) + 1).squeeze(-1)
 
 
-def clear(asked: Asked, trial: int, share: Tensor) -> Tensor:
+def clear(turn: Turn, trial: int, share: Tensor) -> Tensor:
     """Return one trial's uniform action, moved on to one that has not failed."""
-    on, mask, barred = asked.actions, asked.mask, asked.barred
+    on, mask, barred = turn.actions, turn.mask, turn.barred
     allowed = None if mask is None else mask[trial % len(mask)]
     for _ in range(TRIES):
         x = drawn(on, allowed, share)
@@ -217,14 +218,14 @@ def clear(asked: Asked, trial: int, share: Tensor) -> Tensor:
     raise CBanditError("nothing is left to ask for: all that was drawn has failed")
 
 
-def uniform(asked: Asked, shares: Tensor, policy: Policy) -> Decision:
+def uniform(turn: Turn, shares: Tensor, policy: Policy) -> Decision:
     """Return a uniform action of each trial, from uniform draws ``(T, d or 1)``."""
     every = enumerate(shares.to(policy.device))
-    return together(asked, [clear(asked, *pair) for pair in every], policy.dtype)
+    return together(turn, [clear(turn, *pair) for pair in every], policy.dtype)
 
 
-def together(asked: Asked, actions: list[Tensor], dtype: torch.dtype) -> Decision:
+def together(turn: Turn, actions: list[Tensor], dtype: torch.dtype) -> Decision:
     """Return the decision to play one action a trial: numbers, or points of a box."""
-    if asked.actions.continuous:
+    if turn.actions.continuous:
         return Decision(None, x=torch.stack(actions).to(dtype), sure=True)
     return Decision(torch.stack(actions), sure=True)

@@ -31,12 +31,12 @@ from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.baselines.directions import Directions, around_origin
 from cbandit.beliefs.linear import Linear
-from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.dual import Scheduled
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.linear import Plane
 from cbandit.policies.safe.stagewise import Stage, Stagewise
+from cbandit.policies.turn import Decision, Turn
 from cbandit.recommend import Recommendation
 from cbandit.search.segments import MARGIN
 
@@ -77,13 +77,13 @@ class ROFUL(Stagewise):
         self._plane = around_origin(plane, self.name)
         self._start(self._plane)
 
-    def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
+    def decide(self, state: Stage, turn: Turn) -> tuple[Decision, Stage]:
         """Return the best optimistic direction, as far as it is safe."""
-        tau = asked.limits
-        ways, state = Directions.of(self._plane, state, asked, tau)
+        tau = turn.limits
+        ways, state = Directions.of(self._plane, state, turn, tau)
         nu = (tau / self._plane.norm[:, 1:]).amin(-1, keepdim=True)
         floor = nu * (1 - MARGIN) / ways.tips.norm(dim=-2)
-        return ways.play(ways.optimistic(), asked, floor), state
+        return ways.play(ways.optimistic(), turn, floor), state
 
     def _likely(
         self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None

@@ -26,12 +26,12 @@ from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.dual import Scheduled
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.linear import Bounds, Plane
 from cbandit.policies.safe.stagewise import Stage, Stagewise
+from cbandit.policies.turn import Decision, Turn
 from cbandit.recommend import Recommendation
 
 
@@ -77,20 +77,20 @@ class SafeLTS(Stagewise):
             )
         self._norm = self._per_trial("norm", reward.norm)
 
-    def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
+    def decide(self, state: Stage, turn: Turn) -> tuple[Decision, Stage]:
         """Return the best action for a draw among those with ``V_c <= tau``."""
-        tau = asked.limits
-        at, state = self._plane.meet(state, asked.actions)
+        tau = turn.limits
+        at, state = self._plane.meet(state, turn.actions)
         length = state.longest if self._plane.stated is None else self._plane.stated
         ratio = (2 * length * self._norm).unsqueeze(-1) / tau
-        scale = self._plane.scale(asked.t, state, self._scales, ratio)
-        eta = devices.put(asked.streams.normal(self.actions.dim), self.device)
+        scale = self._plane.scale(turn.t, state, self._scales, ratio)
+        eta = devices.put(turn.streams.normal(self.actions.dim), self.device)
         root = state.seen.solved[1][:, 0]  # root' root = Sigma^{-1}
         shift = scale[:, :1] * (root.mT @ eta.view(self.size, -1, 1)).squeeze(-1)
         scale[:, 0] = 0.0
         # V_r is <x, theta~>: no width, but moved coefficients
         bounds = Bounds(state.seen, scale, shift)
-        return self._plane.play(self.name, state, asked, bounds, tau, at)
+        return self._plane.play(self.name, state, turn, bounds, tau, at)
 
     def _likely(
         self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None

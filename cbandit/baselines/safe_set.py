@@ -41,10 +41,10 @@ from cbandit.actions import Finite, ProductGrid
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.abilities import OWN_CHOICE, PESSIMISTIC, SAFE_REFUSES
-from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.bounds import FEW, Trust
+from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import Units, level
 
@@ -213,7 +213,7 @@ class SafeSets:
 
     def whole(
         self,
-        asked: Asked,
+        turn: Turn,
         beliefs: Beliefs,
         looks: Iterable[tuple[int, Tensor, Tensor]],
         beta: Tensor,
@@ -223,14 +223,14 @@ class SafeSets:
         """Return estimates over the policy's own set; raise an error for another set.
 
         Args:
-            asked: the round.
+            turn: the round.
             beliefs: about reward and costs.
             looks: means and deviations over the set, block by block.
             beta: the factors of the deviations, ``(T, F)``.
             limits: the thresholds, ``(T, m)``.
             trusted: whether beliefs say what is safe, once they have seen enough.
         """
-        if asked.actions is not self._actions:
+        if turn.actions is not self._actions:
             raise CBanditError(
                 f"{self._trust.name} keeps its bounds over its own set: use "
                 "ask(among=...)"

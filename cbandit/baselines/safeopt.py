@@ -29,11 +29,11 @@ from cbandit.baselines.safe_set import SAFE_SET, SafeSets
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
 from cbandit.policies.checks import believed_costs
-from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.saving import locked
+from cbandit.policies.turn import Decision, Turn
 
 
 class SafeOpt(GPPolicy):
@@ -90,11 +90,11 @@ class SafeOpt(GPPolicy):
         """The safe set as of the last ``ask``, ``(*trials, N)``."""
         return self._outside(self._now.state.own.safe.clone())
 
-    def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
+    def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return the widest action among expanders and maximisers."""
-        looks, beliefs = self._looks(state, asked), state.beliefs
-        beta, limits = self._coefficient(state, asked).abs(), asked.limits
-        whole = self._sets.whole(asked, beliefs, looks, beta, limits)
+        looks, beliefs = self._looks(state, turn), state.beliefs
+        beta, limits = self._coefficient(state, turn).abs(), turn.limits
+        whole = self._sets.whole(turn, beliefs, looks, beta, limits)
         sets = self._sets.next(state.own, whole)  # l_t, u_t and S_t
         wanted = self._sets.expanders(sets, whole, beliefs) | sets.maximisers()
-        return sets.widest(wanted, asked.mask, whole), state._replace(own=sets)
+        return sets.widest(wanted, turn.mask, whole), state._replace(own=sets)

@@ -30,12 +30,12 @@ from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.baselines.directions import Directions, around_origin
 from cbandit.beliefs.linear import Linear
-from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.dual import Scheduled
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.linear import Plane
 from cbandit.policies.safe.stagewise import Stage, Stagewise
+from cbandit.policies.turn import Decision, Turn
 from cbandit.recommend import Recommendation
 
 
@@ -75,16 +75,16 @@ class SCOLTS(Stagewise):
         self._plane = around_origin(plane, self.name)
         self._start(self._plane)
 
-    def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
+    def decide(self, state: Stage, turn: Turn) -> tuple[Decision, Stage]:
         """Return the best action for the draw, as far as it is safe."""
-        ways, state = Directions.of(self._plane, state, asked, asked.limits)
-        zeta = devices.put(asked.streams.normal(self.actions.dim), self.device)
+        ways, state = Directions.of(self._plane, state, turn, turn.limits)
+        zeta = devices.put(turn.streams.normal(self.actions.dim), self.device)
         # <Sigma^{-1/2} zeta, tip> for every function
         rays = state.seen.rays(ways.tips)
         along = (zeta.view(self.size, 1, 1, -1) @ rays).squeeze(-2)
-        moved = self._plane.width(asked.t, state).unsqueeze(-1) * along
+        moved = self._plane.width(turn.t, state).unsqueeze(-1) * along
         moved[:, 1:].neg_()
-        return ways.play(ways.mean + moved, asked), state
+        return ways.play(ways.mean + moved, turn), state
 
     def _likely(
         self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None

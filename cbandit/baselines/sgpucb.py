@@ -30,12 +30,12 @@ from cbandit.baselines.safe_set import SAFE_SET, rounds_of, seed_set
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
 from cbandit.policies.checks import believed_costs
-from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.policies.round_search import afresh
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.bounds import FAR, Trust
+from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.look import Best, Score, scan
 from cbandit.search import best_feasible
 
@@ -88,41 +88,41 @@ class SGPUCB(GPPolicy):
         """Return ``f`` where all ``g_j <= 0``; both are upper bounds."""
         return scores.Feasible()
 
-    def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
+    def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return a uniform draw at first, then the best action that is surely safe."""
-        drawn, early = self._drawn(asked)
+        drawn, early = self._drawn(turn)
         if drawn is not None and bool(early.all()):
             return Decision(drawn, sure=True), state
         enough = self._trust.enough(state.beliefs.units())
-        best, infeasible = best_feasible(self._among_safe(state, asked, enough))
+        best, infeasible = best_feasible(self._among_safe(state, turn, enough))
         if drawn is None or best.index is None:
             return Decision(best.index, infeasible, sure=True), state
         index = torch.where(early, drawn, best.index)
         return Decision(index, infeasible & ~early, sure=True), state
 
-    def _drawn(self, asked: Asked) -> tuple[Tensor | None, Tensor]:
+    def _drawn(self, turn: Turn) -> tuple[Tensor | None, Tensor]:
         """Return a uniform draw from the seed set, and the trials that play it."""
-        on_own_set = asked.actions is self.actions
+        on_own_set = turn.actions is self.actions
         seed = self._seed.expand(self.size, -1)
-        if on_own_set and asked.mask is not None:
-            seed = seed & asked.mask
-        early = (self.rounds >= asked.t) & seed.any(-1) & on_own_set
-        if not on_own_set or asked.t > self._last:
+        if on_own_set and turn.mask is not None:
+            seed = seed & turn.mask
+        early = (self.rounds >= turn.t) & seed.any(-1) & on_own_set
+        if not on_own_set or turn.t > self._last:
             return None, early
         # always one draw a round, so that trials' streams do not depend on each other
-        return uniform_number(seed, asked.streams.uniform()), early
+        return uniform_number(seed, turn.streams.uniform()), early
 
     def _among_safe(
-        self, state: GPState, asked: Asked, enough: Tensor | None
+        self, state: GPState, turn: Turn, enough: Tensor | None
     ) -> Callable[[scores.Formed | Score], Best]:
         """Return a function that searches this round's set by upper confidence bounds.
 
         The seed set's costs are known to keep their thresholds. Trials that have not
         seen ``enough (T,)`` trust no other action.
         """
-        on, beliefs = asked.actions, state.beliefs
+        on, beliefs = turn.actions, state.beliefs
         on_own_set = on is self.actions
-        look = self._look(state, asked)
+        look = self._look(state, turn)
         look = replace(look, coefficient=look.coefficient.abs())  # mean + beta std
         doubt = None if enough is None else FAR * ~enough.view(-1, 1, 1)
 

@@ -31,11 +31,11 @@ from cbandit.baselines.safe_set import SAFE_SET, SafeSet, SafeSets, rounds_of
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
 from cbandit.policies.checks import believed_costs
-from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.saving import locked
+from cbandit.policies.turn import Decision, Turn
 
 
 class Expansion(NamedTuple):
@@ -108,26 +108,26 @@ class StageOpt(GPPolicy):
         """The safe set as of the last ``ask``, ``(*trials, N)``."""
         return self._outside(self._now.state.own.sets.safe.clone())
 
-    def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
+    def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return the widest expander, and later the best action of the safe set."""
-        looks, beliefs = self._looks(state, asked), state.beliefs
-        beta, limits = self._coefficient(state, asked).abs(), asked.limits
-        whole = self._sets.whole(asked, beliefs, looks, beta, limits)
+        looks, beliefs = self._looks(state, turn), state.beliefs
+        beta, limits = self._coefficient(state, turn).abs(), turn.limits
+        whole = self._sets.whole(turn, beliefs, looks, beta, limits)
         sets = self._sets.next(state.own.sets, whole)  # l_t, u_t and S_t
         value, (close, of_costs) = whole.mean[:, 0] + whole.spread[:, 0], whole.close
         going = state.own.going
-        if asked.t <= self._last and bool(going.any()):
+        if turn.t <= self._last and bool(going.any()):
             expanders = self._sets.expanders(sets, whole, beliefs)
             width = (sets.upper - sets.lower)[:, 1:].amax(1)
             width = width.masked_fill(~expanders, -math.inf)
             # without an expander the width is 0: nothing is left to learn
             over = width.amax(-1).clamp_min(0) < self._eps
             going = going & ~(over if whole.enough is None else over & whole.enough)
-            if asked.mask is not None:
-                width = width.masked_fill(~asked.mask, -math.inf)
+            if turn.mask is not None:
+                width = width.masked_fill(~turn.mask, -math.inf)
             some = (width > -math.inf).any(-1)
-            expand = going & (self.rounds >= asked.t) & some
+            expand = going & (self.rounds >= turn.t) & some
             value = torch.where(expand.unsqueeze(-1), width, value)
             close = torch.where(expand, of_costs, close)
-        decision = sets.play(value, asked.mask, whole, close)
+        decision = sets.play(value, turn.mask, whole, close)
         return decision, state._replace(own=Expansion(sets, going))

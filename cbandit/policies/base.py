@@ -62,8 +62,6 @@ from cbandit.policies.checks import (
     told_in,
 )
 from cbandit.policies.choices import (
-    Asked,
-    Decision,
     Entry,
     Ledger,
     Made,
@@ -84,6 +82,7 @@ from cbandit.policies.keywords import POLICY, Observed, Values
 from cbandit.policies.round import ByKind, Concern, Concerns, Now
 from cbandit.policies.saving import Files, Lock, lasting, locked, restored
 from cbandit.policies.status import LimitStatus, Status
+from cbandit.policies.turn import Decision, Turn
 from cbandit.policies.words import UNSAID, Senses
 from cbandit.recommend import Recommendation
 
@@ -140,8 +139,8 @@ class Policy(metaclass=ABCMeta):
     feedback changes). They return a new state and never change the old one. The
     constructor sets the first state with ``self.begin(state)``. Tensors have the
     trials as their first axis, ``T = self.size`` of them, 1 where there is no trials
-    axis. ``asked.limits`` are the round's thresholds ``(T, m)``, and
-    ``asked.streams.uniform(n)`` draws ``n`` numbers for each trial: ``(n,)`` without a
+    axis. ``turn.limits`` are the round's thresholds ``(T, m)``, and
+    ``turn.streams.uniform(n)`` draws ``n`` numbers for each trial: ``(n,)`` without a
     trials axis, else ``(T, n)``.
 
     Args:
@@ -160,14 +159,14 @@ class Policy(metaclass=ABCMeta):
         ...         nothing = torch.zeros(shape, dtype=torch.float64)
         ...         self.begin((nothing, nothing))  # sums, and how many they are of
         ...
-        ...     def decide(self, state, asked):
+        ...     def decide(self, state, turn):
         ...         sums, tries = state
         ...         means = sums / tries.clamp(min=1)
-        ...         above = means[..., 1:] - asked.limits.unsqueeze(-2)
+        ...         above = means[..., 1:] - turn.limits.unsqueeze(-2)
         ...         score = means[..., 0] - 10 * above.clamp(min=0).sum(-1)
         ...         score[tries[..., 0] == 0] = torch.inf
-        ...         if asked.mask is not None:
-        ...             score = score.where(asked.mask, -torch.inf)
+        ...         if turn.mask is not None:
+        ...             score = score.where(turn.mask, -torch.inf)
         ...         return cb.Decision(score.argmax(-1)), state
         ...
         ...     def absorb(self, state, news):
@@ -208,7 +207,7 @@ class Policy(metaclass=ABCMeta):
     _offer: tuple[Any, Tensor | None] | None = None
     #: the value once all that was told is absorbed, and it with what is due done
     _ready: tuple[Now, Now] | None = None
-    _latest: Asked | None = None  # the latest round, while its beliefs are the current
+    _latest: Turn | None = None  # the latest round, while its beliefs are the current
 
     def __init_subclass__(cls, **arguments: object) -> None:
         """Add the arguments that all policies share to the help of a new class."""
@@ -332,10 +331,10 @@ class Policy(metaclass=ABCMeta):
         return None
 
     @abstractmethod
-    def decide(self, state: Any, asked: Asked) -> tuple[Decision, Any]:
+    def decide(self, state: Any, turn: Turn) -> tuple[Decision, Any]:
         """Return what to play in this round, and the state after it.
 
-        Its only side effect is to draw from ``asked.streams``.
+        Its only side effect is to draw from ``turn.streams``.
         """
 
     @abstractmethod
@@ -371,7 +370,7 @@ class Policy(metaclass=ABCMeta):
         """Return the state after fits that are due."""
         return state
 
-    def _beliefs_at(self, asked: Asked) -> dict[str, Any]:
+    def _beliefs_at(self, turn: Turn) -> dict[str, Any]:
         """Return the parts of the latest choice's explanation that were not stored."""
         return {}
 
@@ -611,10 +610,10 @@ class Policy(metaclass=ABCMeta):
 
     def _to_recommend(
         self, on: Actions, mask: Tensor | None = None, shown: Shown | None = None
-    ) -> Asked:
+    ) -> Turn:
         """Return a round of which an action is recommended, and none played."""
         now = self._settled()
-        turn = Asked(now.t + 1, on, mask, None, self._streams, self._ledger)
+        turn = Turn(now.t + 1, on, mask, None, self._streams, self._ledger)
         turn = turn._replace(
             shown=shown,
             beliefs=self._beliefs_in(now.state),
@@ -777,7 +776,7 @@ class Policy(metaclass=ABCMeta):
             on = self.actions
         if shown is not None:
             on, mask = shown.round(on, mask, bool(self.batch_shape))
-        asked = Asked(
+        turn = Turn(
             t,
             on,
             mask,
@@ -791,15 +790,15 @@ class Policy(metaclass=ABCMeta):
             ranks=self._ranks,
             by_rule=t > self.design or confidence is not None,
         )
-        asked, decision, state, concerns = self._decided(now, asked)
-        choice = self._chosen(asked, decision)
+        turn, decision, state, concerns = self._decided(now, turn)
+        choice = self._chosen(turn, decision)
         private = private_copy(choice)
         place = self._place_for_beliefs(private)
-        state = self._add_pending(state, private, place, asked.limits)
+        state = self._add_pending(state, private, place, turn.limits)
         phi = getattr(state, "multiplier", None)
         made = Made(
             time(),
-            asked.limits,
+            turn.limits,
             phi,
             decision.estimate,
             decision.score,
@@ -821,7 +820,7 @@ class Policy(metaclass=ABCMeta):
             warn(ledger.reminder(self.name))
         self._warn_once(now)
         # this makes the round count
-        vars(self).update(_now=now, _latest=asked)
+        vars(self).update(_now=now, _latest=turn)
         if LOG.isEnabledFor(DEBUG):
             LOG.debug("%s asks %s", self.name, choice)
         return choice
@@ -837,7 +836,7 @@ class Policy(metaclass=ABCMeta):
         least = self._per_trial("confidence", confidence)
         return probability("confidence", least, confidence)
 
-    def _decided(self, now: Now, given: Asked) -> tuple[Asked, Decision, Any, Any]:
+    def _decided(self, now: Now, given: Turn) -> tuple[Turn, Decision, Any, Any]:
         """Return a round, its decision, and the states after it, the concerns' last."""
         hooks, opened = self._concerns, None
         while True:
@@ -860,7 +859,7 @@ class Policy(metaclass=ABCMeta):
                 # points of the design are not looked through
                 given, opened = given._replace(by_rule=True), None
 
-    def _by_rule(self, state: Any, turn: Asked) -> tuple[Decision, Any]:
+    def _by_rule(self, state: Any, turn: Turn) -> tuple[Decision, Any]:
         """Return the rule's decision, checked, and the state after it."""
         answer, name = self.decide(state, turn), f"{type(self).__name__}.decide"
         if not isinstance(answer, tuple) or len(answer) != 2:
@@ -874,7 +873,7 @@ class Policy(metaclass=ABCMeta):
         shape = self.size, self.m
         return decided(name, decision, turn, *shape, self.device, self.dtype), state
 
-    def _open(self, state: Any, turn: Asked) -> Any:
+    def _open(self, state: Any, turn: Turn) -> Any:
         """Return the state at the start of a round, before concerns shape it."""
         return state
 
@@ -883,9 +882,9 @@ class Policy(metaclass=ABCMeta):
         on = round_actions(actions, self.actions, self.batch_shape)
         return on.to(self.device, self.dtype)
 
-    def _chosen(self, asked: Asked, decision: Decision) -> Choice:
+    def _chosen(self, turn: Turn, decision: Decision) -> Choice:
         """Turn a decision into the choice that users get."""
-        outside, on, shown = self._outside, asked.actions, asked.shown
+        outside, on, shown = self._outside, turn.actions, turn.shown
         index = None if decision.index is None else outside(decision.index)
         x = on.at(index) if decision.x is None else outside(decision.x)
         keys = decision.keys
@@ -908,12 +907,12 @@ class Policy(metaclass=ABCMeta):
             pi = Distribution(outside(number), outside(pi.probability))
         other = on is not self.actions and on is not self._offered(None)[0]
         return Choice(
-            asked.t,
+            turn.t,
             index,
             x,
             infeasible.clone(),  # whoever asked may change it in place
             pi,
-            self._ledger.id(asked.t),
+            self._ledger.id(turn.t),
             on if other else None,
             keys,
             self.actions.names,
@@ -1168,7 +1167,7 @@ class Policy(metaclass=ABCMeta):
         """Return what happened: a pandas frame with a row for each round and trial.
 
         Columns: ``id``, ``round``, the action by name (else ``action`` and ``x1``..),
-        ``state`` (open, told, failed or cancelled), the times ``asked`` and (last)
+        ``state`` (open, told, failed or cancelled), the times ``turn`` and (last)
         ``told``, ``reward``, costs, multipliers, and ``score`` if the policy maximises
         one. Where they were told, also the tries (``tries_fails``; for counts
         ``exposure_restarts``) that a share or rate is of, and observations' own

@@ -16,7 +16,7 @@ from cbandit.actions import Actions, Finite, Names, ProductGrid, checked_index
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
-from cbandit.policies.choices import Asked, Decision
+from cbandit.policies.turn import Decision, Turn
 from cbandit.policies.words import names_of
 from cbandit.scores import Formed
 
@@ -300,7 +300,7 @@ def _single(value: object) -> bool:
 def decided(
     rule: str,
     answer: object,
-    asked: Asked,
+    turn: Turn,
     size: int,
     m: int,
     device: torch.device,
@@ -311,7 +311,7 @@ def decided(
     Args:
         rule: what errors call the rule.
         answer: what the rule returned.
-        asked: the round that the rule was given.
+        turn: the round that the rule was given.
         size: how many trials there are.
         m: how many costs there are.
         device: where the policy's tensors live.
@@ -319,7 +319,7 @@ def decided(
     """
     if not isinstance(answer, Decision):
         raise CBanditError(f"{rule} must return a cb.Decision; got {answer!r}")
-    on, mask = asked.actions, asked.mask
+    on, mask = turn.actions, turn.mask
 
     def led(
         name: str, value: object, *axes: int, kind: torch.dtype | None = None
@@ -357,7 +357,7 @@ def decided(
         x = led("x", x, on.dim, kind=dtype)
         checks.finite(f"{rule}: x", x)
         x = on.inside(x, f"{rule}: x") if box else x
-        if asked.barred is not None and bool(asked.barred.holds(x).any()):
+        if turn.barred is not None and bool(turn.barred.holds(x).any()):
             raise CBanditError(f"{rule}: x must not lie where an action has failed")
     if infeasible is not None:
         infeasible = led("infeasible", infeasible).bool()

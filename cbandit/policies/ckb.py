@@ -37,7 +37,7 @@ from cbandit.errors import CBanditError
 from cbandit.explore import Explore
 from cbandit.policies.abilities import GREATEST
 from cbandit.policies.checks import believed_costs
-from cbandit.policies.choices import Asked, Decision, News
+from cbandit.policies.choices import News
 from cbandit.policies.concerns.restarts import epoch_start
 from cbandit.policies.dual import Dual, Given, Scheduled
 from cbandit.policies.gp import GPPolicy, GPState
@@ -45,6 +45,7 @@ from cbandit.policies.keywords import BeliefKeywords, CostBeliefs
 from cbandit.policies.projected import Projected
 from cbandit.policies.queue import Queue
 from cbandit.policies.resolved import Resolved, check_resolved
+from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Best
 from cbandit_kernels import Look
@@ -236,18 +237,18 @@ class CKB(GPPolicy):
 
     # -- what the rule changes in a round ----------------------------------------------
 
-    def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
+    def _judged(self, beliefs: Beliefs, look: Look, best: Best, turn: Turn) -> Tensor:
         """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
-        return self._dual.judged(beliefs, look, best, asked)
+        return self._dual.judged(beliefs, look, best, turn)
 
-    def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
-        return self._dual.coefficient(super()._coefficient(state, asked))
+    def _coefficient(self, state: GPState, turn: Turn) -> Tensor:
+        return self._dual.coefficient(super()._coefficient(state, turn))
 
-    def _picked(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
-        return self._dual.pick(self, super()._picked, state, asked)
+    def _picked(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
+        return self._dual.pick(self, super()._picked, state, turn)
 
-    def _chosen(self, asked: Asked, decision: Decision) -> Choice:
-        return super()._chosen(asked, self._dual.complete(decision))
+    def _chosen(self, turn: Turn, decision: Decision) -> Choice:
+        return super()._chosen(turn, self._dual.complete(decision))
 
     def _next(
         self,

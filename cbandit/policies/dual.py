@@ -21,8 +21,9 @@ from torch import Tensor
 from cbandit import scores
 from cbandit._core import checks
 from cbandit.errors import CBanditError
-from cbandit.policies.choices import Asked, Decision, News
+from cbandit.policies.choices import News
 from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Best
 from cbandit.posterior.units import Units, level, linked
@@ -38,7 +39,7 @@ NO_LIMIT = (
 
 Scheduled = ArrayLike | Callable[[int], ArrayLike]
 """A number, or a callable of the round that returns one."""
-Pick = Callable[[GPState, Asked], tuple[Decision, GPState]]
+Pick = Callable[[GPState, Turn], tuple[Decision, GPState]]
 
 
 class Schedule:
@@ -206,24 +207,24 @@ class Dual(ABC):
     def move(self, t: int, phi: Tensor, g: Tensor, start: int) -> Tensor:
         """Return ``phi`` after round ``t``, whose estimated costs were ``g (T, m)``."""
 
-    def judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
+    def judged(self, beliefs: Beliefs, look: Look, best: Best, turn: Turn) -> Tensor:
         """Return the estimates at ``best`` that move the multiplier, ``(T, 1 + m)``.
 
         Args:
             beliefs: about reward and costs.
             look: the look that found the best action.
             best: the best action of the round.
-            asked: the round.
+            turn: the round.
         """
         estimate = best.estimate
         if self.beta is None:
             return estimate
-        moments = beliefs.anywhere(asked.point(best), asked.pending)
+        moments = beliefs.anywhere(turn.point(best), turn.pending)
         mean, std = (part[:, 1:, 0] for part in moments)
         units, g = beliefs.units(), mean - self.beta * std
         if units is not None and units.binds:
             g = linked(units, g.unsqueeze(-1), 1).squeeze(-1)
-        g = g - level(units, asked.limits)
+        g = g - level(units, turn.limits)
         if look.bound is not None:
             g = clip(g, look.bound[:, 1:].to(g))
         return torch.cat([estimate[:, :1].to(g), g], -1)
@@ -247,7 +248,7 @@ class Dual(ABC):
         return phi
 
     def pick(
-        self, policy: GPPolicy, greatest: Pick, state: GPState, asked: Asked
+        self, policy: GPPolicy, greatest: Pick, state: GPState, turn: Turn
     ) -> tuple[Decision, GPState]:
         """Return the decision and the state after it.
 
@@ -255,9 +256,9 @@ class Dual(ABC):
             policy: whose beliefs and set they are.
             greatest: returns the action of greatest score.
             state: of the round, with the multiplier moved.
-            asked: the round.
+            turn: the round.
         """
-        return greatest(state, asked)
+        return greatest(state, turn)
 
     def complete(self, decision: Decision) -> Decision:
         """Return a decision, the rule's or a design's, as its choice shows it."""

@@ -47,11 +47,12 @@ from cbandit.policies.abilities import GREATEST
 from cbandit.policies.acquire import Estimates
 from cbandit.policies.base import Policy
 from cbandit.policies.checks import COST_COUNT
-from cbandit.policies.choices import Asked, Data, News, Place
+from cbandit.policies.choices import Data, News, Place
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import GPKeywords
 from cbandit.policies.paired import Paired
 from cbandit.policies.saving import locked
+from cbandit.policies.turn import Turn
 from cbandit.policies.words import counted
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import scorer
@@ -341,7 +342,7 @@ class EpochPenalty(GPPolicy):
         values: Tensor = self.inner(estimates)
         return values
 
-    def _look(self, state: GPState, asked: Asked) -> Look:
+    def _look(self, state: GPState, asked: Turn) -> Look:
         """Return the look of a round, its score in the user's units or in spreads."""
         look, units = super()._look(state, asked), state.beliefs.units()
         if units is None or self._in_spreads or self._acquires:
@@ -364,7 +365,7 @@ class EpochPenalty(GPPolicy):
             share = self._epoch_of(self.horizon) + 1
         return int(2 * share if self._penalty.linear else share)
 
-    def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
+    def _coefficient(self, state: GPState, asked: Turn) -> Tensor:
         """Return the factor of this round's spread, ``(T, F)``.
 
         With noisy constraints targets are noisier than the reward, and RKHS widths grow
@@ -392,7 +393,7 @@ class EpochPenalty(GPPolicy):
         noises = checks.per_cost("subgaussian", r, self.batch_shape, count)
         return noises.expand(-1, self.m).to(self.device)
 
-    def _open(self, state: GPState, asked: Asked) -> GPState:
+    def _open(self, state: GPState, asked: Turn) -> GPState:
         """At the start of an epoch, move the multipliers and recompute the targets."""
         if not asked.by_rule:
             return super()._open(state, asked)

@@ -44,14 +44,7 @@ from cbandit.policies.checks import (
     probability,
     score_of,
 )
-from cbandit.policies.choices import (
-    Asked,
-    Data,
-    Decision,
-    Made,
-    News,
-    Place,
-)
+from cbandit.policies.choices import Data, Made, News, Place
 from cbandit.policies.concerns.budgets import Account, Budget, Budgets, Standing
 from cbandit.policies.concerns.confidence import Confidence
 from cbandit.policies.concerns.contradiction import Contradictions
@@ -70,6 +63,7 @@ from cbandit.policies.round_search import Search, stretches
 from cbandit.policies.saving import locked
 from cbandit.policies.status import Status
 from cbandit.policies.timing import Held, timing_of
+from cbandit.policies.turn import Decision, Turn
 from cbandit.policies.words import Senses
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.links import BINARY
@@ -659,16 +653,16 @@ class GPPolicy(Policy):
 
     # -- one round -------------------------------------------------------------------
 
-    def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
+    def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return the action of greatest score."""
-        return self._picked(state, asked)
+        return self._picked(state, turn)
 
-    def _picked(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
+    def _picked(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return a round's decision, and the state after it; multipliers have moved."""
-        beside = self._beside(asked) if self.sees_costs else None
-        look = self._look(state, asked)
-        best, infeasible = self._search(state.beliefs, look, asked, beside)
-        judged = self._judged(state.beliefs, look, best, asked)
+        beside = self._beside(turn) if self.sees_costs else None
+        look = self._look(state, turn)
+        best, infeasible = self._search(state.beliefs, look, turn, beside)
+        judged = self._judged(state.beliefs, look, best, turn)
         estimate = judged.to(torch.float64, copy=True)  # a view keeps all of it
         same = judged is best.estimate
         entered = estimate if same else best.estimate.to(torch.float64, copy=True)
@@ -687,7 +681,7 @@ class GPPolicy(Policy):
         self,
         beliefs: Beliefs,
         look: Look,
-        asked: Asked,
+        turn: Turn,
         beside: Tensor | Estimate | None,
     ) -> tuple[Best, Tensor | None]:
         """Return the best action under ``look``, see :meth:`Search.best`."""
@@ -698,45 +692,45 @@ class GPPolicy(Policy):
             self.climbs,
             beliefs,
             look,
-            asked,
-            asked.pending,
+            turn,
+            turn.pending,
             beside,
-            self._fresh(beliefs, asked) if beliefs.by_default else None,
+            self._fresh(beliefs, turn) if beliefs.by_default else None,
         ).best()
 
-    def _fresh(self, beliefs: Beliefs, asked: Asked) -> Tensor | None:
+    def _fresh(self, beliefs: Beliefs, turn: Turn) -> Tensor | None:
         """Return the trials ``(T,)`` that begin in the middle; ``None``: none does.
 
         These trials have no data and no outstanding choice. All actions are then alike
         under a default belief, and the first action is often a corner.
         """
         fresh: Tensor = ~beliefs.has_data().any(-1)
-        for entry in asked.waiting:
+        for entry in turn.waiting:
             if not bool(fresh.any()):
                 return None
             fresh &= ~entry.waits()
         return fresh if bool(fresh.any()) else None
 
-    def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
+    def _judged(self, beliefs: Beliefs, look: Look, best: Best, turn: Turn) -> Tensor:
         """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
         return best.estimate
 
-    def _open(self, state: GPState, asked: Asked) -> GPState:
+    def _open(self, state: GPState, turn: Turn) -> GPState:
         """Return the state at the start of a round, with the multiplier moved.
 
         It does not move in rounds of a design.
         """
-        if not asked.by_rule:
-            state = self._begin_epoch(state, asked)
+        if not turn.by_rule:
+            state = self._begin_epoch(state, turn)
             return state._replace(estimate=None, arrived=(), moved=None)
         if not self.abilities.by_score:
             return state
         arrived, waiting = state.measured()
-        multiplier = self._next(state, asked.t, arrived, asked.restarted)
-        state = self._begin_epoch(state._replace(waiting=waiting), asked)
+        multiplier = self._next(state, turn.t, arrived, turn.restarted)
+        state = self._begin_epoch(state._replace(waiting=waiting), turn)
         beliefs = state.beliefs
         if beliefs.fades:
-            beliefs = beliefs.aged(asked.t)
+            beliefs = beliefs.aged(turn.t)
         return state._replace(
             beliefs=beliefs,
             multiplier=multiplier,
@@ -745,7 +739,7 @@ class GPPolicy(Policy):
             moved=None,
         )
 
-    def _begin_epoch(self, state: GPState, turn: Asked) -> GPState:
+    def _begin_epoch(self, state: GPState, turn: Turn) -> GPState:
         """Return the state with the trials that start anew in this round."""
         restarted = turn.restarted
         if restarted is None:
@@ -787,14 +781,14 @@ class GPPolicy(Policy):
             return moved
         return torch.where(restarted.unsqueeze(-1), self._start, moved)
 
-    def _beside(self, asked: Asked) -> Tensor | Estimate:
+    def _beside(self, turn: Turn) -> Tensor | Estimate:
         """Return this round's observed costs less the thresholds.
 
         They are ``(T, m, N)``, or on a box a function of points ``(T, n, d)``.
         """
-        name, limits = "observed_costs", asked.limits
-        observed, batch, m = asked.observed_costs, self.batch_shape, self.m
-        if asked.actions.continuous:
+        name, limits = "observed_costs", turn.limits
+        observed, batch, m = turn.observed_costs, self.batch_shape, self.m
+        if turn.actions.continuous:
             if not callable(observed):
                 raise CBanditError(
                     f"{name} must be a callable on a Box, x (*trials, n, d) -> "
@@ -809,8 +803,8 @@ class GPPolicy(Policy):
         # checked on the device it is on, mostly the host, so that none is waited for
         costs = checks.finite(name, checks.tensor(name, observed))
         g, size = devices.put(costs, limits.device), self.actions.size
-        if asked.actions is not self.actions.domain:
-            size = asked.actions.size
+        if turn.actions is not self.actions.domain:
+            size = turn.actions.size
         shape = tuple(g.shape)
         if m == 1 and shape == (*batch, size):
             g = g.reshape(self.size, 1, size)
@@ -821,16 +815,16 @@ class GPPolicy(Policy):
                 f"{name} must have shape (*trials, m, N) = {(*batch, m, size)}; got "
                 f"{shape}"
             )
-        if size < asked.actions.size:  # actions are a grid of choices and contexts
-            g = g.repeat_interleave(asked.actions.size // size, -1)
+        if size < turn.actions.size:  # actions are a grid of choices and contexts
+            g = g.repeat_interleave(turn.actions.size // size, -1)
         return g - limits.unsqueeze(-1)
 
-    def _look(self, state: GPState, asked: Asked) -> Look:
+    def _look(self, state: GPState, turn: Turn) -> Look:
         """Return the look of this round: its score, and how estimates are made."""
-        t, phi = asked.t, state.multiplier
+        t, phi = turn.t, state.multiplier
         score: Any
         if self._acquires:
-            score = self._acquired(state, asked)
+            score = self._acquired(state, turn)
         else:
             before, score = phi._version, self.score(t, phi)
             name, weights = f"{type(self).__name__}.score", (self.size, self.m)
@@ -838,32 +832,32 @@ class GPPolicy(Policy):
                 raise changed(name)
             hint = START if self.m and not phi.shape[-1] else ""
             score = score_of(name, score, weights, hint)
-        coefficient, units = self._coefficient(state, asked), state.beliefs.units()
-        offset = self._offset(asked, units)
-        if asked.margin is not None:
-            raised = torch.nn.functional.pad(asked.margin, (1, 0))
+        coefficient, units = self._coefficient(state, turn), state.beliefs.units()
+        offset = self._offset(turn, units)
+        if turn.margin is not None:
+            raised = torch.nn.functional.pad(turn.margin, (1, 0))
             offset = raised if offset is None else offset + raised
         close = state.beliefs.tolerance(scores.of_costs(score))
         form, weight = score, None
         if isinstance(score, scores.Formed):
             form, weight = score.kind, score.weight
-        mask, bound = asked.mask, self._bound
+        mask, bound = turn.mask, self._bound
         look = Look(coefficient, offset, bound, form, weight, mask, tolerance=close)
         if self._outcomes:
             return replace(look, link=partial(linked, units))
         return look
 
-    def _acquired(self, state: GPState, asked: Asked) -> Acquired:
+    def _acquired(self, state: GPState, turn: Turn) -> Acquired:
         """Return this round's acquisition by the policy's :meth:`acquire`."""
-        t, beliefs, units = asked.t, state.beliefs, state.beliefs.units()
+        t, beliefs, units = turn.t, state.beliefs, state.beliefs.units()
         x, _, real = beliefs.tried(0)
-        ahead = asked.pending
+        ahead = turn.pending
         if ahead:  # count them as told at their means, so as not to gain there twice
             waits = devices.put([choice.waits[0] for choice in ahead], real.device)
             places = torch.stack([choice.x.double() for choice in ahead], 1)
             x, real = torch.cat([x, places], 1), torch.cat([real, waits.mT], 1)
         mean, _ = told(units, *beliefs.anywhere(x))
-        limits = asked.limits[:, : mean.shape[1] - 1].unsqueeze(-1)
+        limits = turn.limits[:, : mean.shape[1] - 1].unsqueeze(-1)
         good = real & (mean[:, 1:] <= limits).all(1)
         values = mean[:, 0].masked_fill(~good, -torch.inf)
         nothing = values.new_full((len(values), 1), -torch.inf)
@@ -875,12 +869,12 @@ class GPPolicy(Policy):
             torch.cat([values, nothing], 1).amax(1),
         )
 
-    def _offset(self, asked: Asked, units: Units | None) -> Tensor | None:
+    def _offset(self, turn: Turn, units: Units | None) -> Tensor | None:
         """Return the offset of the round's estimates, ``(T, F)``, in units.
 
         The offset is minus the thresholds, plus the allowance for a drift.
         """
-        limits, allowance = asked.limits, self._timing.allowance(asked.t)
+        limits, allowance = turn.limits, self._timing.allowance(turn.t)
         if units is not None:
             return self._offset_in(limits, allowance, units)
         kept = self._always
@@ -903,25 +897,25 @@ class GPPolicy(Policy):
             out = -tau if out is None else out - tau
         return out
 
-    def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
+    def _coefficient(self, state: GPState, turn: Turn) -> Tensor:
         """Return the factor of this round's spreads, ``(T, F)``."""
         chances = self._chances(state)
         width = self._timing.width(
-            asked.t, self._widths, chances, state.beliefs, state.held
+            turn.t, self._widths, chances, state.beliefs, state.held
         )
-        return self.explore.coefficient(width, asked.streams)
+        return self.explore.coefficient(width, turn.streams)
 
     def _chances(self, state: GPState) -> int:
         """Return ``c`` of the RKHS widths: how many bounds must hold together."""
         return self._timing.chances(state.beliefs.functions)
 
     def _looks(
-        self, state: GPState, asked: Asked
+        self, state: GPState, turn: Turn
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over the round's set."""
-        streams = asked.streams if self.explore.samples else None
-        other = None if asked.actions is self.actions.domain else asked.actions
-        return stretches(state.beliefs, streams, asked.pending, other)
+        streams = turn.streams if self.explore.samples else None
+        other = None if turn.actions is self.actions.domain else turn.actions
+        return stretches(state.beliefs, streams, turn.pending, other)
 
     def _round_actions(self, actions: Any) -> Actions:
         on, base = super()._round_actions(actions), self.actions
@@ -1316,14 +1310,14 @@ class GPPolicy(Policy):
         best = replace(best, x=x, names=actions.names)
         return self.senses.recommended(best.of(self._outside))
 
-    def _beliefs_at(self, asked: Asked) -> dict[str, Any]:
+    def _beliefs_at(self, turn: Turn) -> dict[str, Any]:
         """Return the beliefs at the latest choice, and what follows from them."""
         if not self.abilities.by_score or self._timing.adds_pending:
             return {}
         state, outside = self._now.state, self._outside
-        beliefs, entry = state.beliefs, self._ledger.latest(asked.t)
+        beliefs, entry = state.beliefs, self._ledger.latest(turn.t)
         x = entry.choice.x.reshape(self.size, -1).unsqueeze(1)
-        moments = told(beliefs.units(), *beliefs.anywhere(x, asked.pending))
+        moments = told(beliefs.units(), *beliefs.anywhere(x, turn.pending))
         mean, std = (each.expand_as(moments[0]) for each in moments)
         return {
             "mean": outside(self.senses.functions(mean)[..., 0]),

@@ -34,12 +34,12 @@ from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.beliefs.linear import Linear
 from cbandit.policies.abilities import SAFE_REFUSES
-from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.dual import Scheduled
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.linear import ROWS, Bounds, Plane
 from cbandit.policies.safe.stagewise import Stage, Stagewise
+from cbandit.policies.turn import Decision, Turn
 from cbandit.recommend import Recommendation
 
 
@@ -108,14 +108,14 @@ class LCLUCB(Stagewise):
         )
         self._start(self._plane)
 
-    def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
+    def decide(self, state: Stage, turn: Turn) -> tuple[Decision, Stage]:
         """Return the action of greatest ``V_r`` among those with ``V_c <= tau``."""
-        tau = asked.limits
-        at, state = self._plane.meet(state, asked.actions)
+        tau = turn.limits
+        at, state = self._plane.meet(state, turn.actions)
         ratio = self._ratio(state, tau)
-        scale = self._plane.scale(asked.t, state, self._scales, ratio)
+        scale = self._plane.scale(turn.t, state, self._scales, ratio)
         bounds = Bounds(state.seen, scale)  # V_r and V_c
-        return self._plane.play(self.name, state, asked, bounds, tau, at)
+        return self._plane.play(self.name, state, turn, bounds, tau, at)
 
     def _likely(
         self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None

@@ -57,7 +57,7 @@ from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.abilities import OWN_CHOICE, PESSIMISTIC, SAFE_REFUSES
 from cbandit.policies.checks import listed
-from cbandit.policies.choices import Asked, Decision, News
+from cbandit.policies.choices import News
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords, Keywords
 from cbandit.policies.recommending import told_blocks
@@ -67,6 +67,7 @@ from cbandit.policies.safe.bounds import FEW, Scales, Trust, bounds_of
 from cbandit.policies.safe.estimate import SafeEstimate, must_hold
 from cbandit.policies.safe.stagewise import Stage, Stagewise
 from cbandit.policies.saving import locked
+from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.units import level
 from cbandit.recommend import Recommendation
 from cbandit.search.simplex.lp import solve_policy, solve_policy_in_blocks
@@ -129,18 +130,18 @@ class CountOPB(Stagewise):
         tops = [math.inf if ends is None else ends[1] for ends in means]
         self._top = self._safe.largest.new_tensor(tops).unsqueeze(-1)
 
-    def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
+    def decide(self, state: Stage, turn: Turn) -> tuple[Decision, Stage]:
         """Return a draw from the distribution that solves the programme."""
-        tau, tally, safe = asked.limits, state.seen, state.safe
-        infeasible = self._unsafe(state, asked, tau)
+        tau, tally, safe = turn.limits, state.seen, state.safe
+        infeasible = self._unsafe(state, turn, tau)
         at = numbered(self._safe.index)
         inflated = self._scales.inflated(self._width, self._ratio(state, tau))
         u = bounds_of(tally.mean, tally.spread, *inflated)
         bound_unpulled(u, tally.count, safe, tau, at, self._top)
-        if asked.mask is not None:
-            u[:, 0].masked_fill_(~asked.mask, -torch.inf)
+        if turn.mask is not None:
+            u[:, 0].masked_fill_(~turn.mask, -torch.inf)
         pi = solve_policy(u[:, 0], u[:, 1:], tau)
-        decision = safe.drawn(pi.distribution, at, asked.streams, infeasible)
+        decision = safe.drawn(pi.distribution, at, turn.streams, infeasible)
         return decision, state._replace(multiplier=pi.multiplier)
 
 
@@ -212,9 +213,9 @@ class GPOPB(GPPolicy):
         """The dual solution of the last programme, ``(*trials, m)``."""
         return self._outside(self._now.state.multiplier.clone())
 
-    def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
+    def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return a draw from the distribution that solves the programme."""
-        limits, on = asked.limits, asked.actions
+        limits, on = turn.limits, turn.actions
         estimate, units = state.own, state.beliefs.units()
         infeasible = estimate.unsafe(limits, units)
         tau, safe = level(units, limits), estimate.within(units)
@@ -222,22 +223,22 @@ class GPOPB(GPPolicy):
         enough = self._trust.enough(units, patience=FEW)
         index = self._safe.index if on is self.actions else self._safe.within(on)
         at = numbered(index)
-        must_hold(asked.mask, at)
-        beta = self._coefficient(state, asked).abs()
+        must_hold(turn.mask, at)
+        beta = self._coefficient(state, turn).abs()
         ratio = estimate.ratio(limits, units)
         inflated = self._scales.inflated(beta, ratio)  # alpha_c beta, and rho
 
         def bounds() -> Iterator[tuple[int, Tensor]]:
-            for start, mean, std in self._looks(state, asked):
+            for start, mean, std in self._looks(state, turn):
                 u = bounds_of(mean, std, *inflated)
                 safe.exact(u, tau, at, start)
-                if asked.mask is not None:
-                    hidden = ~asked.mask[:, start : start + u.shape[-1]]
+                if turn.mask is not None:
+                    hidden = ~turn.mask[:, start : start + u.shape[-1]]
                     u[:, 0].masked_fill_(hidden, -torch.inf)
                 yield start, u
 
         pi = solve_policy_in_blocks(bounds, int(on.size), tau)
-        pi_t, streams = pi.distribution, asked.streams
+        pi_t, streams = pi.distribution, turn.streams
         decision = safe.drawn(pi_t, at, streams, infeasible, enough)
         return decision, state._replace(multiplier=pi.multiplier)
 

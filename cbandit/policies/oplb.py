@@ -43,7 +43,6 @@ from cbandit.beliefs.linear import Linear
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
 from cbandit.policies.abilities import SAFE_REFUSES
-from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.dual import Scheduled
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe, numbered
@@ -51,6 +50,7 @@ from cbandit.policies.safe.estimate import must_hold
 from cbandit.policies.safe.linear import ROWS, Plane
 from cbandit.policies.safe.mixtures import best_mixture, played, within_limits
 from cbandit.policies.safe.stagewise import Stage, Stagewise
+from cbandit.policies.turn import Decision, Turn
 from cbandit.search.conic import needed
 
 
@@ -112,35 +112,35 @@ class OPLB(Stagewise):
         self.solver = solver
         needed()
 
-    def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
+    def decide(self, state: Stage, turn: Turn) -> tuple[Decision, Stage]:
         """Return a draw from the distribution of greatest ``V_r`` found."""
-        on, tau = asked.actions, asked.limits
+        on, tau = turn.actions, turn.limits
         if isinstance(on, Star):
             raise CBanditError("actions of this round must be a Finite set; got a Star")
         infeasible = state.safe.unsafe(tau)
         at, state = self._plane.meet(state, on)
         at = numbered(at)
-        must_hold(asked.mask, at)
+        must_hold(turn.mask, at)
         ratio = self._ratio(state, tau)
-        scale = self._plane.scale(asked.t, state, self._scales, ratio)
-        pi = self._programmes(state, asked, scale, tau, at)
-        return state.safe.drawn(pi, at, asked.streams, infeasible), state
+        scale = self._plane.scale(turn.t, state, self._scales, ratio)
+        pi = self._programmes(state, turn, scale, tau, at)
+        return state.safe.drawn(pi, at, turn.streams, infeasible), state
 
     def _programmes(
-        self, state: Stage, asked: Asked, scale: Tensor, tau: Tensor, at: Tensor
+        self, state: Stage, turn: Turn, scale: Tensor, tau: Tensor, at: Tensor
     ) -> Distribution:
         """Return the best distribution found in each trial.
 
         The programmes are solved on the host, so their inputs are copied there at once.
         """
-        points = torch.cat([p for _, p in self._plane.blocks(asked.actions)], 1)
+        points = torch.cat([p for _, p in self._plane.blocks(turn.actions)], 1)
         w, root = state.seen.solved
         root, warm = root * scale[..., None, None], state.safe.warm
         x0, c0 = state.safe.action.x, state.safe.cost.mean
         on_host = devices.host(points, w, root, tau, x0, c0, at, warm)
         points, w, root, tau, x0, c0, at, warm = on_host
         points = points.expand(self.size, -1, -1)
-        allowed = None if asked.mask is None else asked.mask.cpu()
+        allowed = None if turn.mask is None else turn.mask.cpu()
         shares = torch.zeros(points.shape[:2], dtype=torch.float64)
         for i in [i for i, known in enumerate(warm.tolist()) if known]:
             chosen = slice(None) if allowed is None else allowed[i % len(allowed)]

@@ -32,7 +32,6 @@ from cbandit._core.arguments import stated
 from cbandit.actions import Actions, Finite
 from cbandit.beliefs.classes import FiniteClass
 from cbandit.errors import CBanditError
-from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe, numbered
 from cbandit.policies.safe.arms import Arms
@@ -45,6 +44,7 @@ from cbandit.policies.safe.classes import (
 )
 from cbandit.policies.safe.estimate import Block
 from cbandit.policies.safe.stagewise import Stage, Stagewise
+from cbandit.policies.turn import Decision, Turn
 from cbandit.recommend import Recommendation
 
 
@@ -99,10 +99,10 @@ class OPNLB(Stagewise):
         self._start(Arms(self.actions, self._subgaussian, self.dtype))
         self._classes = Classes(self._beliefs, self._safe, int(actions.size))
 
-    def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
+    def decide(self, state: Stage, turn: Turn) -> tuple[Decision, Stage]:
         """Return a draw from the best distribution that a programme finds."""
-        tau = asked.limits
-        infeasible = self._unsafe(state, asked, tau)
+        tau = turn.limits
+        infeasible = self._unsafe(state, turn, tau)
         alpha = self._ratio(state, tau) / 2  # (r_max - r0) / (tau_j - c0_j)
         if self._scales.reward is not None:
             alpha = self._scales.reward.unsqueeze(-1).expand_as(alpha)
@@ -110,8 +110,8 @@ class OPNLB(Stagewise):
         count, mean, limits, alpha = devices.host(
             state.seen.count, state.seen.mean, tau, alpha
         )
-        inside = self._classes.inside(asked.t, self.delta, count, mean)
-        allowed = None if asked.mask is None else asked.mask.cpu()
+        inside = self._classes.inside(turn.t, self.delta, count, mean)
+        allowed = None if turn.mask is None else turn.mask.cpu()
         answers = []
         for i in range(self.size):
             functions = self._classes.left(inside, i)
@@ -126,7 +126,7 @@ class OPNLB(Stagewise):
                 best = replace(best, index=some[best.index])
             answers.append(best)
         pi, at = stacked(answers, self.device), numbered(self._safe.index)
-        return state.safe.drawn(pi, at, asked.streams, infeasible), state
+        return state.safe.drawn(pi, at, turn.streams, infeasible), state
 
     def _has_data(self, state: Stage) -> Tensor:
         """Return the trials that have data of all functions, ``(T, 1)``."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cbandit._core.randomness import Streams
 from cbandit.errors import CBanditError
-from cbandit.policies.choices import Asked
+from cbandit.policies.turn import Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import Units, normal, normal_limits
 from cbandit.search.box import best_feasible_point
@@ -49,7 +49,7 @@ def spread_in_units(
 
 def likely_point(
     beliefs: Beliefs,
-    turn: Asked,
+    turn: Turn,
     limits: Tensor,
     confidence: float,
     streams: Streams,

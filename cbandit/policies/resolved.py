@@ -33,9 +33,10 @@ from cbandit.actions import Actions, nearest_to_middle
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
-from cbandit.policies.choices import Asked, Decision, News
+from cbandit.policies.choices import News
 from cbandit.policies.dual import CAP, STEP, Dual, Pick, Scheduled
 from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import estimated
 from cbandit.posterior.units import Units
@@ -156,20 +157,20 @@ class Resolved(Dual):
         return decision
 
     def pick(
-        self, policy: GPPolicy, greatest: Pick, state: GPState, asked: Asked
+        self, policy: GPPolicy, greatest: Pick, state: GPState, turn: Turn
     ) -> tuple[Decision, GPState]:
         """Return an action drawn from the programme's solution, and the price."""
-        spending, shown = state.own, asked.shown
+        spending, shown = state.own, turn.shown
         if shown is not None:
             spending = spending.shown(shown.values, self.window)
             if policy.standardized and spending.contexts.shape[1] < self.few:
-                decision, state = greatest(state, asked)
+                decision, state = greatest(state, turn)
                 spending = spending._replace(stepped=True)
                 return decision, state._replace(own=spending)
-        look, beliefs = policy._look(state, asked), state.beliefs
-        blocks, samples = policy._looks(state, asked), policy.explore.samples
+        look, beliefs = policy._look(state, turn), state.beliefs
+        blocks, samples = policy._looks(state, turn), policy.explore.samples
         values, numbers = _window(
-            beliefs, spending.contexts, asked, look, blocks, samples
+            beliefs, spending.contexts, turn, look, blocks, samples
         )
         # a finite sum is the faster test; it may also overflow, so look closer then
         if not (values.sum().isfinite() or values.isfinite().all()):
@@ -178,20 +179,20 @@ class Resolved(Dual):
                 "policy.posterior()"
             )
         offered = None if shown is None else policy._offered(None)[1]
-        f, g = _allowed(values[:, 0], asked, numbers, offered), values[:, 1:]
+        f, g = _allowed(values[:, 0], turn, numbers, offered), values[:, 1:]
         row, budgets = values[:, :, -1], policy.senses.budgets
         target, unit = self.target(
-            spending, asked.limits, beliefs.units(), asked.t, budgets
+            spending, turn.limits, beliefs.units(), turn.t, budgets
         )
         if shown is None:
             price = resolve_row(f[:, 0], g[:, :, 0], target, unit)
         else:
             price = resolve(f, g, target, unit, spending.near)
-        fresh = policy._fresh(beliefs, asked) if beliefs.by_default else None
+        fresh = policy._fresh(beliefs, turn) if beliefs.by_default else None
         if fresh is not None and shown is None:  # new trials begin in the middle
-            middle = nearest_to_middle(policy.actions, asked.actions, asked.mask)
+            middle = nearest_to_middle(policy.actions, turn.actions, turn.mask)
             price = pinned(price, fresh.to(f.device), middle, state.multiplier)
-        index, phi, pi = drawn(price.shares, asked.streams), price.price, price.shares
+        index, phi, pi = drawn(price.shares, turn.streams), price.price, price.shares
         at = index.view(-1, 1, 1).expand(-1, values.shape[1], 1)
         estimate = row.gather(-1, at).squeeze(-1)
         if numbers is not None:
@@ -249,7 +250,7 @@ class Resolved(Dual):
 def _window(
     beliefs: Beliefs,
     contexts: Tensor | None,
-    asked: Asked,
+    turn: Turn,
     look: Look,
     blocks: Iterable[tuple[int, Tensor, Tensor]],
     samples: bool,
@@ -263,12 +264,12 @@ def _window(
     Args:
         beliefs: about reward and costs.
         contexts: the last ones, ``(T, W, k)``; ``None``: there are none.
-        asked: the round.
+        turn: the round.
         look: how estimates are made.
         blocks: means and spreads over the round's set, block by block, if needed.
         samples: whether spreads are joint draws.
     """
-    shown = asked.shown
+    shown = turn.shown
     if shown is None or contexts is None or samples:
         parts = [estimated(look, mean, spread) for _, mean, spread in blocks]
         row = torch.cat(parts, -1).double()
@@ -276,7 +277,7 @@ def _window(
             return row.unsqueeze(2), None
     space = shown.space
     last = contexts[:, -max(FEW, MOST // int(space.size)) :]
-    mean, spread = beliefs.in_contexts(space, last, asked.pending)
+    mean, spread = beliefs.in_contexts(space, last, turn.pending)
     if samples:
         spread = torch.zeros_like(spread)
     values = estimated(look, mean.flatten(2), spread.flatten(2)).double()
@@ -293,7 +294,7 @@ def _window(
 
 
 def _allowed(
-    f: Tensor, asked: Asked, numbers: Tensor | None, offered: Tensor | None
+    f: Tensor, turn: Turn, numbers: Tensor | None, offered: Tensor | None
 ) -> Tensor:
     """Return rewards ``(T, n, K)``, minus infinity where a choice is not allowed.
 
@@ -302,9 +303,9 @@ def _allowed(
     """
     if offered is not None:
         f = f.masked_fill(~offered.to(f.device).unsqueeze(1), -torch.inf)
-    if asked.mask is None:
+    if turn.mask is None:
         return f
-    mask = asked.mask.expand(len(f), -1)
+    mask = turn.mask.expand(len(f), -1)
     mask = mask if numbers is None else mask.gather(1, numbers)
     last = f[:, -1:].masked_fill(~mask[:, None], -torch.inf)
     return torch.cat([f[:, :-1], last], 1)

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from cbandit._core.randomness import Position
 from cbandit.actions import Actions
-from cbandit.policies.choices import Asked, Data, Decision, News
+from cbandit.policies.choices import Data, News
+from cbandit.policies.turn import Decision, Turn
 
 S = TypeVar("S")
 V = TypeVar("V")
@@ -64,16 +65,16 @@ class Concern(Generic[S]):
         """Return the state, and the trials ``(T,)`` that start anew in round ``t``."""
         return state, None
 
-    def open_turn(self, state: S, turn: Asked) -> tuple[S, Asked]:
+    def open_turn(self, state: S, turn: Turn) -> tuple[S, Turn]:
         """Return the state and the round as the rule shall see it."""
         return state, turn
 
-    def choose(self, state: S, turn: Asked) -> Decision | None:
+    def choose(self, state: S, turn: Turn) -> Decision | None:
         """Return the choice in the rule's place; ``None``: the rule chooses."""
         return None
 
     def check_pick(
-        self, state: S, turn: Asked, pick: Decision
+        self, state: S, turn: Turn, pick: Decision
     ) -> tuple[S, Decision | None]:
         """Return the state and the choice after the rule has chosen.
 
@@ -175,7 +176,7 @@ class Concerns:
                 restarted = began if restarted is None else restarted | began
         return states, restarted
 
-    def open_turn(self, states: States, turn: Asked) -> tuple[States, Asked]:
+    def open_turn(self, states: States, turn: Turn) -> tuple[States, Turn]:
         """Return the states and the round as the concerns shape it."""
         return self._pass("open_turn", states, turn)
 
@@ -188,7 +189,7 @@ class Concerns:
             states = put(states, slot, state)
         return states, value
 
-    def choose(self, states: States, turn: Asked) -> Decision | None:
+    def choose(self, states: States, turn: Turn) -> Decision | None:
         """Return the choice of a concern; ``None``: the rule chooses."""
         for slot, choose in self._hooks["choose"]:
             decision: Decision | None = choose(states[slot], turn)
@@ -197,7 +198,7 @@ class Concerns:
         return None
 
     def check_pick(
-        self, states: States, turn: Asked, pick: Decision
+        self, states: States, turn: Turn, pick: Decision
     ) -> tuple[States, Decision | None]:
         """Return the states and the choice; ``None``: the round opens again."""
         for slot, check_pick in self._hooks["check_pick"]:

@@ -19,7 +19,7 @@ from cbandit.actions import Actions, nearest_to_middle, point_in_middle
 from cbandit.errors import CBanditError
 from cbandit.explore import clip
 from cbandit.policies.acquire import Acquired
-from cbandit.policies.choices import Asked
+from cbandit.policies.turn import Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Best, Block, Score, scan, scorer
 from cbandit.posterior.observations import Ahead
@@ -41,7 +41,7 @@ class Search:
         climbs: on a box, counts of climbs and of those that failed.
         beliefs: about the policy's own set.
         look: the score to maximise, and how estimates are made.
-        asked: the round.
+        turn: the round.
         ahead: outstanding choices, which reduce the variance as if they had been told.
         beside: costs that are known, ``(T, m, N)``, or on a box as a function of
             ``x (T, n, d)``; ``None``: no cost is known.
@@ -54,7 +54,7 @@ class Search:
     climbs: Climbs
     beliefs: Beliefs
     look: Look
-    asked: Asked
+    turn: Turn
     ahead: list[Ahead]
     beside: Any
     fresh: Tensor | None
@@ -64,7 +64,7 @@ class Search:
 
         A trial that begins in the middle is not reported as infeasible.
         """
-        fresh, box = self.fresh, self.asked.actions.continuous
+        fresh, box = self.fresh, self.turn.actions.continuous
         best, infeasible = self._point() if box else self._action()
         if isinstance(self.look.score, Acquired):
             best = self.look.score.trimmed(best)
@@ -84,10 +84,10 @@ class Search:
             return finite(best, look), None
         if look.score != scores.Feasible.kind:
             return finite(self._numbered(look), look), None
-        start = self.asked.streams.position()
+        start = self.turn.streams.position()
 
         def search(score: scores.Formed | Score) -> Best:
-            self.asked.streams.go(start)  # every search uses the same draw
+            self.turn.streams.go(start)  # every search uses the same draw
             kind, costs = getattr(score, "kind", score), scores.of_costs(score)
             close = self.beliefs.tolerance(costs)
             return self._numbered(replace(look, score=kind, tolerance=close))
@@ -104,7 +104,7 @@ class Search:
 
     def _begun(self, fresh: Tensor) -> Tensor:
         """Return a mask ``(T, N)`` in which new trials have only the middle action."""
-        on, mask = self.asked.actions, self.asked.mask
+        on, mask = self.turn.actions, self.turn.mask
         number = nearest_to_middle(self.actions, on, mask).unsqueeze(-1)
         shape, device = (len(number), on.size), number.device
         middle = torch.zeros(shape, dtype=torch.bool, device=device)
@@ -116,7 +116,7 @@ class Search:
 
     def _numbered(self, look: Look) -> Best:
         """Return the best of numbered actions under one score."""
-        on, streams = self.asked.actions, self.asked.streams
+        on, streams = self.turn.actions, self.turn.streams
         draws = streams if self.samples else None
         if on is not self.actions:
             estimates = afresh(self.beliefs, on, self.ahead, draws)
@@ -126,7 +126,7 @@ class Search:
 
     def _blocks(self) -> Iterator[Block]:
         """Yield means, deviations and draws over the round's set."""
-        on, draws = self.asked.actions, self.asked.streams if self.samples else None
+        on, draws = self.turn.actions, self.turn.streams if self.samples else None
         if on is self.actions:
             return self.beliefs.blocks(draws, self.ahead)
         mean, std = afresh(self.beliefs, on, self.ahead)
@@ -137,10 +137,10 @@ class Search:
 
     def _point(self) -> tuple[Best, Tensor | None]:
         """Return the best point of a box."""
-        look, beside, asked = self.look, self.beside, self.asked
-        box, beliefs, fresh = asked.actions, self.beliefs, self.fresh
-        shown, score = asked.shown, look.score
-        streams = asked.streams if self.samples else None
+        look, beside, turn = self.look, self.beside, self.turn
+        box, beliefs, fresh = turn.actions, self.beliefs, self.fresh
+        shown, score = turn.shown, look.score
+        streams = turn.streams if self.samples else None
         moments = beliefs.solver(self.ahead, streams)
         deviations = beliefs.solver(self.ahead) if self.samples else None
         scale = look.coefficient.unsqueeze(-1)
@@ -170,7 +170,7 @@ class Search:
             return self._climbed(estimate)
         x = point_in_middle(box).expand(len(fresh), -1)
         fresh = fresh.to(x.device)
-        left = asked.allows(x.unsqueeze(1))
+        left = turn.allows(x.unsqueeze(1))
         if left is not None:
             fresh = fresh & left[:, 0]
         at_middle = estimate(x.unsqueeze(1))
@@ -192,14 +192,14 @@ class Search:
 
     def _climbed(self, estimate: Estimate) -> tuple[Best, Tensor | None]:
         """Return the best point of a box, by climbs from many places."""
-        look, asked, beliefs = self.look, self.asked, self.beliefs
-        box, barred, climbs = asked.actions, asked.barred, self.climbs
+        look, turn, beliefs = self.look, self.turn, self.beliefs
+        box, barred, climbs = turn.actions, turn.barred, self.climbs
         around = beliefs.incumbents(INCUMBENTS)
-        if asked.shown is not None:
-            around = asked.shown.space.split(around)[0]
+        if turn.shown is not None:
+            around = turn.shown.space.split(around)[0]
         if box is not self.actions:  # some of the box's rows may be retired
             around = box.nearest(around)
-        fences = asked.excesses()
+        fences = turn.excesses()
         if fences:
             over = fences[0] if len(fences) == 1 else partial(_rows, fences)
             return self._within(estimate, around, over)
@@ -207,7 +207,7 @@ class Search:
             return best_feasible_point(
                 box,
                 estimate,
-                asked.streams,
+                turn.streams,
                 around,
                 climbs,
                 barred,
@@ -220,7 +220,7 @@ class Search:
             box,
             estimate,
             scorer(look),
-            asked.streams,
+            turn.streams,
             around,
             climbs,
             barred,
@@ -234,7 +234,7 @@ class Search:
         self, estimate: Estimate, around: Tensor, over: Estimate
     ) -> tuple[Best, Tensor | None]:
         """Return the best point of a box where ``over (T, b, n)`` is not above 0."""
-        look, asked = self.look, self.asked
+        look, turn = self.look, self.turn
 
         def search(score: Score, costs: bool, streams: Streams) -> tuple[Best, Tensor]:
             def goal(x: Tensor) -> Tensor:
@@ -243,7 +243,7 @@ class Search:
                 limits = [g, over(x)] if costs else [over(x)]
                 return torch.cat([score(values[:, 0], g).unsqueeze(1), *limits], 1)
 
-            close, box, barred = self.beliefs.tolerance(), asked.actions, asked.barred
+            close, box, barred = self.beliefs.tolerance(), turn.actions, turn.barred
             best, infeasible = best_feasible_point(
                 box, goal, streams, around, self.climbs, barred, tolerance=close
             )
@@ -252,13 +252,13 @@ class Search:
 
         infeasible = None
         if look.score == scores.Feasible.kind:
-            later = copy.deepcopy(asked.streams)  # other trials keep their draws
-            best, infeasible = search(scores.Reward(), True, asked.streams)
+            later = copy.deepcopy(turn.streams)  # other trials keep their draws
+            best, infeasible = search(scores.Reward(), True, turn.streams)
             if bool(infeasible.any()):
                 low, _ = search(self._least, False, later)
                 best = low.where(infeasible, best)
         else:
-            best, _ = search(scorer(look), False, asked.streams)
+            best, _ = search(scorer(look), False, turn.streams)
         x = best.x
         if x is None:
             raise CBanditError("the search of a box came to no point")

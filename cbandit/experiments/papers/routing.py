@@ -23,10 +23,11 @@ from cbandit.experiments.experiment import Experiment, Figures, Parameter, Task
 from cbandit.explore import UCB
 from cbandit.policies.abilities import Abilities
 from cbandit.policies.base import Policy
-from cbandit.policies.choices import Asked, Decision, News
+from cbandit.policies.choices import News
 from cbandit.policies.ckb import CKB
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.saving import locked
+from cbandit.policies.turn import Decision, Turn
 from cbandit.problems.contexts import Contexts
 from cbandit.problems.language_models import FEATURES, MISSING, routing
 
@@ -164,11 +165,11 @@ class ParetoRouter(Policy):
         """Make one more model known to the routers, by its number."""
         self._now.state.call("register", model)
 
-    def decide(self, state: Routers, asked: Asked) -> tuple[Decision, Routers]:
+    def decide(self, state: Routers, turn: Turn) -> tuple[Decision, Routers]:
         """Return the model that each router chooses."""
-        if asked.shown is None:
+        if turn.shown is None:
             raise CBanditError(f"{self.name} needs a space with a cb.Context")
-        models = state.call("route", _with_one(asked.shown.values))
+        models = state.call("route", _with_one(turn.shown.values))
         return Decision(torch.tensor(models)), state
 
     def absorb(self, state: Routers, news: News) -> Routers:

@@ -23,8 +23,9 @@ from torch import Tensor
 from cbandit._core import checks, devices
 from cbandit._core.hints import hinted
 from cbandit.errors import BudgetError, CBanditError
-from cbandit.policies.choices import Asked, Decision, Fence, News
+from cbandit.policies.choices import News
 from cbandit.policies.round import Concern
+from cbandit.policies.turn import Decision, Fence, Turn
 from cbandit.posterior.units import Units
 
 FEW = 10  # choices, answered or not, whose sums can be compared
@@ -275,7 +276,7 @@ class Budgets(Concern[Account]):
         out[:, list(self.columns)] = paces.to(out)
         return out
 
-    def open_turn(self, state: Account, turn: Asked) -> tuple[Account, Asked]:
+    def open_turn(self, state: Account, turn: Turn) -> tuple[Account, Turn]:
         """Leave out what does not fit, if the best action did not."""
         if not turn.tight:
             return state, turn
@@ -287,7 +288,7 @@ class Budgets(Concern[Account]):
         return state, turn.within(Fence(turn.beliefs, excess))[0]
 
     def check_pick(
-        self, state: Account, turn: Asked, pick: Decision
+        self, state: Account, turn: Turn, pick: Decision
     ) -> tuple[Account, Decision | None]:
         """Promise what the choice may cost; ``None``: choose again, it does not fit."""
         left, pace = self.left(state), self.pace(state, turn.t)
@@ -308,7 +309,7 @@ class Budgets(Concern[Account]):
         state = state.promising(turn.t, Promise(bound, plays.expand_as(bound)))
         return state, pick
 
-    def _bounds(self, turn: Asked, pace: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    def _bounds(self, turn: Turn, pace: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         noise, units = turn.beliefs.noises(), turn.beliefs.units()
         return self.bounds(mean, std, noise, units, pace)
 

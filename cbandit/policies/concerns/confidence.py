@@ -13,8 +13,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cbandit.policies.choices import Asked, Decision, Fence
 from cbandit.policies.round import Concern
+from cbandit.policies.turn import Decision, Fence, Turn
 from cbandit.posterior.units import Units, normal
 from cbandit.recommend import log_chances
 
@@ -25,7 +25,7 @@ class Confidence(Concern[None]):
     def start(self) -> None:
         """Return no state: nothing is kept between rounds."""
 
-    def open_turn(self, state: None, turn: Asked) -> tuple[None, Asked]:
+    def open_turn(self, state: None, turn: Turn) -> tuple[None, Turn]:
         """Leave out the actions that are not sure enough."""
         if turn.confidence is None:
             return None, turn
@@ -43,7 +43,7 @@ class Confidence(Concern[None]):
         return None, turn._replace(doubtful=empty)
 
     def check_pick(
-        self, state: None, turn: Asked, pick: Decision
+        self, state: None, turn: Turn, pick: Decision
     ) -> tuple[None, Decision]:
         """Mark the trials in which nothing was sure enough."""
         if turn.confidence is None or not turn.by_rule:

@@ -20,8 +20,8 @@ from cbandit.actions import (
     designed_number,
     designed_point,
 )
-from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.round import Concern
+from cbandit.policies.turn import Decision, Turn
 
 POINTS_PER_ROUND = 8  # on a box; the first is played unless it has failed
 
@@ -52,7 +52,7 @@ class Design(Concern[Any]):
         """Return the set that the design fills."""
         return self._actions
 
-    def choose(self, state: Any, turn: Asked) -> Decision | None:
+    def choose(self, state: Any, turn: Turn) -> Decision | None:
         """Return the action of the design; ``None``: it is the rule's turn."""
         if turn.by_rule:
             return None
@@ -69,7 +69,7 @@ class Design(Concern[Any]):
         return actions
 
 
-def _number(actions: Any, z: Tensor, turn: Asked) -> Tensor:
+def _number(actions: Any, z: Tensor, turn: Turn) -> Tensor:
     """Return the number of the action for the last point of ``z (T, n, d)``, ``(T,)``.
 
     ``actions`` are the policy's set.
@@ -88,7 +88,7 @@ def _number(actions: Any, z: Tensor, turn: Asked) -> Tensor:
     return out
 
 
-def _first_allowed(x: Tensor, turn: Asked) -> Tensor:
+def _first_allowed(x: Tensor, turn: Turn) -> Tensor:
     """Return the first of the points ``x (T, n, d)`` that has not failed, ``(T, d)``.
 
     If all have failed, it is the first one.

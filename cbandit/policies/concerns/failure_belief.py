@@ -26,9 +26,10 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
-from cbandit.policies.choices import Asked, Data, Fence, News, Place
+from cbandit.policies.choices import Data, News, Place
 from cbandit.policies.history import STATES
 from cbandit.policies.round import Concern, Past
+from cbandit.policies.turn import Fence, Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.observations import Part
 
@@ -163,8 +164,8 @@ class FailureBelief(Concern[Failing | None]):
         return begun(belief_of(domain), beliefs, [*results, *given])
 
     def open_turn(
-        self, state: Failing | None, turn: Asked
-    ) -> tuple[Failing | None, Asked]:
+        self, state: Failing | None, turn: Turn
+    ) -> tuple[Failing | None, Turn]:
         """Leave out the actions that likely fail."""
         if state is None:
             return state, turn

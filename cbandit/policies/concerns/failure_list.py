@@ -12,8 +12,9 @@ from cbandit._core import devices
 from cbandit.actions import Actions, Shown, Unit
 from cbandit.errors import CBanditError
 from cbandit.policies.balls import RADIUS, Barred
-from cbandit.policies.choices import Asked, Data, News
+from cbandit.policies.choices import Data, News
 from cbandit.policies.round import Concern
+from cbandit.policies.turn import Turn
 
 
 class Failed:
@@ -211,7 +212,7 @@ class FailureList(Concern[Failed]):
                     state = state.added(x, failed)
         return state, data
 
-    def open_turn(self, state: Failed, turn: Asked) -> tuple[Failed, Asked]:
+    def open_turn(self, state: Failed, turn: Turn) -> tuple[Failed, Turn]:
         """Leave out what has failed; raise an error if it is an action needed."""
         if state.empty:
             return state, turn

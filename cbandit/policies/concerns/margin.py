@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.round import Concern
+from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.units import deviations
 
 
@@ -27,9 +27,7 @@ class Margin(Concern[Tensor | None]):
     def start(self) -> None:
         """Return that nothing was chosen yet."""
 
-    def open_turn(
-        self, state: Tensor | None, turn: Asked
-    ) -> tuple[Tensor | None, Asked]:
+    def open_turn(self, state: Tensor | None, turn: Turn) -> tuple[Tensor | None, Turn]:
         """Add the margin to the round."""
         if state is None or not turn.by_rule:
             return state, turn
@@ -38,7 +36,7 @@ class Margin(Concern[Tensor | None]):
         return None, turn._replace(margin=self._margin * state)
 
     def check_pick(
-        self, state: Tensor | None, turn: Asked, pick: Decision
+        self, state: Tensor | None, turn: Turn, pick: Decision
     ) -> tuple[Tensor | None, Decision]:
         """Keep the deviations at the choice."""
         if not turn.by_rule:

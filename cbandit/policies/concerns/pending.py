@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from cbandit.policies.choices import Asked, Entry
+from cbandit.policies.choices import Entry
 from cbandit.policies.round import Concern
+from cbandit.policies.turn import Turn
 from cbandit.posterior.observations import Ahead, counted
 
 
@@ -38,7 +39,7 @@ class Pending(Concern[Counted]):
         """Return that nothing is outstanding."""
         return Counted({})
 
-    def open_turn(self, state: Counted, turn: Asked) -> tuple[Counted, Asked]:
+    def open_turn(self, state: Counted, turn: Turn) -> tuple[Counted, Turn]:
         """Put the outstanding choices into the round."""
         waiting = turn.waiting
         if not waiting:

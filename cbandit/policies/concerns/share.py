@@ -22,10 +22,11 @@ import torch
 from torch import Tensor
 
 from cbandit._core import devices
-from cbandit.policies.choices import Asked, Entry, News, Place
+from cbandit.policies.choices import Entry, News, Place
 from cbandit.policies.concerns.confidence import log_chance
 from cbandit.policies.concerns.restarts import epoch_start
 from cbandit.policies.round import Concern, Past
+from cbandit.policies.turn import Turn
 from cbandit.posterior.beliefs import Beliefs
 
 GAIN = 1.0  # deviations by which each round short of the share raises the confidence
@@ -183,7 +184,7 @@ class Share(Concern[Rounds]):
             return state.settled(beliefs, coming)
         return state
 
-    def open_turn(self, state: Rounds, turn: Asked) -> tuple[Rounds, Asked]:
+    def open_turn(self, state: Rounds, turn: Turn) -> tuple[Rounds, Turn]:
         """Set the round's confidence, unless the user asks for one."""
         if not turn.by_rule:
             return state, turn

@@ -25,9 +25,10 @@ from cbandit._core.randomness import Streams
 from cbandit.actions import Actions
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError, InfeasibleError
-from cbandit.policies.choices import Decision, News
+from cbandit.policies.choices import News
 from cbandit.policies.concerns.failure_list import remaining
 from cbandit.policies.safe.action import SafeAction, numbered
+from cbandit.policies.turn import Decision
 from cbandit.posterior.units import Units
 from cbandit.recommend import Recommendation, nothing_told, recommend_policy
 

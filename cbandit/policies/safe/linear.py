@@ -22,13 +22,13 @@ from cbandit._core.peaks import CLOSE, best_place
 from cbandit.actions import Actions, Star
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.concerns.failure_list import only, remaining
 from cbandit.policies.dual import Scheduled
 from cbandit.policies.safe.action import SafeAction, numbered
 from cbandit.policies.safe.bounds import Scales
 from cbandit.policies.safe.estimate import Block, SafeEstimate, must_hold
 from cbandit.policies.safe.stagewise import Stage
+from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.ridge import Ridge
 from cbandit.recommend import Recommendation, quantile, recommend
 
@@ -242,7 +242,7 @@ class Plane:
         self,
         name: str,
         state: Stage,
-        asked: Asked,
+        turn: Turn,
         bounds: Bounds,
         tau: Tensor,
         at: Tensor | None,
@@ -254,13 +254,13 @@ class Plane:
         Args:
             name: the policy's name.
             state: the policy's state.
-            asked: the round.
+            turn: the round.
             bounds: ``V_r`` and ``V_c``.
             tau: the thresholds, ``(T, m)``.
             at: the safe action's number in this round's set, ``(T,)``; ``None``: the
                 set is a star.
         """
-        on, safe, mask = asked.actions, state.safe, asked.mask
+        on, safe, mask = turn.actions, state.safe, turn.mask
         infeasible = safe.unsafe(tau)
         must_hold(mask, at)
         close = self.close(state)

@@ -18,13 +18,14 @@ from cbandit.errors import CBanditError
 from cbandit.policies.abilities import SAFE_REFUSES, Abilities
 from cbandit.policies.base import Policy, Posterior
 from cbandit.policies.checks import listed, named_points
-from cbandit.policies.choices import Asked, News, Told
+from cbandit.policies.choices import News, Told
 from cbandit.policies.inbox import check_ranges
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe, SafeAction
 from cbandit.policies.safe.bounds import Scales
 from cbandit.policies.safe.estimate import Block, SafeEstimate, must_hold
 from cbandit.policies.saving import locked
+from cbandit.policies.turn import Turn
 from cbandit.policies.words import names_of
 from cbandit.recommend import Recommendation
 
@@ -176,20 +177,20 @@ class Stagewise(Policy):
             return None
         return safe.ratio(self.limits(1))
 
-    def _unsafe(self, state: Stage, asked: Asked, tau: Tensor) -> Tensor | None:
+    def _unsafe(self, state: Stage, turn: Turn, tau: Tensor) -> Tensor | None:
         """Return the trials in which the data say the safe arm is unsafe, ``(T,)``.
 
         It is for policies that know arms by their numbers. It raises an error if the
         round has another set, or one without the safe arm.
         """
-        if asked.actions is not self.actions:
+        if turn.actions is not self.actions:
             raise CBanditError(
                 "ask(actions=...) needs coordinates that tell something; "
                 f"{self.name} knows its arms by their numbers alone and takes "
                 "ask(among=...)"
             )
         unsafe = state.safe.unsafe(tau)
-        must_hold(asked.mask, self._safe.index)
+        must_hold(turn.mask, self._safe.index)
         return unsafe
 
     # -- learning --------------------------------------------------------------------
