@@ -428,3 +428,20 @@ def test_a_fixed_kappa_stays():
         for _ in range(7):
             policy.tell(policy.ask(), reward=0.1, cost=1.0)
         assert float(policy.multiplier) == pytest.approx(2.5, rel=1e-12)
+
+
+def test_history_and_explain_show_kappa():
+    for reuse in (True, False):
+        policy = epochs(2, None, epoch=2, psi="linear", rate=0.5, reuse=reuse)
+        used = []
+        for _ in range(5):
+            used.append(policy.multiplier.tolist())
+            choice = policy.ask()
+            explained = policy.explain(choice)
+            assert explained.multiplier.tolist() == used[-1]
+            assert explained.price.tolist() == used[-1]
+            assert "in spreads" not in str(explained)
+            policy.tell(choice, reward=0.3, cost=[1.0, 0.2])
+        assert used[-1] == [1.0, 0.2]
+        table = policy.history()
+        assert table[["multiplier1", "multiplier2"]].to_numpy().tolist() == used

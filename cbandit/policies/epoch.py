@@ -45,7 +45,6 @@ from cbandit.explore import TS, UCB, Explore
 from cbandit.multipliers import exponential, polynomial
 from cbandit.policies.abilities import GREATEST
 from cbandit.policies.acquire import Estimates
-from cbandit.policies.base import Policy
 from cbandit.policies.checks import COST_COUNT
 from cbandit.policies.choices import Asked, Data, News, Place
 from cbandit.policies.gp import GPPolicy, GPState
@@ -322,7 +321,7 @@ class EpochPenalty(GPPolicy):
         self._refits = any(belief.refit_every for belief in beliefs)
         kappa = self._per_cost("kappa", self._penalty.first(kappa)).clone()
         first_epoch = Epoch.start(self._penalty.kept(kappa))
-        self.begin(self._now.state._replace(own=first_epoch))
+        self.begin(self._now.state._replace(own=first_epoch, multiplier=kappa))
 
     @property
     def _acquires(self) -> bool:
@@ -409,7 +408,7 @@ class EpochPenalty(GPPolicy):
                 RuntimeWarning,
             )
         epoch = epoch.next(number, kept, self.reuse)
-        state = state._replace(own=epoch)
+        state = state._replace(own=epoch, multiplier=self._penalty.kappa(kept))
         # first what may fail, as a rebuilt engine agrees only up to rounding
         self._coefficient(state, asked)
         beliefs, rows = state.beliefs, epoch.all_rows()
@@ -471,7 +470,8 @@ class EpochPenalty(GPPolicy):
         kept = self._penalty.moved(epoch.kept, epoch.mean()) if over else epoch.kept
         return self._outside(self._penalty.kappa(kept))
 
-    price = Policy.price  # kappa is in the user's units
+    def _priced(self, multiplier: Tensor, beliefs: Beliefs) -> Tensor:
+        return self._outside(multiplier)  # kappa is in the user's units
 
     @locked
     def recommend(

@@ -261,7 +261,7 @@ class GPPolicy(Policy):
             beliefs[j] = self.senses.belief(j, belief)
         self.feedback, self.explore, self.pending = feedback, explore, pending
         rescaled = [belief.standardize for belief in beliefs]
-        self.standardized = any(rescaled)
+        self.standardized = any(rescaled) and self.abilities.readings
         self._rescaled = torch.tensor(rescaled).to(self.device)
         if any(belief.conjugate for belief in beliefs):
             self.refuse("noise", LEARNED_NOISE)
@@ -315,7 +315,7 @@ class GPPolicy(Policy):
         believed = self.m > 0 and fresh.functions == 1 + self.m
         narrows = believed and abilities.by_score
         outliers = None
-        if self.standardized and abilities.readings:
+        if self.standardized:
             outliers = Outliers(
                 (self.size, fresh.functions),
                 self.device,
