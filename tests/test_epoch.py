@@ -445,3 +445,24 @@ def test_history_and_explain_show_kappa():
         assert used[-1] == [1.0, 0.2]
         table = policy.history()
         assert table[["multiplier1", "multiplier2"]].to_numpy().tolist() == used
+
+
+def test_new_targets_go_to_their_own_rounds():
+    """With a fixed kappa a new epoch changes no target, whatever was told when."""
+    points = cb.Finite(np.random.default_rng(0).random((20, 3)))
+    for fade in (None, 0.9):
+        means = []
+        for epoch in (4, 1000):
+            common = {"costs": 1, "psi": "linear", "rate": 0.0, "design": 6}
+            belief = cb.GP.linear(points, fade=fade)
+            policy = cb.EpochPenalty(points, reward=belief, epoch=epoch, **common)
+            choices, rng = [], np.random.default_rng(1)
+            for t in range(15):
+                choices.append(policy.ask(among=[t]))
+                policy.tell(choices[-1], reward=rng.normal())
+                if t > 1:
+                    policy.tell(choices[t - 2], cost=rng.normal())
+                if t in (0, 5):
+                    policy.observe(index=[1, 2], reward=[0.1, 5.0], cost=[[0.1], [0.5]])
+            means.append(policy.posterior().reward.mean)
+        ref.close(*means)
