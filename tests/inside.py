@@ -242,7 +242,8 @@ def cost_noises(epochs):
 
 def rounds_told(epochs):
     """The rounds of which all has come, in the order of the beliefs' log."""
-    return [row.place.t for row in settled(epochs).own.all_rows()]
+    (group,) = settled(epochs).beliefs.groups
+    return [row.t for row in group.log]
 
 
 def take_for(policy, other):

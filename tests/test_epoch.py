@@ -428,3 +428,41 @@ def test_a_fixed_kappa_stays():
         for _ in range(7):
             policy.tell(policy.ask(), reward=0.1, cost=1.0)
         assert float(policy.multiplier) == pytest.approx(2.5, rel=1e-12)
+
+
+def test_history_and_explain_show_kappa():
+    for reuse in (True, False):
+        policy = epochs(2, None, epoch=2, psi="linear", rate=0.5, reuse=reuse)
+        used = []
+        for _ in range(5):
+            used.append(policy.multiplier.tolist())
+            choice = policy.ask()
+            explained = policy.explain(choice)
+            assert explained.multiplier.tolist() == used[-1]
+            assert explained.price.tolist() == used[-1]
+            assert "in spreads" not in str(explained)
+            policy.tell(choice, reward=0.3, cost=[1.0, 0.2])
+        assert used[-1] == [1.0, 0.2]
+        table = policy.history()
+        assert table[["multiplier1", "multiplier2"]].to_numpy().tolist() == used
+
+
+def test_new_targets_go_to_their_own_rounds():
+    """With a fixed kappa a new epoch changes no target, whatever was told when."""
+    points = cb.Finite(np.random.default_rng(0).random((20, 3)))
+    for fade in (None, 0.9):
+        means = []
+        for epoch in (4, 1000):
+            common = {"costs": 1, "psi": "linear", "rate": 0.0, "design": 6}
+            belief = cb.GP.linear(points, fade=fade)
+            policy = cb.EpochPenalty(points, reward=belief, epoch=epoch, **common)
+            choices, rng = [], np.random.default_rng(1)
+            for t in range(15):
+                choices.append(policy.ask(among=[t]))
+                policy.tell(choices[-1], reward=rng.normal())
+                if t > 1:
+                    policy.tell(choices[t - 2], cost=rng.normal())
+                if t in (0, 5):
+                    policy.observe(index=[1, 2], reward=[0.1, 5.0], cost=[[0.1], [0.5]])
+            means.append(policy.posterior().reward.mean)
+        ref.close(*means)

@@ -43,12 +43,12 @@ CLASSES = {
     "cbandit.experiments": "ParetoRouter Routers",
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
-        Account Arms AtOnce Average Barred Bounds Budget Budgets CheckedPsi CKB Classes
+        Account Arms AtOnce Average Barred Bounds Budget Budgets CKB Classes
         Concerns Confidence Contradiction Contradictions Counted CountOPB Delayed Design
         Entry Epoch EpochPenalty Errors Failed Failing Failure FailureBelief FailureList
         Files GPOPB GPState GPTS GPUCB Held History KeptLimits LCLUCB Ledger LimitCounts
-        Lock Made Margin News Now OPLB OPNLB Outliers Paired Penalty Pending Place Plane
-        Projected Promise Queue Readings Resolved Restarts Result Round Rounds Row RPOL
+        Lock Made Margin News Now OPLB OPNLB Outliers Paired Pending Place Plane
+        Projected Promise Queue Readings Resolved Restarts Result Round Rounds RPOL
         Safe SafeAction SafeEstimate Scales SCGPUCB Schedule Senses Share Sliding
         Spending Stage Told Trust _Turned Waiting
     """,
@@ -91,6 +91,7 @@ FUNCTIONS = {
     "cbandit._core.checks": "nonnegative per_cost per_trial positive",
     "cbandit.multipliers": "exponential polynomial",
     "cbandit.scores": "least_total",
+    "cbandit.policies.penalties": "at_least_one",
     "cbandit.policies.base": "Policy._number Policy._parameter Policy._per_cost "
     "Policy._per_trial",
     "gpytorch.constraints.constraints": "inv_sigmoid inv_softplus",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -133,6 +133,16 @@ class BoundWidths:
         if self.fixed is not None:
             return self.fixed
         return self(t, beliefs.gains(), beliefs.noises, chances)
+
+    def with_noise(self, subgaussian: Tensor) -> BoundWidths:
+        """Return the widths for other noise constants ``R (T, F)``."""
+        parts = [
+            replace(part, subgaussian=subgaussian[:, at])
+            if isinstance(part, Theory)
+            else part
+            for part, at in self._parts
+        ]
+        return BoundWidths(parts, self.functions)
 
     def rkhs_parts(self) -> list[tuple[Theory, slice]]:
         """Return the parts that follow the theory, and their functions."""

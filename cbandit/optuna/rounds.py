@@ -129,12 +129,13 @@ def _multiplier(policy: GPPolicy, state: GPState, rounds: Sequence[Record]) -> T
         units = [own or later for own, later in zip(record.units, units, strict=True)]
     phi = policy._start
     for record, divisor in zip(rounds, reversed(divisors), strict=True):
-        arrived = []
+        arrived: tuple[Tensor, ...] = ()
         if record.costs is not None:
             excess = policy.senses.costs(_row(record.costs)) - policy.limits(record.t)
-            arrived.append((excess / divisor).nan_to_num(0.0))  # no unit yet: 0
-        state = state._replace(multiplier=phi, estimate=_row(record.estimate))
-        phi = policy._next(state, record.t + 1, arrived, None)
+            arrived = ((excess / divisor).nan_to_num(0.0),)  # no unit yet: 0
+        estimate = _row(record.estimate)
+        state = state._replace(multiplier=phi, estimate=estimate, arrived=arrived)
+        phi = policy._next(state, record.t + 1, None)
     return phi
 
 

@@ -36,7 +36,7 @@ class Abilities:
         outcomes: whether outcomes may be binary or counted.
         failures: whether a belief about failures can be formed from its beliefs.
         readings: whether its beliefs are about the values that users tell, so that
-            outliers and contradictions show.
+            outliers and contradictions show, and multipliers are in their units.
         hallucinates: whether ``pending="hallucinate"`` is the default where it works.
         explores: the kinds of exploration that it takes.
         explore: the default exploration.

@@ -250,15 +250,8 @@ class CKB(GPPolicy):
     def _chosen(self, turn: Turn, decision: Decision) -> Choice:
         return super()._chosen(turn, self._dual.complete(decision))
 
-    def _next(
-        self,
-        state: GPState,
-        t: int,
-        arrived: Sequence[Tensor],
-        restarted: Tensor | None,
-    ) -> Tensor:
-        phi = super()._next(state, t, arrived, restarted)
-        return self._dual.moved(phi, state)
+    def _next(self, state: GPState, t: int, restarted: Tensor | None) -> Tensor:
+        return self._dual.moved(super()._next(state, t, restarted), state)
 
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with the news in its beliefs and in the costs spent."""

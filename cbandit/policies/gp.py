@@ -143,22 +143,23 @@ class GPState(NamedTuple):
     epoch: Any = 1
     fits: int = 0
 
-    def measured(self) -> tuple[tuple[Tensor, ...], Waiting | None]:
-        """Return the told costs in units, and those that still have no unit."""
+    def measured(self) -> GPState:
+        """Return the state with told costs in units; those without a unit wait."""
         arrived, waiting = self.arrived, self.waiting
         units = self.beliefs.units() if arrived or waiting else None
         if units is None or units.size.shape[1] == 1:
-            return arrived, waiting
+            return self
         size, known = units.size[:, 1:], units.known[:, 1:]
         if waiting is not None and bool((waiting.where & known).any()):
             arrived, waiting = (*waiting.excess, *arrived), None
         measured = tuple(torch.where(known, row / size, 0.0) for row in arrived)
-        if not arrived or bool(known.all()):
-            return measured, waiting
-        left = tuple(torch.where(known, 0.0, row) for row in arrived)
-        if waiting is None:
-            return measured, Waiting(~known, left)
-        return measured, Waiting(~known | waiting.where, waiting.excess + left)
+        if arrived and not bool(known.all()):
+            left = tuple(torch.where(known, 0.0, row) for row in arrived)
+            where = ~known
+            if waiting is not None:
+                where, left = where | waiting.where, waiting.excess + left
+            waiting = Waiting(where, left)
+        return self._replace(arrived=measured, waiting=waiting)
 
 
 class GPPolicy(Policy):
@@ -255,7 +256,7 @@ class GPPolicy(Policy):
             beliefs[j] = self.senses.belief(j, belief)
         self.feedback, self.explore, self.pending = feedback, explore, pending
         rescaled = [belief.standardize for belief in beliefs]
-        self.standardized = any(rescaled)
+        self.standardized = any(rescaled) and self.abilities.readings
         self._rescaled = torch.tensor(rescaled).to(self.device)
         if any(belief.conjugate for belief in beliefs):
             self.refuse("noise", LEARNED_NOISE)
@@ -309,7 +310,7 @@ class GPPolicy(Policy):
         believed = self.m > 0 and fresh.functions == 1 + self.m
         narrows = believed and abilities.by_score
         outliers = None
-        if self.standardized and abilities.readings:
+        if self.standardized:
             outliers = Outliers(
                 (self.size, fresh.functions),
                 self.device,
@@ -725,19 +726,13 @@ class GPPolicy(Policy):
             return state._replace(estimate=None, arrived=(), moved=None)
         if not self.abilities.by_score:
             return state
-        arrived, waiting = state.measured()
-        multiplier = self._next(state, turn.t, arrived, turn.restarted)
-        state = self._begin_epoch(state._replace(waiting=waiting), turn)
+        state = state.measured()
+        multiplier = self._next(state, turn.t, turn.restarted)
+        state = self._begin_epoch(state._replace(multiplier=multiplier), turn)
         beliefs = state.beliefs
         if beliefs.fades:
             beliefs = beliefs.aged(turn.t)
-        return state._replace(
-            beliefs=beliefs,
-            multiplier=multiplier,
-            estimate=None,
-            arrived=(),
-            moved=None,
-        )
+        return state._replace(beliefs=beliefs, estimate=None, arrived=(), moved=None)
 
     def _begin_epoch(self, state: GPState, turn: Turn) -> GPState:
         """Return the state with the trials that start anew in this round."""
@@ -751,16 +746,11 @@ class GPPolicy(Policy):
         beliefs = state.beliefs.forget_all() if self.forget else state.beliefs
         return state._replace(beliefs=beliefs, epoch=turn.t, waiting=None)
 
-    def _next(
-        self,
-        state: GPState,
-        t: int,
-        arrived: Sequence[Tensor],
-        restarted: Tensor | None,
-    ) -> Tensor:
+    def _next(self, state: GPState, t: int, restarted: Tensor | None) -> Tensor:
         """Return the multiplier of round ``t``, moved by the costs that arrived.
 
-        It is as at the start in the trials that are ``restarted (T,)``.
+        The state is :meth:`GPState.measured`. In the trials that are ``restarted (T,)``
+        the multiplier is as at the start.
         """
         if state.moved is not None:
             return state.moved
@@ -768,7 +758,7 @@ class GPPolicy(Policy):
             return self._start
         if restarted is not None and self.restart is not None:
             return self._start
-        before = state.multiplier
+        before, arrived = state.multiplier, state.arrived
         shown = (before, state.estimate, *arrived)
         versions = list(map(VERSION, shown))
         ended = t - state.epoch if self.abilities.counts_epoch else t - 1
@@ -843,9 +833,14 @@ class GPPolicy(Policy):
             form, weight = score.kind, score.weight
         mask, bound = turn.mask, self._bound
         look = Look(coefficient, offset, bound, form, weight, mask, tolerance=close)
-        if self._outcomes:
-            return replace(look, link=partial(linked, units))
-        return look
+        return self._convert_estimates(look, units)
+
+    def _convert_estimates(self, look: Look, units: Units | None) -> Look:
+        """Return the look with estimates as scores take them.
+
+        Those of binary and counted functions are probabilities and rates.
+        """
+        return replace(look, link=partial(linked, units)) if self._outcomes else look
 
     def _acquired(self, state: GPState, turn: Turn) -> Acquired:
         """Return this round's acquisition by the policy's :meth:`acquire`."""
@@ -899,11 +894,13 @@ class GPPolicy(Policy):
 
     def _coefficient(self, state: GPState, turn: Turn) -> Tensor:
         """Return the factor of this round's spreads, ``(T, F)``."""
-        chances = self._chances(state)
-        width = self._timing.width(
-            turn.t, self._widths, chances, state.beliefs, state.held
-        )
+        widths, chances = self._widths_of(state), self._chances(state)
+        width = self._timing.width(turn.t, widths, chances, state.beliefs, state.held)
         return self.explore.coefficient(width, turn.streams)
+
+    def _widths_of(self, state: GPState) -> BoundWidths:
+        """Return the confidence widths of a round."""
+        return self._widths
 
     def _chances(self, state: GPState) -> int:
         """Return ``c`` of the RKHS widths: how many bounds must hold together."""
@@ -1146,9 +1143,9 @@ class GPPolicy(Policy):
         now = self._settled()
         moved = now.state.moved
         if moved is None:
-            coming, arrived = now.t + 1, now.state.measured()[0]
+            coming = now.t + 1
             _, restarted = self._concerns.open_epoch(now.concerns, coming)
-            moved = self._next(now.state, coming, arrived, restarted)
+            moved = self._next(now.state.measured(), coming, restarted)
             self._ready = self._now, now._replace(state=now.state._replace(moved=moved))
         return self._outside(moved.clone())
 
@@ -1170,7 +1167,8 @@ class GPPolicy(Policy):
         They are NaN where a belief has no unit and the multiplier is not 0.
         """
         units, m = beliefs.units(), multiplier.shape[-1]
-        if units is not None and m:
+        # beliefs about what no one tells have units of their own
+        if units is not None and m and self.abilities.readings:
             ratio = units.ratio(m)
             multiplier = torch.where(multiplier == 0, 0.0, multiplier * ratio)
         return self._outside(multiplier)

@@ -269,10 +269,23 @@ class Beliefs(Value):
         fitted = [g.refit() if (g.due() if due_only else g.fits) else g for g in groups]
         return self._with(groups=tuple(fitted))
 
-    def retarget(self, targets: Tensor) -> Self:
-        """Replace all outcomes ``(n, T, 1)`` of beliefs about a single function."""
+    def retarget(
+        self, target: Callable[[Any], Tensor], fresh: Self | None = None
+    ) -> Self:
+        """Compute the outcomes of a single function anew from their sources.
+
+        Args:
+            target: maps a ``source`` to outcomes ``(T, 1)``.
+            fresh: beliefs without data, which get the data; ``None``: these keep them.
+        """
         (group,) = self.groups
-        return self._with(groups=(group.retarget(targets),))
+        if fresh is None:
+            return self._with(groups=(group.retarget(target),))
+        for row in group.log:
+            values, told = target(row.source), row.source
+            part = Part([0], values, row.wanted, row.noise, source=told)
+            fresh = fresh.absorb(row.keys, row.x, [part], row.t)
+        return fresh
 
     def over(self, actions: Actions) -> Self:
         """Return the beliefs over a set in which a category has gained a value."""
@@ -612,7 +625,9 @@ def _row(
         outcome = torch.stack([link.sense * values[:, 0], tries], -1)
     # earlier data count as of now, if data fade
     t = t or group.now
-    return Observation(keys, x, values, part.wanted, part.noise, t, None, outcome)
+    return Observation(
+        keys, x, values, part.wanted, part.noise, t, outcome=outcome, source=part.source
+    )
 
 
 def _latent(link: Link, means: Tensor, variance: Tensor) -> Tensor:
@@ -963,10 +978,11 @@ class Group(Value):
         self.engine.refresh()
         return self._with(forgotten=0)
 
-    def retarget(self, targets: Tensor) -> Self:
-        """Replace all outcomes by ``targets (n, T, f)``, in the log's order."""
-        pairs = zip(self.log, targets, strict=True)
-        log = Log([row._replace(values=values) for row, values in pairs])
+    def retarget(self, target: Callable[[Any], Tensor]) -> Self:
+        """Replace all outcomes by what ``target`` makes of their sources."""
+        if not len(self.log):
+            return self
+        log = Log([row._replace(values=target(row.source)) for row in self.log])
         engine, other = self.engine, self._over(log)
         if not engine.by_slots:
             return other

@@ -59,6 +59,7 @@ class Part(NamedTuple):
         noise: the observations' own variance ``(T,)``, or ``None`` for the belief's.
         tries: the tries or the exposure that values are a share or a rate of,
             ``(T, f)``; ``None``: 1 each.
+        source: what the values were computed from, where that may be done anew.
     """
 
     functions: list[int]
@@ -66,6 +67,7 @@ class Part(NamedTuple):
     wanted: Sequence[bool]
     noise: Tensor | None = None
     tries: Tensor | None = None
+    source: Tensor | None = None
 
     def columns(self, functions: list[int]) -> Tensor:
         """Return the values of some of the functions, ``(T, k)``."""
@@ -120,6 +122,7 @@ class Observation(NamedTuple):
         outcome: for a binary or counted function, what was told: the share or rate, and
             the tries or exposure, ``(T, 2)``. Then ``values`` and ``noise`` are the
             normal reading of the latent function that stands in for it.
+        source: what the values were computed from, see :meth:`Beliefs.retarget`.
     """
 
     keys: Sequence[Hashable]
@@ -130,6 +133,7 @@ class Observation(NamedTuple):
     t: int = 0
     arrived: Tensor | None = None
     outcome: Tensor | None = None
+    source: Tensor | None = None
 
     def outcome_flags(self, device: torch.device) -> Tensor:
         """Return the trials in which the first function's outcome came, ``(T, 1)``.

@@ -63,6 +63,11 @@ class Units(NamedTuple):
         )
         return Units(center, size, known, seen, self.links[function : function + 1])
 
+    def told(self, estimate: Tensor) -> Tensor:
+        """Return estimates ``(T, F, n)`` of unlinked functions in the user's units."""
+        center, size = self.center.to(estimate), self.size.to(estimate)
+        return torch.addcmul(center.unsqueeze(-1), estimate, size.unsqueeze(-1))
+
     @property
     def shared(self) -> bool:
         """Whether every function is in its own spread, and none in the user's unit."""
