@@ -1,0 +1,108 @@
+"""Each concern of a round can be taken out, and the policies play on without it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import cbandit as cb
+from cbandit.policies import base
+from cbandit.policies.concerns.kept_limits import KeptLimits
+from cbandit.policies.concerns.order import ORDER, in_order
+from cbandit.policies.round import Concern, Concerns
+
+POINTS = cb.Finite(torch.linspace(0, 1, 9).double().unsqueeze(-1))
+BOX = cb.Box([0.0], [1.0])
+ROUNDS = 8
+
+# each concern with keywords of CKB or RPOL that bring it in
+BRINGING = {
+    "KeptLimits": {},
+    "FailureList": {"failures": False},
+    "FailureBelief": {},
+    "Budgets": {"thresholds": cb.Budget(9.0, rounds=20)},
+    "Share": {"share": 0.8},
+    "Confidence": {},
+    "Outliers": {},
+    "Restarts": {"restart": 3, "forget": True},
+    "Contradictions": {},
+    "Pending": {"pending": "hallucinate"},
+    "Margin": {"explore": cb.UCB(1.0, margin=1.0)},
+    "Design": {"design": 3},
+}
+
+
+def policy(actions, **keywords):
+    gp = cb.GP.default(actions)
+    return cb.RPOL(actions, reward=gp, costs=gp, **({"thresholds": 0.4} | keywords))
+
+
+def play(policy):
+    """Rounds with an outstanding choice, a failure and an outlier."""
+    waiting = policy.ask()
+    for t in range(ROUNDS):
+        choice = policy.ask()
+        if t == 2:
+            policy.tell(choice, failed=True)
+            continue
+        x = float(choice.x[0])
+        policy.tell(choice, reward=x + 40 * (t == 5), cost=x**2)
+    policy.tell(waiting, reward=0.0, cost=0.0)
+    return policy.ask()
+
+
+@pytest.mark.parametrize("kind", ORDER, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("actions", [POINTS, BOX], ids=["set", "box"])
+def test_policies_play_without_a_concern(kind, actions, monkeypatch, tmp_path):
+    keywords = BRINGING[kind.__name__]
+    assert policy(actions, **keywords)._concerns.find(kind) is not None
+    monkeypatch.setattr(
+        base,
+        "in_order",
+        lambda every: in_order(c for c in every if type(c) is not kind),
+    )
+    without = policy(actions, **keywords)
+    assert without._concerns.find(kind) is None
+    play(without)
+    assert without.t == ROUNDS + 2
+    without.save(tmp_path / "without.ckpt")
+    again = cb.load(tmp_path / "without.ckpt")
+    assert torch.equal(again.ask().x, without.ask().x)
+    without.recommend()
+    if kind is not KeptLimits:
+        without.status()
+
+
+def test_concerns_stand_in_one_order():
+    assert set(BRINGING) == {kind.__name__ for kind in ORDER}
+    every = policy(POINTS, design=2, share=0.8)._concerns.all
+    places = [ORDER.index(type(concern)) for concern in every]
+    assert places == sorted(places) and len(set(places)) == len(places)
+
+
+class Twice(Concern[tuple[int, ...]]):
+    """Count how often each hook was called."""
+
+    def start(self):
+        return (0,)
+
+    def hear(self, state, news, beliefs):
+        return (state[0] + 1,), news
+
+
+def test_hooks_are_called_in_order_and_only_where_they_are_defined():
+    class Second(Twice):
+        def hear(self, state, news, beliefs):
+            return state, [*news, "second"]
+
+        def limit(self, state, limits, t):
+            return limits + t
+
+    concerns = Concerns(Twice(), Second())
+    states = concerns.start()
+    states, news = concerns.hear(states, ["told"], None)
+    assert states == ((1,), (0,)) and news == ["told", "second"]
+    assert torch.equal(concerns.limit(states, torch.zeros(1), 3), torch.full((1,), 3.0))
+    assert concerns.define("limit") and not concerns.define("alarm")
+    assert concerns.settle(states, None, 1, dict) is states
+    assert concerns.find(Second)[0] == 1 and concerns.find(cb.CKB) is None
