@@ -67,6 +67,7 @@ class Epoch(NamedTuple):
         sums: sums of this epoch's costs, ``(T, m)``.
         counts: how many costs are in the sums, ``(T, m)``.
         waiting: feedback of rounds that have not been told in full, by round.
+        outgrown: whether a ``kappa`` is held at the largest number of its dtype.
     """
 
     number: int
@@ -74,6 +75,7 @@ class Epoch(NamedTuple):
     sums: Tensor
     counts: Tensor
     waiting: dict[int, Paired]
+    outgrown: bool = False
 
     def hear(self, news: News, counts: bool) -> tuple[Epoch, Tensor, Tensor]:
         """Return the state, and what was told in full now, in which trials.
@@ -282,16 +284,17 @@ class EpochPenalty(GPPolicy):
 
     def _begin_epoch(self, state: GPState, turn: Turn) -> GPState:
         """Return the state with the targets of a new epoch, where one begins."""
-        epoch = self._epoch_at(turn.t, state.own)
+        epoch, kappa = self._epoch_at(turn.t, state.own), state.multiplier
         if epoch is state.own:
             return state
-        state, fresh = state._replace(own=epoch), None
+        outgrown = bool((kappa == torch.finfo(kappa.dtype).max).any())
+        state, fresh = state._replace(own=epoch._replace(outgrown=outgrown)), None
         # what may fail comes first: an engine that has changed is rebuilt inexactly
         self._coefficient(state, turn)
         if epoch.number < len(self._by_epoch):
             fresh = self._fresh_beliefs([self._by_epoch[epoch.number]])
         beliefs = state.beliefs if self.reuse else state.beliefs.forget_all()
-        beliefs = beliefs.retarget(partial(self._target, state.multiplier), fresh)
+        beliefs = beliefs.retarget(partial(self._target, kappa), fresh)
         return state._replace(beliefs=beliefs)
 
     # -- feedback --------------------------------------------------------------------
@@ -349,8 +352,8 @@ class EpochPenalty(GPPolicy):
         return replace(look, link=units.told, tolerance=close)
 
     def _alarms(self, now: Now) -> dict[str, str]:
-        alarms, kappa = super()._alarms(now), now.state.multiplier
-        if bool((kappa == torch.finfo(kappa.dtype).max).any()):
+        alarms = super()._alarms(now)
+        if now.state.own.outgrown:
             alarms["kappa"] = (
                 "kappa has outgrown the dtype and is held at its largest value; a "
                 "slower penalty such as psi=('polynomial', 2) keeps it smaller"
