@@ -1,8 +1,8 @@
-"""The rounds of a policy in a study that several processes share.
+"""The rounds of a study that several processes share.
 
 A trial is a round: trial 0 is round 1. A trial keeps what its round has decided, and
 the multiplier moves over the trials in order, whichever process played them and
-whenever their feedback came. Policies here have no trials axis.
+whenever their feedback came. There is no trials axis.
 """
 
 from __future__ import annotations
@@ -22,130 +22,135 @@ from cbandit.policies.concerns.failure_belief import FailureBelief
 from cbandit.policies.concerns.margin import Margin
 from cbandit.policies.concerns.restarts import epoch_start
 from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.round import put
 
 
-def latest_round(policy: GPPolicy) -> dict[str, Any]:
-    """Return what a trial keeps of the round that the policy has just played.
-
-    It is ``estimate``, ``units`` and ``deviation`` of a :class:`Record`; no
-    ``deviation`` if the policy keeps no margin from its limits.
-    """
-    now, margin = policy._now, policy._concerns.find(Margin)
-    estimate, units = now.state.estimate[0].tolist(), _units(policy, now.state)
-    kept = {"estimate": estimate, "units": units}
-    if margin is not None:
-        kept["deviation"] = now.concerns[margin[0]][0].tolist()
-    return kept
-
-
-def begin_round(policy: GPPolicy, t: int, rounds: Sequence[Record]) -> None:
-    """Let the policy play round ``t`` next.
+class Player:
+    """A policy that plays some rounds of a study, and knows of the others'.
 
     Args:
-        policy: the policy, which knows what was measured.
-        t: the round.
-        rounds: the rounds before it that a policy of this kind played, in order; the
-            multiplier moves by those of the epoch that round ``t`` is in.
+        policy: the policy, which has observed what was measured.
     """
-    now, epoch = policy._settled(), epoch_start(policy.restart, t)
-    state = now.state._replace(moved=None, epoch=epoch)
-    phi = _multiplier(policy, state, [r for r in rounds if r.t >= epoch])
-    state = state._replace(multiplier=phi, moved=phi)
-    concerns, margin = list(now.concerns), policy._concerns.find(Margin)
-    if margin is not None:
-        deviation = rounds[-1].deviation if rounds else []
-        concerns[margin[0]] = _row(deviation) if deviation else None
-    policy._resume(t, state, tuple(concerns))
 
+    def __init__(self, policy: GPPolicy) -> None:
+        self._policy, self._margin = policy, policy._concerns.find(Margin)
 
-def foresee(policy: GPPolicy, record: Record, rounds: Sequence[Record]) -> Record:
-    """Return a trial as the process that is about to choose it will leave it.
+    def add_outstanding(self, points: Tensor) -> None:
+        """Count the actions ``(n, d)`` that other processes measure as outstanding.
 
-    This policy makes the choice as well, and counts it as outstanding.
+        They stand as choices of rounds before the first, in which nothing moves.
+        """
+        policy, ledger = self._policy, self._policy._ledger
+        actions, made = policy.actions, Made(0.0, policy.limits(1))
+        for number, x in enumerate(points, 1):
+            place = Place(actions.keys(x.unsqueeze(0)), x.unsqueeze(0), -number)
+            choice = Choice(
+                -number,
+                None if actions.continuous else actions.index(x),
+                x,
+                torch.tensor(False),
+                id=ledger.id(-number),
+                keys=place.keys,
+                names=actions.names,
+            )
+            ledger.open(private_copy(choice), choice, place, made)
 
-    Args:
-        policy: the policy, which knows what was measured.
-        record: the trial.
-        rounds: the rounds before it that a policy of this kind played, in order.
-    """
-    begin_round(policy, record.t, rounds)
-    policy.ask()
-    return record._replace(**latest_round(policy))
+    def note_failures(self, failed: Tensor, measured: Tensor) -> None:
+        """Let the policy know which actions could not be measured.
 
+        Its belief about failures weighs them against what was measured. A policy
+        without one leaves out only the actions that failed more often than they were
+        measured: a single failure may have been that of a process which was killed.
 
-def add_outstanding(policy: GPPolicy, points: Tensor) -> None:
-    """Count the actions ``(n, d)`` that other processes measure as outstanding.
+        Args:
+            failed: actions that failed, ``(n, d)``.
+            measured: actions that were measured, ``(l, d)``.
+        """
+        policy, now = self._policy, self._policy._settled()
+        actions = policy.actions
+        if policy._concerns.find(FailureBelief) is None:
+            failed = _mostly_failed(actions, failed, measured)
+        numbers = None if actions.continuous else actions.index(failed).unsqueeze(0)
+        every = torch.ones(1, len(failed), dtype=torch.bool)
+        data = Data(numbers, failed.unsqueeze(0), [], [], [], [], every)
+        beliefs = now.state.beliefs
+        concerns, _ = policy._concerns.observe(now.concerns, data, beliefs)
+        policy._resume(1, now.state, concerns)
 
-    They stand as choices of rounds before the first, in which nothing moves.
-    """
-    actions, ledger, made = policy.actions, policy._ledger, Made(0.0, policy.limits(1))
-    for number, x in enumerate(points, 1):
-        place = Place(actions.keys(x.unsqueeze(0)), x.unsqueeze(0), -number)
-        choice = Choice(
-            -number,
-            None if actions.continuous else actions.index(x),
-            x,
-            torch.tensor(False),
-            id=ledger.id(-number),
-            keys=place.keys,
-            names=actions.names,
-        )
-        ledger.open(private_copy(choice), choice, place, made)
+    def begin_round(self, t: int, rounds: Sequence[Record]) -> None:
+        """Let the policy play round ``t`` next.
 
+        Args:
+            t: the round.
+            rounds: the rounds before it that such a policy played, in order.
+        """
+        now, epoch = self._policy._settled(), epoch_start(self._policy.restart, t)
+        state = now.state._replace(moved=None, epoch=epoch)
+        phi = self._multiplier(state, [each for each in rounds if each.t >= epoch])
+        state = state._replace(multiplier=phi, moved=phi)
+        concerns = now.concerns
+        if self._margin is not None:
+            deviation = rounds[-1].deviation if rounds else []
+            last = _row(deviation) if deviation else None
+            concerns = put(concerns, self._margin[0], last)
+        self._policy._resume(t, state, concerns)
 
-def note_failures(policy: GPPolicy, failed: Tensor, measured: Tensor) -> None:
-    """Let the policy know which actions could not be measured.
+    def latest_round(self) -> dict[str, Any]:
+        """Return what a trial keeps of the round that the policy has just played.
 
-    Its belief about failures weighs them against what was measured. A policy without
-    one leaves out only the actions that failed more often than they were measured: a
-    single failure may have been that of a process which was killed.
+        It is ``estimate``, ``units`` and ``deviation`` of a :class:`Record`, without
+        ``deviation`` if the policy keeps no margin from its limits.
+        """
+        now = self._policy._settled()
+        estimate, units = now.state.estimate[0].tolist(), self._units(now.state)
+        kept = {"estimate": estimate, "units": units}
+        if self._margin is not None:
+            kept["deviation"] = now.concerns[self._margin[0]][0].tolist()
+        return kept
 
-    Args:
-        policy: the policy.
-        failed: actions that failed, ``(n, d)``.
-        measured: actions that were measured, ``(l, d)``.
-    """
-    if policy._concerns.find(FailureBelief) is None:
-        failed = _mostly_failed(policy.actions, failed, measured)
-    numbers = None
-    if not policy.actions.continuous:
-        numbers = policy.actions.index(failed).unsqueeze(0)
-    every = torch.ones(1, len(failed), dtype=torch.bool)
-    data = Data(numbers, failed.unsqueeze(0), [], [], [], [], every)
-    now = policy._settled()
-    concerns, _ = policy._concerns.observe(now.concerns, data, now.state.beliefs)
-    policy._change(now.state, concerns)
+    def foresee(self, record: Record, rounds: Sequence[Record]) -> Record:
+        """Return a trial as the process that is about to choose it will leave it.
 
+        This policy makes the choice as well, and counts it as outstanding.
 
-def _multiplier(policy: GPPolicy, state: GPState, rounds: Sequence[Record]) -> Tensor:
-    """Return the multiplier after these rounds, all of the epoch that ``state`` is in.
+        Args:
+            record: the trial.
+            rounds: the rounds before it that such a policy played, in order.
+        """
+        self.begin_round(record.t, rounds)
+        self._policy.ask()
+        return record._replace(**self.latest_round())
 
-    The costs told of a round are divided by the unit of the first round after it that
-    has one.
-    """
-    units, divisors = _units(policy, state), []
-    for record in reversed(rounds):
-        divisors.append(_row(units))
-        units = [own or later for own, later in zip(record.units, units, strict=True)]
-    phi = policy._start
-    for record, divisor in zip(rounds, reversed(divisors), strict=True):
-        arrived: tuple[Tensor, ...] = ()
-        if record.costs is not None:
-            excess = policy.senses.costs(_row(record.costs)) - policy.limits(record.t)
-            arrived = ((excess / divisor).nan_to_num(0.0),)  # no unit yet: 0
-        estimate = _row(record.estimate)
-        state = state._replace(multiplier=phi, estimate=estimate, arrived=arrived)
-        phi = policy._next(state, record.t + 1, None)
-    return phi
+    def _multiplier(self, state: GPState, rounds: Sequence[Record]) -> Tensor:
+        """Return the multiplier after these rounds, all in the epoch of ``state``.
 
+        The costs told of a round are divided by the unit of the first round after it
+        that has one.
+        """
+        policy, units, divisors = self._policy, self._units(state), []
+        for record in reversed(rounds):
+            divisors.append(_row(units))
+            pairs = zip(record.units, units, strict=True)
+            units = [own or later for own, later in pairs]
+        phi = policy._start
+        for record, divisor in zip(rounds, reversed(divisors), strict=True):
+            arrived: tuple[Tensor, ...] = ()
+            if record.costs is not None:
+                costs = policy.senses.costs(_row(record.costs))
+                excess = (costs - policy.limits(record.t)) / divisor
+                arrived = (excess.nan_to_num(0.0),)  # no unit yet: 0
+            estimate = _row(record.estimate)
+            state = state._replace(multiplier=phi, estimate=estimate, arrived=arrived)
+            phi = policy._next(state, record.t + 1, None)
+        return phi
 
-def _units(policy: GPPolicy, state: GPState) -> list[float | None]:
-    """Return the units of the costs, ``None`` for a cost that has none yet."""
-    units = state.beliefs.units()
-    if units is None or units.size.shape[1] == 1:
-        return [1.0] * policy.m
-    pairs = zip(units.size[0].tolist(), units.known[0].tolist(), strict=True)
-    return [size if known else None for size, known in pairs][1:]
+    def _units(self, state: GPState) -> list[float | None]:
+        """Return the units of the costs, ``None`` for a cost that has none yet."""
+        units = state.beliefs.units()
+        if units is None or units.size.shape[1] == 1:
+            return [1.0] * self._policy.m
+        pairs = zip(units.size[0].tolist(), units.known[0].tolist(), strict=True)
+        return [size if known else None for size, known in pairs][1:]
 
 
 def _row(values: Sequence[float | None]) -> Tensor:

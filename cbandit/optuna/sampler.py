@@ -36,13 +36,7 @@ from cbandit.optuna.records import (
     usable,
     yes_or_no,
 )
-from cbandit.optuna.rounds import (
-    add_outstanding,
-    begin_round,
-    foresee,
-    latest_round,
-    note_failures,
-)
+from cbandit.optuna.rounds import Player
 from cbandit.policies.concerns.share import Share
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.words import Senses
@@ -151,7 +145,7 @@ class Sampler(BaseSampler):
             return {}
         choice = policy.ask()
         params = domain.suggested(choice.params)
-        round_ = {"params": params, **latest_round(policy)}
+        round_ = {"params": params, **Player(policy).latest_round()}
         study._storage.set_trial_system_attr(trial._trial_id, ROUND, round_)
         return params
 
@@ -241,16 +235,17 @@ class Sampler(BaseSampler):
         others = [r for r in records if r.number != number and r.params]
         running = points([r for r in others if r.state == TrialState.RUNNING])
         failed = points([r for r in others if r.state == TrialState.FAIL])
-        add_outstanding(policy, running)
-        note_failures(policy, failed, points(measured))
+        player = Player(policy)
+        player.add_outstanding(running)
+        player.note_failures(failed, points(measured))
         rounds = [r for r in records if r.number < number and r.estimate]
         # if a later trial has overtaken it, its worker was killed while it chose
         last = max(r.number for r in records if r.state.is_finished())
         for record in records[last + 1 : number]:
             if record.choosing:
                 before = [r for r in rounds if r.number < record.number]
-                insort(rounds, foresee(policy, record, before))
-        begin_round(policy, number + 1, rounds)
+                insort(rounds, player.foresee(record, before))
+        player.begin_round(number + 1, rounds)
         return policy
 
     def _names(self, trials: Sequence[FrozenTrial]) -> Sequence[str]:
@@ -381,7 +376,7 @@ class Sampler(BaseSampler):
         if self._fitted[0] != (key, measured[:used]):
             observe(first, measured[:used])
             now = first._settled()  # fits
-            first._change(now.state, now.concerns)
+            first._resume(1, now.state, now.concerns)
             self._fitted = (key, measured[:used]), first
         return copy.deepcopy(self._fitted[1]), used
 

@@ -1140,7 +1140,7 @@ class Policy(metaclass=ABCMeta):
         self._now, self._latest = now, None
 
     def _resume(self, t: int, state: object, concerns: tuple[Any, ...]) -> None:
-        """Go on with round ``t`` from these states, wherever earlier rounds were.
+        """Go on with round ``t`` from these states, wherever others were played.
 
         Its draws depend on the seed and its number alone.
         """
