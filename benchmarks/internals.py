@@ -47,7 +47,7 @@ def solver_of(
     policy: cb.GPPolicy, draws: Streams | None
 ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     """Means of all functions at points ``(T, n, d)``, and deviations or a draw."""
-    beliefs: Beliefs = policy._settled().state.beliefs
+    beliefs: Beliefs = policy._catch_up().state.beliefs
     return beliefs.solver(streams=draws)
 
 
@@ -83,7 +83,7 @@ def believed(policy: cb.CKB, index: Tensor) -> tuple[Tensor, Tensor]:
 
 def pass_of(policy: cb.CKB) -> Callable[[], Any]:
     """The pass of the next round alone; the small solves before it are done here."""
-    now, streams = policy._settled(), policy._streams
+    now, streams = policy._catch_up(), policy._streams
     asked = Turn(now.t + 1, policy.actions, None, None, streams, policy._ledger)
     asked = asked._replace(limits=policy.limits(now.t + 1))
     state = policy._open(now.state, asked)

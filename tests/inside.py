@@ -203,7 +203,7 @@ def beliefs_of(policy):
 
 def settled(policy):
     """Let a policy absorb what it was told."""
-    return policy._settled().state
+    return policy._catch_up().state
 
 
 def streams_of(policy):
@@ -275,7 +275,7 @@ def now_of(policy, kind):
 
 def concern_of(policy, kind):
     """The state of a concern once a policy has absorbed what it was told."""
-    return policy._settled().concerns[policy._concerns.find(kind)[0]]
+    return policy._catch_up().concerns[policy._concerns.find(kind)[0]]
 
 
 def set_multiplier(policy, multiplier):
@@ -463,7 +463,7 @@ def native_share(work, pieces, threads):
 
 def next_look(policy):
     """The look of a GP policy's next round, which is not begun."""
-    now, streams = policy._settled(), policy._streams
+    now, streams = policy._catch_up(), policy._streams
     asked = Turn(now.t + 1, policy.actions, None, None, streams, policy._ledger)
     asked = asked._replace(limits=policy.limits(asked.t))
     state = policy._open(now.state, asked)

@@ -382,7 +382,7 @@ def test_thompson_draws_of_candidates_have_the_posteriors_moments():
     y = torch.randn(4, generator=generator, dtype=torch.float64)
     policy.observe(params=params, reward=y)
     at = POINTS.candidates(POINTS.read(SHOWN[POINTS], ()))
-    state = policy._settled().state
+    state = policy._catch_up().state
     draws = state.beliefs.drawn(at.expand(4000, -1, -1), policy._streams)[:, 0].numpy()
     mean, cov = solved(
         values, POINTS.names.points(params).numpy(), y.numpy(), at[0].numpy()

@@ -156,13 +156,13 @@ class BanditOCO(Policy):
     @locked
     def multiplier(self) -> Tensor:
         """``lam`` as the next ``ask`` will use it, ``(*trials, m)``."""
-        return self._outside(self._moved(self._settled().state).multiplier.clone())
+        return self._outside(self._moved(self._catch_up().state).multiplier.clone())
 
     @property
     @locked
     def centre(self) -> Tensor:
         """The point that the next ``ask`` will play around, ``(*trials, d)``."""
-        return self._outside(self._moved(self._settled().state).centre.clone())
+        return self._outside(self._moved(self._catch_up().state).centre.clone())
 
     def decide(self, state: Walk, turn: Turn) -> tuple[Decision, Walk]:
         """Return ``y + e u``, ``u`` uniform on the unit sphere."""

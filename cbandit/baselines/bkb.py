@@ -558,11 +558,13 @@ class BKB(GPPolicy):
             return scores.Reward()
         return self._dual.score(t, phi, 1)
 
-    def _judged(self, beliefs: Any, look: Look, best: Best, turn: Turn) -> Tensor:
+    def _dual_estimate(
+        self, beliefs: Any, look: Look, best: Best, turn: Turn
+    ) -> Tensor:
         """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
         if self._dual is None:
             return best.estimate
-        return self._dual.judged(beliefs, look, best, turn)
+        return self._dual.dual_estimate(beliefs, look, best, turn)
 
     def move(
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]

@@ -219,7 +219,7 @@ def best_on_box(
     point: Tensor = x[0]
     if turn.barred is None:
         return point
-    return _beside(acquisition, box, turn.barred.of(trial), point)
+    return _outside_balls(acquisition, box, turn.barred.of(trial), point)
 
 
 def _fixed(box: Box, row: list[float]) -> dict[int, float]:
@@ -227,7 +227,7 @@ def _fixed(box: Box, row: list[float]) -> dict[int, float]:
     return dict(enumerate(row, start=box.dim - len(row)))
 
 
-def _beside(
+def _outside_balls(
     acquisition: AcquisitionFunction, box: Box, barred: Barred, best: Tensor
 ) -> Tensor:
     """Return ``best (d,)``, or if it has failed the best of some points around it."""

@@ -96,7 +96,7 @@ class LoSBO(GPPolicy):
 
     def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return the widest action among expanders and maximisers."""
-        looks, beliefs = self._looks(state, turn), state.beliefs
+        looks, beliefs = self._moments(state, turn), state.beliefs
         beta, limits = self._coefficient(state, turn).abs(), turn.limits
         whole = self._sets.whole(turn, beliefs, looks, beta, limits, trusted=False)
         seen: SafeSet = state.own
@@ -118,7 +118,7 @@ class LoSBO(GPPolicy):
             state = self._read(state, at, *told.wide(self.m))
         return super().absorb(state, news)
 
-    def _observed(self, state: GPState, data: Data) -> GPState:
+    def _absorb_data(self, state: GPState, data: Data) -> GPState:
         numbers = numbered(data.numbers).to(self.device)
         for functions, values in data.raw.parts:
             if functions != [0]:
@@ -126,7 +126,7 @@ class LoSBO(GPPolicy):
                     row = row.to(self.device).expand(self.size, -1)
                     came = torch.ones_like(row, dtype=torch.bool)
                     state = self._read(state, at.expand(self.size), row, came)
-        return super()._observed(state, data)
+        return super()._absorb_data(state, data)
 
     def _read(
         self, state: GPState, at: Tensor, values: Tensor, came: Tensor

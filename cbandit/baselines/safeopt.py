@@ -92,7 +92,7 @@ class SafeOpt(GPPolicy):
 
     def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return the widest action among expanders and maximisers."""
-        looks, beliefs = self._looks(state, turn), state.beliefs
+        looks, beliefs = self._moments(state, turn), state.beliefs
         beta, limits = self._coefficient(state, turn).abs(), turn.limits
         whole = self._sets.whole(turn, beliefs, looks, beta, limits)
         sets = self._sets.next(state.own, whole)  # l_t, u_t and S_t

@@ -110,7 +110,7 @@ class StageOpt(GPPolicy):
 
     def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return the widest expander, and later the best action of the safe set."""
-        looks, beliefs = self._looks(state, turn), state.beliefs
+        looks, beliefs = self._moments(state, turn), state.beliefs
         beta, limits = self._coefficient(state, turn).abs(), turn.limits
         whole = self._sets.whole(turn, beliefs, looks, beta, limits)
         sets = self._sets.next(state.own.sets, whole)  # l_t, u_t and S_t

@@ -66,7 +66,7 @@ class Player:
             failed: actions that failed, ``(n, d)``.
             measured: actions that were measured, ``(l, d)``.
         """
-        policy, now = self._policy, self._policy._settled()
+        policy, now = self._policy, self._policy._catch_up()
         actions = policy.actions
         if policy._concerns.find(FailureBelief) is None:
             failed = _mostly_failed(actions, failed, measured)
@@ -84,7 +84,7 @@ class Player:
             t: the round.
             rounds: the rounds before it that such a policy played, in order.
         """
-        now, epoch = self._policy._settled(), epoch_start(self._policy.restart, t)
+        now, epoch = self._policy._catch_up(), epoch_start(self._policy.restart, t)
         state = now.state._replace(moved=None, epoch=epoch)
         phi = self._multiplier(state, [each for each in rounds if each.t >= epoch])
         state = state._replace(multiplier=phi, moved=phi)
@@ -101,7 +101,7 @@ class Player:
         It is ``estimate``, ``units`` and ``deviation`` of a :class:`Record`, without
         ``deviation`` if the policy keeps no margin from its limits.
         """
-        now = self._policy._settled()
+        now = self._policy._catch_up()
         estimate, units = now.state.estimate[0].tolist(), self._units(now.state)
         kept = {"estimate": estimate, "units": units}
         if self._margin is not None:

@@ -375,7 +375,7 @@ class Sampler(BaseSampler):
         used = max(group.gp.fitted_to(len(measured)) for group in groups)
         if self._fitted[0] != (key, measured[:used]):
             observe(first, measured[:used])
-            now = first._settled()  # fits
+            now = first._catch_up()  # fits
             first._resume(1, now.state, now.concerns)
             self._fitted = (key, measured[:used]), first
         return copy.deepcopy(self._fitted[1]), used

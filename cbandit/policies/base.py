@@ -492,7 +492,7 @@ class Policy(metaclass=ABCMeta):
                 f"{self.name} takes no other limit: {self._refuses['limit']}. Build a "
                 "policy with the new thresholds=, and give it history() by observe()"
             )
-        self._settled()
+        self._catch_up()
         j = self.senses.number(name)
         # one update, so that an interrupt changes nothing
         vars(self).update(self._with_limit(j, limit), _latest=None)
@@ -557,11 +557,11 @@ class Policy(metaclass=ABCMeta):
             return Place(choice.index.reshape(-1).tolist(), x, choice.t)
         return Place(self.actions.keys(x), x, choice.t)
 
-    def _left_over(self) -> Tensor | None:
+    def _recommendable(self) -> Tensor | None:
         """Return the actions that may be recommended, ``(T, N)``; ``None``: all."""
-        return self._to_recommend(*self._offered(None)).mask
+        return self._to_recommend(*self._choosable(None)).mask
 
-    def _offered(self, mask: Tensor | None) -> tuple[Any, Tensor | None]:
+    def _choosable(self, mask: Tensor | None) -> tuple[Any, Tensor | None]:
         """Return the set to choose from and its mask, without retired values.
 
         ``mask`` is ``(1 or T, N)``, what ``among`` allows; ``None``: all.
@@ -576,7 +576,7 @@ class Policy(metaclass=ABCMeta):
             raise CBanditError("among must leave an action that is not retired")
         return menu, mask
 
-    def _unretired(self, on: Actions) -> Tensor | None:
+    def _mask_without_retired(self, on: Actions) -> Tensor | None:
         """Return a mask ``(1 or T, N)`` without retired values; ``None``: none is."""
         if self._offer is None or self.actions.names is None:
             return None
@@ -588,7 +588,7 @@ class Policy(metaclass=ABCMeta):
             raise CBanditError("actions must hold one that is not retired")
         return ~gone.reshape(-1, on.size)
 
-    def _shown(self, context: Values | None) -> Shown | None:
+    def _read_context(self, context: Values | None) -> Shown | None:
         """Return a user's context, checked; ``None`` if the set has none."""
         if not isinstance(self.actions, Contextual):
             if context is None:
@@ -612,7 +612,7 @@ class Policy(metaclass=ABCMeta):
         self, on: Actions, mask: Tensor | None = None, shown: Shown | None = None
     ) -> Turn:
         """Return a round of which an action is recommended, and none played."""
-        now = self._settled()
+        now = self._catch_up()
         turn = Turn(now.t + 1, on, mask, None, self._streams, self._ledger)
         turn = turn._replace(
             shown=shown,
@@ -708,16 +708,16 @@ class Policy(metaclass=ABCMeta):
                 policies with beliefs about their costs.
         """
         if n is None:
-            with threads_for(self._passed):
+            with threads_for(self._pass_size):
                 return self._ask(among, actions, observed_costs, context, confidence)
         contexts = [context] * checks.whole("n", n)
         if isinstance(self.actions, Contextual):
             contexts = self.actions.each(context, n, self.batch_shape)
-        self._settled()
+        self._catch_up()
         self._together = max(self._together, n)
         before, latest, choices = self._now, self._latest, []
         try:
-            with threads_for(self._passed):
+            with threads_for(self._pass_size):
                 for one in contexts:
                     choice = self._ask(among, actions, observed_costs, one, confidence)
                     choices.append(choice)
@@ -755,7 +755,7 @@ class Policy(metaclass=ABCMeta):
             raise CBanditError("ask takes among= or actions=, not both")
         contextual, shown = isinstance(self.actions, Contextual), None
         if contextual or context is not None:
-            shown = self._shown(context)
+            shown = self._read_context(context)
         if shown is not None and actions is not None:
             raise CBanditError(
                 "ask takes context= or actions=, not both; a part of the choices is "
@@ -765,13 +765,13 @@ class Policy(metaclass=ABCMeta):
         if among is not None:
             menu = self.actions.menu
             mask = round_mask(among, menu, self.batch_shape, self.device)
-        now, streams, ledger = self._settled(), self._streams, self._ledger
+        now, streams, ledger = self._catch_up(), self._streams, self._ledger
         streams.go(now.position)
         if actions is not None:
             on = self._round_actions(actions)
-            mask = self._unretired(on)
+            mask = self._mask_without_retired(on)
         elif contextual or self._offer is not None:
-            on, mask = self._offered(mask)
+            on, mask = self._choosable(mask)
         else:
             on = self.actions
         if shown is not None:
@@ -790,8 +790,8 @@ class Policy(metaclass=ABCMeta):
             ranks=self._ranks,
             by_rule=t > self.design or confidence is not None,
         )
-        turn, decision, state, concerns = self._decided(now, turn)
-        choice = self._chosen(turn, decision)
+        turn, decision, state, concerns = self._take_turn(now, turn)
+        choice = self._choice_of(turn, decision)
         private = private_copy(choice)
         place = self._place_for_beliefs(private)
         state = self._add_pending(state, private, place, turn.limits)
@@ -836,7 +836,7 @@ class Policy(metaclass=ABCMeta):
         least = self._per_trial("confidence", confidence)
         return probability("confidence", least, confidence)
 
-    def _decided(self, now: Now, given: Turn) -> tuple[Turn, Decision, Any, Any]:
+    def _take_turn(self, now: Now, given: Turn) -> tuple[Turn, Decision, Any, Any]:
         """Return a round, its decision, and the states after it, the concerns' last."""
         hooks, opened = self._concerns, None
         while True:
@@ -882,7 +882,7 @@ class Policy(metaclass=ABCMeta):
         on = round_actions(actions, self.actions, self.batch_shape)
         return on.to(self.device, self.dtype)
 
-    def _chosen(self, turn: Turn, decision: Decision) -> Choice:
+    def _choice_of(self, turn: Turn, decision: Decision) -> Choice:
         """Turn a decision into the choice that users get."""
         outside, on, shown = self._outside, turn.actions, turn.shown
         index = None if decision.index is None else outside(decision.index)
@@ -905,7 +905,7 @@ class Policy(metaclass=ABCMeta):
         if pi is not None:
             number = pi.index if shown is None else shown.choices(pi.index)
             pi = Distribution(outside(number), outside(pi.probability))
-        other = on is not self.actions and on is not self._offered(None)[0]
+        other = on is not self.actions and on is not self._choosable(None)[0]
         return Choice(
             turn.t,
             index,
@@ -1038,7 +1038,7 @@ class Policy(metaclass=ABCMeta):
             raise ledger.refusal(choice, t, states)
         return entry
 
-    def _absorbed(self) -> Now:
+    def _absorb_all(self) -> Now:
         """Absorb all that was told, in the order of rounds; return the new value."""
         now, ledger = self._now, self._ledger
         heard, state = ledger.last, now.state
@@ -1056,13 +1056,13 @@ class Policy(metaclass=ABCMeta):
         ledger.tidy(heard, self._history.put)
         return now
 
-    def _settled(self) -> Now:
+    def _catch_up(self) -> Now:
         """Return the value that the next ``ask`` begins with: what is due is done.
 
         Only what changes the policy commits to it. So fits happen at the numbers of
         readings at which rounds were asked for, whoever looked in between.
         """
-        now = self._absorbed()
+        now = self._absorb_all()
         if self._ready is None or self._ready[0] is not now:
             state = self._fit(now.state)
             beliefs = self._beliefs_in(state)
@@ -1073,7 +1073,7 @@ class Policy(metaclass=ABCMeta):
         return self._ready[1]
 
     @property
-    def _passed(self) -> float:
+    def _pass_size(self) -> float:
         """How many numbers a pass over the set goes through."""
         domain = self.actions.domain
         size = domain.size if domain.finite else self.actions.size
@@ -1110,7 +1110,7 @@ class Policy(metaclass=ABCMeta):
             RPOL-UCB: round 1, 0 open, 0 fits
             ms <= 90: within in 0 of 1 rounds told, 0 of the last 1; mean 95
         """
-        now, outside, senses = self._settled(), self._outside, self.senses
+        now, outside, senses = self._catch_up(), self._outside, self.senses
         state = now.concerns[self._concerns.slot(KeptLimits)]
         counts, limits = state.whole(), self.limits(now.t + 1)
         n, above = counts.recent()
@@ -1229,7 +1229,7 @@ class Policy(metaclass=ABCMeta):
 
     def _best_tried(self, confidence: float) -> Recommendation:
         """Return the best action told so far, for policies without beliefs."""
-        confidence, t = checks.share("confidence", confidence), self._settled().t
+        confidence, t = checks.share("confidence", confidence), self._catch_up().t
         limits = self.limits(max(t, 1)).cpu().double()
         table = self._history.table(self._ledger.all(t))
         outcomes = torch.cat([table["reward"].unsqueeze(-1), table["costs"]], -1)

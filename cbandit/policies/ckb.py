@@ -237,21 +237,23 @@ class CKB(GPPolicy):
 
     # -- what the rule changes in a round ----------------------------------------------
 
-    def _judged(self, beliefs: Beliefs, look: Look, best: Best, turn: Turn) -> Tensor:
+    def _dual_estimate(
+        self, beliefs: Beliefs, look: Look, best: Best, turn: Turn
+    ) -> Tensor:
         """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
-        return self._dual.judged(beliefs, look, best, turn)
+        return self._dual.dual_estimate(beliefs, look, best, turn)
 
     def _coefficient(self, state: GPState, turn: Turn) -> Tensor:
         return self._dual.coefficient(super()._coefficient(state, turn))
 
-    def _picked(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
-        return self._dual.pick(self, super()._picked, state, turn)
+    def _pick(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
+        return self._dual.pick(self, super()._pick, state, turn)
 
-    def _chosen(self, turn: Turn, decision: Decision) -> Choice:
-        return super()._chosen(turn, self._dual.complete(decision))
+    def _choice_of(self, turn: Turn, decision: Decision) -> Choice:
+        return super()._choice_of(turn, self._dual.complete(decision))
 
     def _next(self, state: GPState, t: int, restarted: Tensor | None) -> Tensor:
-        return self._dual.moved(super()._next(state, t, restarted), state)
+        return self._dual.next_multiplier(super()._next(state, t, restarted), state)
 
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with the news in its beliefs and in the costs spent."""

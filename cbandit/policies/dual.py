@@ -207,7 +207,9 @@ class Dual(ABC):
     def move(self, t: int, phi: Tensor, g: Tensor, start: int) -> Tensor:
         """Return ``phi`` after round ``t``, whose estimated costs were ``g (T, m)``."""
 
-    def judged(self, beliefs: Beliefs, look: Look, best: Best, turn: Turn) -> Tensor:
+    def dual_estimate(
+        self, beliefs: Beliefs, look: Look, best: Best, turn: Turn
+    ) -> Tensor:
         """Return the estimates at ``best`` that move the multiplier, ``(T, 1 + m)``.
 
         Args:
@@ -243,7 +245,7 @@ class Dual(ABC):
         """Return the factors ``(T, 1 + m)`` of the spreads in the score."""
         return coefficient
 
-    def moved(self, phi: Tensor, state: GPState) -> Tensor:
+    def next_multiplier(self, phi: Tensor, state: GPState) -> Tensor:
         """Return the multiplier of the next round; ``phi`` has moved already."""
         return phi
 

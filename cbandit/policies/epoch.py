@@ -309,7 +309,7 @@ class EpochPenalty(GPPolicy):
             return state
         return self._learn(state, news.place, told, where.tolist())
 
-    def _observed(self, state: GPState, data: Data) -> GPState:
+    def _absorb_data(self, state: GPState, data: Data) -> GPState:
         limits = self.limits(max(self.t, 1))
         for keys, x, (reward, cost) in data.rows():
             over = cost.values - limits

@@ -244,9 +244,9 @@ class GPPolicy(Policy):
         self.settings = stated(self, locals())
         beliefs, m = functions_of(reward, costs)
         box = isinstance(actions, Actions) and bool(actions.continuous)
-        explore = self._exploring(explore, beliefs, feedback, box)
+        explore = self._exploration_of(explore, beliefs, feedback, box)
         self._patient = pending == "hallucinate"
-        pending = self._suited(actions, explore, feedback, pending)
+        pending = self._check_arguments(actions, explore, feedback, pending)
         self.sees_costs = observed_costs
         super().__init__(actions, m, **common)
         abilities = self.abilities
@@ -297,7 +297,7 @@ class GPPolicy(Policy):
         # limits and an allowance that hold for all rounds, and the estimates' offset
         self._always: tuple[Any, Any, Tensor | None] | None = None
         self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
-        budgets = self._budgeted(len(beliefs), self.senses)
+        budgets = self._budgets_of(len(beliefs), self.senses)
         self._ranks = distributed.ALONE if budgets else self._processes()
         #: on a Box: how many climbs the searches made, how many of them failed, and how
         #: many of these scipy's L-BFGS-B took higher
@@ -339,7 +339,7 @@ class GPPolicy(Policy):
             if learns
             else self._failure_list(),
             budgets,
-            self._sharing(share, narrows),
+            self._share_of(share, narrows),
             Confidence() if narrows else None,
             outliers,
             restarts,
@@ -394,7 +394,7 @@ class GPPolicy(Policy):
                 f"belief has outcome={kind!r}; got {limit.tolist()}"
             )
 
-    def _exploring(
+    def _exploration_of(
         self,
         explore: Explore | None,
         beliefs: Sequence[GP],
@@ -410,7 +410,7 @@ class GPPolicy(Policy):
             return explore.cautious(box)
         return cautious if explore is None else explore
 
-    def _suited(
+    def _check_arguments(
         self,
         actions: Actions,
         explore: Explore,
@@ -470,7 +470,7 @@ class GPPolicy(Policy):
             )
         return pending
 
-    def _sharing(self, share: ArrayLike | None, narrows: bool) -> Share | None:
+    def _share_of(self, share: ArrayLike | None, narrows: bool) -> Share | None:
         """Return the concern that keeps a share of rounds within the limits."""
         if share is None:
             return None
@@ -483,7 +483,7 @@ class GPPolicy(Policy):
         goal = probability("share", self._per_trial("share", share), share)
         return Share(goal, self._timing.memory, self.restart, self.forget)
 
-    def _budgeted(self, functions: int, senses: Senses) -> Budgets | None:
+    def _budgets_of(self, functions: int, senses: Senses) -> Budgets | None:
         """Return the budgets among the thresholds; ``None``: there are none."""
         budgets = senses.budgets
         if not budgets:
@@ -505,7 +505,7 @@ class GPPolicy(Policy):
     def _concerns_under(self, senses: Senses, j: int) -> ByKind:
         pairs = super()._concerns_under(senses, j)
         before = pairs.pop(Budgets, None)
-        budgets = self._budgeted(self._functions, senses)
+        budgets = self._budgets_of(self._functions, senses)
         if budgets is None:
             return pairs
         if self._ranks is not distributed.ALONE:
@@ -656,14 +656,14 @@ class GPPolicy(Policy):
 
     def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return the action of greatest score."""
-        return self._picked(state, turn)
+        return self._pick(state, turn)
 
-    def _picked(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
+    def _pick(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return a round's decision, and the state after it; multipliers have moved."""
-        beside = self._beside(turn) if self.sees_costs else None
+        beside = self._known_costs(turn) if self.sees_costs else None
         look = self._look(state, turn)
         best, infeasible = self._search(state.beliefs, look, turn, beside)
-        judged = self._judged(state.beliefs, look, best, turn)
+        judged = self._dual_estimate(state.beliefs, look, best, turn)
         estimate = judged.to(torch.float64, copy=True)  # a view keeps all of it
         same = judged is best.estimate
         entered = estimate if same else best.estimate.to(torch.float64, copy=True)
@@ -696,10 +696,10 @@ class GPPolicy(Policy):
             turn,
             turn.pending,
             beside,
-            self._fresh(beliefs, turn) if beliefs.by_default else None,
+            self._trials_without_data(beliefs, turn) if beliefs.by_default else None,
         ).best()
 
-    def _fresh(self, beliefs: Beliefs, turn: Turn) -> Tensor | None:
+    def _trials_without_data(self, beliefs: Beliefs, turn: Turn) -> Tensor | None:
         """Return the trials ``(T,)`` that begin in the middle; ``None``: none does.
 
         These trials have no data and no outstanding choice. All actions are then alike
@@ -712,7 +712,9 @@ class GPPolicy(Policy):
             fresh &= ~entry.waits()
         return fresh if bool(fresh.any()) else None
 
-    def _judged(self, beliefs: Beliefs, look: Look, best: Best, turn: Turn) -> Tensor:
+    def _dual_estimate(
+        self, beliefs: Beliefs, look: Look, best: Best, turn: Turn
+    ) -> Tensor:
         """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
         return best.estimate
 
@@ -771,7 +773,7 @@ class GPPolicy(Policy):
             return moved
         return torch.where(restarted.unsqueeze(-1), self._start, moved)
 
-    def _beside(self, turn: Turn) -> Tensor | Estimate:
+    def _known_costs(self, turn: Turn) -> Tensor | Estimate:
         """Return this round's observed costs less the thresholds.
 
         They are ``(T, m, N)``, or on a box a function of points ``(T, n, d)``.
@@ -814,7 +816,7 @@ class GPPolicy(Policy):
         t, phi = turn.t, state.multiplier
         score: Any
         if self._acquires:
-            score = self._acquired(state, turn)
+            score = self._acquisition(state, turn)
         else:
             before, score = phi._version, self.score(t, phi)
             name, weights = f"{type(self).__name__}.score", (self.size, self.m)
@@ -842,7 +844,7 @@ class GPPolicy(Policy):
         """
         return replace(look, link=partial(linked, units)) if self._outcomes else look
 
-    def _acquired(self, state: GPState, turn: Turn) -> Acquired:
+    def _acquisition(self, state: GPState, turn: Turn) -> Acquired:
         """Return this round's acquisition by the policy's :meth:`acquire`."""
         t, beliefs, units = turn.t, state.beliefs, state.beliefs.units()
         x, _, real = beliefs.tried(0)
@@ -906,7 +908,7 @@ class GPPolicy(Policy):
         """Return ``c`` of the RKHS widths: how many bounds must hold together."""
         return self._timing.chances(state.beliefs.functions)
 
-    def _looks(
+    def _moments(
         self, state: GPState, turn: Turn
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over the round's set."""
@@ -966,7 +968,7 @@ class GPPolicy(Policy):
 
     def _compare(self) -> None:
         """Compare readings that came since with the belief, before it is relied on."""
-        now, found = self._settled(), self._concerns.find(Contradictions)
+        now, found = self._catch_up(), self._concerns.find(Contradictions)
         if found is not None:
             (slot, concern), states = found, now.concerns
             state = concern.look(states[slot], now.state.beliefs)
@@ -1037,12 +1039,12 @@ class GPPolicy(Policy):
             raise CBanditError("observe takes a history, or data by keywords; not both")
         else:
             data = self._inbox().read_history(self.actions, history, self.trials)
-        now = self._settled()
+        now = self._catch_up()
         beliefs = now.state.beliefs
         concerns, data = self._concerns.observe(now.concerns, data, beliefs)
-        self._change(self._observed(now.state, data), concerns)
+        self._change(self._absorb_data(now.state, data), concerns)
 
-    def _observed(self, state: GPState, data: Data) -> GPState:
+    def _absorb_data(self, state: GPState, data: Data) -> GPState:
         """Return the state with earlier data in its beliefs."""
         # units have changed, and the next multiplier may depend on them
         beliefs = state.beliefs.observe(data.rows())
@@ -1082,7 +1084,7 @@ class GPPolicy(Policy):
             return
         grown = with_value(self.actions, name, plain(value))
         actions = grown.to(self.device, self.dtype)
-        now = self._settled()
+        now = self._catch_up()
         concerns = self._concerns.grow(now.concerns, actions)
         beliefs = now.state.beliefs.over(actions.domain)
         offer = offered(actions.menu, self._retired, self.batch_shape, self.device)
@@ -1140,7 +1142,7 @@ class GPPolicy(Policy):
     @locked
     def multiplier(self) -> Tensor:
         """The multiplier of the next ``ask``, ``(*trials, m)``, or an empty one."""
-        now = self._settled()
+        now = self._catch_up()
         moved = now.state.moved
         if moved is None:
             coming = now.t + 1
@@ -1159,9 +1161,9 @@ class GPPolicy(Policy):
         It is NaN where a standardised belief has no unit yet.
         """
         multiplier = self.multiplier.reshape(self.size, -1)
-        return self._priced(multiplier, self._settled().state.beliefs)
+        return self._price_of(multiplier, self._catch_up().state.beliefs)
 
-    def _priced(self, multiplier: Tensor, beliefs: Beliefs) -> Tensor:
+    def _price_of(self, multiplier: Tensor, beliefs: Beliefs) -> Tensor:
         """Return multipliers ``(T, m)`` as reward for a unit of cost, ``(*trials, m)``.
 
         They are NaN where a belief has no unit and the multiplier is not 0.
@@ -1177,7 +1179,7 @@ class GPPolicy(Policy):
     @locked
     def late(self) -> Tensor:
         """The number of values that came too late to count, ``(*trials,)``."""
-        return self._outside(self._settled().state.held.too_late.clone())
+        return self._outside(self._catch_up().state.held.too_late.clone())
 
     @property
     @locked
@@ -1191,7 +1193,7 @@ class GPPolicy(Policy):
         found = self._concerns.find(Budgets)
         if found is None:
             return {}
-        (slot, budgets), now = found, self._settled()
+        (slot, budgets), now = found, self._catch_up()
         return budgets.standing(now.concerns[slot], now.t, self._outside)
 
     def _place_for_beliefs(self, choice: Choice) -> Place:
@@ -1226,13 +1228,13 @@ class GPPolicy(Policy):
         Box needs one of them. Give ``context`` for all choices in that context, see
         :meth:`ask`.
         """
-        beliefs = self._settled().state.beliefs
+        beliefs = self._catch_up().state.beliefs
         params = [params] if isinstance(params, Mapping) else params
         x = named_points(self.actions, x, params)
         if context is not None and x is not None:
             raise CBanditError("posterior takes context=, or points that hold it")
         if x is None and not self.actions.continuous:
-            shown = self._shown(context)
+            shown = self._read_context(context)
             if shown is not None:
                 moments = beliefs.anywhere(shown.space.candidates(shown.values))
                 return self._posterior(*told(beliefs.units(), *moments))
@@ -1261,9 +1263,9 @@ class GPPolicy(Policy):
         """
         confidence = checks.share("confidence", confidence)
         self._compare()
-        now = self._settled()
+        now = self._catch_up()
         beliefs, actions = now.state.beliefs, self.actions
-        shown = self._shown(context)
+        shown = self._read_context(context)
         limits, units = self.limits(max(now.t, 1)), beliefs.units()
         data = beliefs.has_data().to(limits.device)
         if not bool(data[:, 0].any()):
@@ -1275,7 +1277,7 @@ class GPPolicy(Policy):
         normals = normal_limits(units, limits)
         if actions.continuous:
             streams = Streams(self.seed, self.trials, "recommend")
-            turn = self._to_recommend(self._offered(None)[0], None, shown)
+            turn = self._to_recommend(self._choosable(None)[0], None, shown)
             x = likely_point(beliefs, turn, limits, confidence, streams)
             mean, std = beliefs.anywhere(x.unsqueeze(1))
             moments = spread_in_units(units, mean, std, limits)
@@ -1283,7 +1285,7 @@ class GPPolicy(Policy):
             best = replace(best, index=None)
         elif shown is not None:
             points = shown.space.candidates(shown.values)
-            on, mask = shown.round(*self._offered(None), bool(self.batch_shape))
+            on, mask = shown.round(*self._choosable(None), bool(self.batch_shape))
             left = self._to_recommend(on, mask, shown).mask
             if left is not None and on is actions.domain:
                 left = left.gather(1, on.index(points).expand(len(left), -1))
@@ -1293,7 +1295,7 @@ class GPPolicy(Policy):
             choice = actions.menu.at(best.index).unsqueeze(1)
             x = shown.whole(choice).squeeze(1)
         else:
-            blocks = remaining(told_blocks(beliefs, limits), self._left_over())
+            blocks = remaining(told_blocks(beliefs, limits), self._recommendable())
             best = recommend(blocks, normals, confidence, self._ranks)
             x = actions.at(best.index)
         if self._outcomes:  # users do not know the latent functions' units
@@ -1321,12 +1323,12 @@ class GPPolicy(Policy):
             "mean": outside(self.senses.functions(mean)[..., 0]),
             "std": outside(std[..., 0]),
             "known": outside(beliefs.has_data()),
-            "taken": self._taken(entry.made),
+            "taken": self._estimate_outside(entry.made),
             "drawn_from": entry.choice.distribution,
-            "price": self._priced(state.multiplier, beliefs),
+            "price": self._price_of(state.multiplier, beliefs),
         }
 
-    def _taken(self, made: Made) -> Tensor | None:
+    def _estimate_outside(self, made: Made) -> Tensor | None:
         """Return a choice's estimates in the user's units and signs."""
         estimate = made.estimate
         if estimate is None or estimate.shape[-1] != 1 + self.m:
@@ -1343,7 +1345,7 @@ class GPPolicy(Policy):
     @locked
     def refit(self) -> None:
         """Fit hyperparameters to all data now, by marginal likelihood."""
-        state: GPState = self._settled().state
+        state: GPState = self._catch_up().state
         beliefs, fits = state.beliefs.refit(), state.fits + 1
         self._change(state._replace(beliefs=beliefs, fits=fits))
 
@@ -1362,7 +1364,7 @@ class GPPolicy(Policy):
         from cbandit.posterior.botorch import model_list
 
         signs = self.senses.signs.tolist()
-        return model_list(self._settled().state.beliefs, signs=signs)
+        return model_list(self._catch_up().state.beliefs, signs=signs)
 
     def lighten(self, actions: bool = True) -> None:
         """Drop large arrays before a checkpoint; they are recomputed on load."""

@@ -229,7 +229,7 @@ class GPOPB(GPPolicy):
         inflated = self._scales.inflated(beta, ratio)  # alpha_c beta, and rho
 
         def bounds() -> Iterator[tuple[int, Tensor]]:
-            for start, mean, std in self._looks(state, turn):
+            for start, mean, std in self._moments(state, turn):
                 u = bounds_of(mean, std, *inflated)
                 safe.exact(u, tau, at, start)
                 if turn.mask is not None:
@@ -261,14 +261,14 @@ class GPOPB(GPPolicy):
         if its cost was given.
         """
         confidence = checks.share("confidence", confidence)
-        self._shown(context)
-        now = self._settled()
+        self._read_context(context)
+        now = self._catch_up()
         limits, beliefs = self.limits(max(now.t, 1)), now.state.beliefs
         safe, size = now.state.own, (self.size, int(self.actions.size))
         data = beliefs.has_data().all(-1, keepdim=True).to(self.device).expand(size)
         blocks = partial(told_blocks, beliefs, limits)
         best = partial(safe.mixture, self.actions, blocks, limits, confidence)
-        answer = safe.recommended(data, self._left_over(), best)
+        answer = safe.recommended(data, self._recommendable(), best)
         return self.senses.recommended(answer.of(self._outside))
 
 

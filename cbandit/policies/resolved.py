@@ -143,7 +143,7 @@ class Resolved(Dual):
         """Return the costs spent after news of a round."""
         return own.after(news)
 
-    def moved(self, phi: Tensor, state: GPState) -> Tensor:
+    def next_multiplier(self, phi: Tensor, state: GPState) -> Tensor:
         """Return ``phi`` after a projected step, where the price was not solved for."""
         if not state.own.stepped or state.moved is not None or state.estimate is None:
             return phi
@@ -168,7 +168,7 @@ class Resolved(Dual):
                 spending = spending._replace(stepped=True)
                 return decision, state._replace(own=spending)
         look, beliefs = policy._look(state, turn), state.beliefs
-        blocks, samples = policy._looks(state, turn), policy.explore.samples
+        blocks, samples = policy._moments(state, turn), policy.explore.samples
         values, numbers = _window(
             beliefs, spending.contexts, turn, look, blocks, samples
         )
@@ -178,7 +178,7 @@ class Resolved(Dual):
                 "the estimates are not finite numbers at every action; look at "
                 "policy.posterior()"
             )
-        offered = None if shown is None else policy._offered(None)[1]
+        offered = None if shown is None else policy._choosable(None)[1]
         f, g = _allowed(values[:, 0], turn, numbers, offered), values[:, 1:]
         row, budgets = values[:, :, -1], policy.senses.budgets
         target, unit = self.target(
@@ -188,7 +188,9 @@ class Resolved(Dual):
             price = resolve_row(f[:, 0], g[:, :, 0], target, unit)
         else:
             price = resolve(f, g, target, unit, spending.near)
-        fresh = policy._fresh(beliefs, turn) if beliefs.by_default else None
+        fresh = (
+            policy._trials_without_data(beliefs, turn) if beliefs.by_default else None
+        )
         if fresh is not None and shown is None:  # new trials begin in the middle
             middle = nearest_to_middle(policy.actions, turn.actions, turn.mask)
             price = pinned(price, fresh.to(f.device), middle, state.multiplier)

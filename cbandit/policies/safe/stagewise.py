@@ -268,7 +268,7 @@ class Stagewise(Policy):
             value = self.senses.turned(value, every)
             check_ranges(name, value.reshape(-1, m), every, self._ranges)
             parts.append((functions, value))
-        state = self._settled().state
+        state = self._catch_up().state
         seen = state.seen
         for i in range(points.shape[1]):
             arm = None if arms is None else arms[:, i]
@@ -298,7 +298,7 @@ class Stagewise(Policy):
     @locked
     def posterior(self) -> Posterior:
         """Return estimates over the set, and their deviations under noise ``R^2``."""
-        blocks = self._believed(self._settled().state)
+        blocks = self._believed(self._catch_up().state)
         _, means, stds = zip(*blocks, strict=True)
         mean, std = torch.cat(means, -1), torch.cat(stds, -1)
         return self._posterior(mean, std)
@@ -312,10 +312,10 @@ class Stagewise(Policy):
         action. Before data it is the safe action, if its cost was stated.
         """
         confidence = checks.share("confidence", confidence)
-        now = self._settled()
+        now = self._catch_up()
         limits = self.limits(max(now.t, 1))
         size = (self.size, int(self.actions.size))
-        data, left = self._has_data(now.state).expand(size), self._left_over()
+        data, left = self._has_data(now.state).expand(size), self._recommendable()
 
         def best(among: Tensor | None) -> Recommendation:
             return self._likely(now.state, limits, confidence, among)
