@@ -705,6 +705,19 @@ def test_folders_with_other_limits_share_no_goal():
     assert "heat" not in compared_title([], other)
 
 
+@pytest.mark.parametrize(
+    ("trials", "drawn"), [(4, "means of 4 paired"), (6, "95% intervals over 6 paired")]
+)
+def test_titles_promise_intervals_only_where_they_are_drawn(trials, drawn):
+    from inside import Comparison, Settings, compared_title
+
+    values = pd.DataFrame({("A", "regret"): np.arange(trials)})
+    compared = [Comparison("policy", "", values, ())]
+    title = compared_title(compared, [Settings("mine", {}, (), 10, trials)])
+    assert drawn in title
+    assert ("intervals" in title) == (trials >= 6)
+
+
 def test_policies_at_one_place_are_named_together(folders):
     from inside import read_curves
 

@@ -12,6 +12,7 @@ import cbandit as cb
 X = torch.linspace(0, 1, 12, dtype=torch.float64).unsqueeze(-1)
 SET = cb.Finite(X)
 LIMIT = 0.9  # of availability, which is to stay above
+NAN = float("nan")
 
 
 def rbf(mean=0.0):
@@ -502,7 +503,7 @@ def test_feedback_that_names_no_cost():
         plain.tell(its, cost={"latency": 1.0})
     ours.tell(choice, cost={"latency": 1.0})
     with pytest.raises(cb.ChoiceError, match="cost 'latency' already"):
-        ours.tell(choice, cost={"latency": 1.0})
+        ours.tell(choice, cost={"latency": 2.0})
     with pytest.raises(cb.ChoiceError, match="told its cost already"):
         ours.tell(choice, cost=[1.0, 1.0])
     assert len(ours.outstanding) == 1
@@ -531,6 +532,105 @@ def test_costs_without_beliefs_are_refused_where_they_would_not_count(kind, cost
 def two(**own):
     costs = {"a": rbf(), "b": rbf()}
     return cb.RPOL(SET, reward=rbf(), costs=costs, explore=cb.UCB(1.0), **own)
+
+
+def one_cost(**own):
+    return cb.RPOL(SET, reward=rbf(), costs=rbf(), explore=cb.UCB(1.0), **own)
+
+
+def two_costs():
+    return two(thresholds=0.5)
+
+
+def binary(**own):
+    costs = {"fails": cb.GP.default(SET, outcome="binary")}
+    limits = {"fails": "<= 0.3"}
+    return cb.RPOL(SET, reward=rbf(), costs=costs, thresholds=limits, **own)
+
+
+SWAPPED = "in a pair successes come first, (1, 400)"
+ROWS = "{name: [row[name] for row in rows] for name in rows[0]}"
+GAPS = (
+    "leave out the rows that have none. Rewards and costs of other rows go into calls"
+)
+
+
+@pytest.mark.parametrize(
+    ("make", "call", "advice"),
+    [
+        (binary, {"tell": {"cost": {"fails": (400, 1)}}}, SWAPPED),
+        (binary, {"tell": {"cost": (400, 1)}}, SWAPPED),
+        (
+            binary,
+            {"index": [1], "reward": [0.0], "cost": {"fails": ([400], [1])}},
+            SWAPPED,
+        ),
+        (
+            two_costs,
+            {"index": [1], "reward": [0.0], "cost": [{"a": 1.0, "b": 2.0}]},
+            ROWS,
+        ),
+        (
+            two_costs,
+            {"tell": {"cost": [{"a": 1.0, "b": 2.0}]}},
+            "cost={'latency': 3.1,",
+        ),
+        (
+            two_costs,
+            {"index": [1, 2], "reward": [0.0, NAN], "cost": [[0.0, 0.0]] * 2},
+            f"reward must be finite; got nan: {GAPS}",
+        ),
+        (
+            two_costs,
+            {"index": [1, 2], "reward": [0.0, 0.0], "cost": [[0.0, 0.0], [NAN, 0.0]]},
+            f"cost must be finite; got nan: {GAPS}",
+        ),
+        (one_cost, {"tell": {"cost": [1.0, 2.0]}}, "build it with costs=[gp] * 2, or"),
+        (
+            two_costs,
+            {"tell": {"cost": {"a": [1.0, 2.0]}}},
+            "2 choices are told one by one",
+        ),
+    ],
+)
+def test_feedback_in_the_wrong_form_says_what_to_write(make, call, advice):
+    policy, twin = make(), make()
+    for each in (policy, twin):
+        choice = each.ask()
+    with pytest.raises(cb.CBanditError) as error:
+        if "tell" in call:
+            policy.tell(policy.outstanding[0], reward=1.0, **call["tell"])
+        else:
+            policy.observe(**call)
+    assert advice in str(error.value)
+    assert len(policy.outstanding) == 1
+    for each in (policy, twin):
+        cost = 1.0 if each.m == 1 else [1.0, 2.0]
+        each.tell(each.outstanding[0], reward=1.0, cost=cost)
+        choice = each.ask()
+    assert torch.equal(policy.outstanding[0].x, choice.x)
+    assert torch.equal(policy.multiplier, twin.multiplier)
+    mine, its = policy.posterior(), twin.posterior()
+    assert torch.equal(mine.reward.mean, its.reward.mean)
+    assert torch.equal(mine.costs.mean, its.costs.mean)
+    assert torch.equal(mine.costs.std, its.costs.std)
+
+
+@pytest.mark.parametrize(
+    ("make", "own", "advice"),
+    [
+        (one_cost, {"share": 90}, "got 90: 90 % is share=0.9"),
+        (
+            binary,
+            {"restart": "adaptive", "forget": True},
+            "without feedback=, share=, outcome= and shared studies; restart= a number",
+        ),
+    ],
+)
+def test_keywords_that_do_not_go_say_what_to_write(make, own, advice):
+    with pytest.raises(cb.CBanditError) as error:
+        make(**own)
+    assert advice in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -229,3 +229,110 @@ def test_policies_say_why_they_take_no_late_feedback(name, refused):
                 made(**more)
         elif late or kind.__name__ != "EpochPenalty":
             made(**more)
+
+
+# --------------------------------------------------------------- a request sent again
+
+
+def counting(**more) -> cb.CKB:
+    """A policy with a binary and a counted cost, by name."""
+    kernel = belief().kernel
+    costs = {
+        "fails": cb.GP(kernel, outcome="binary"),
+        "restarts": cb.GP(kernel, outcome="count"),
+    }
+    limits = {"fails": "<= 0.2", "restarts": "<= 1.5"}
+    own = {"costs": costs, "thresholds": limits, "explore": cb.UCB(1.0)}
+    return policy_of(**(own | more))
+
+
+def waiting(**more) -> cb.LCLUCB:
+    """A policy that hears of its costs once all of them have come."""
+    linear = cb.Linear(0.1)
+    return cb.LCLUCB(
+        cb.Finite(line()),
+        reward=linear,
+        costs={"up": linear, "down": linear},
+        thresholds={"up": 1.0, "down": 1.0},
+        safe=cb.Safe(index=0, reward=0.0, cost=[0.0, 0.0]),
+        **more,
+    )
+
+
+SAME = {  # a policy, what is told twice, and what contradicts it
+    "whole": (
+        policy_of,
+        {"reward": 0.5, "cost": [0.1, 0.2]},
+        [{"reward": 0.4}, {"cost": [0.1, 0.3]}, {"reward": 0.5, "noise": 0.1}],
+    ),
+    "part": (policy_of, {"reward": 0.5}, [{"reward": 0.4}]),
+    "noise": (
+        policy_of,
+        {"cost": [0.1, 0.2], "noise": 0.3},
+        [{"cost": [0.1, 0.2]}, {"cost": [0.1, 0.2], "noise": 0.4}],
+    ),
+    "tries": (
+        counting,
+        {"cost": {"fails": (1, 4), "restarts": (2, 8.0)}},
+        [{"cost": {"fails": (2, 8)}}, {"cost": {"restarts": 1}, "exposure": 4.0}],
+    ),
+    "failed": (
+        policy_of,
+        {"failed": True},
+        [{"reward": 0.5}, {"failed": True, "noise": 0.1}],
+    ),
+    "waiting": (
+        waiting,
+        {"reward": 0.5, "cost": {"up": 0.3}},
+        [{"cost": {"up": 0.2}}, {"cost": [0.3, 0.2]}],
+    ),
+    "budget": (
+        lambda: policy_of(m=1, thresholds=[cb.Budget(9.0, rounds=9)]),
+        {"failed": True, "cost": 0.3},
+        [{"failed": True, "cost": 0.2}, {"cost": 0.3}],
+    ),
+}
+
+
+@pytest.mark.parametrize("loaded", [False, True], ids=["", "loaded"])
+@pytest.mark.parametrize("case", SAME)
+def test_the_same_told_again_changes_nothing(case, loaded, tmp_path):
+    make, told, others = SAME[case]
+    once, twice = make(), make()
+    once.tell(once.ask(), **told)
+    choice = twice.ask()
+    twice.tell(choice, **told)
+    twice.tell(choice.id, **told)  # before it is absorbed
+    if loaded:
+        twice.save(tmp_path / "state.ckpt")
+        twice = cb.load(tmp_path / "state.ckpt")
+    later = once.ask(), twice.ask()
+    for again in (choice, choice.id):
+        twice.tell(again, **told)
+    for other in others:
+        with pytest.raises(cb.ChoiceError):
+            twice.tell(choice, **other)
+    for policy, one in zip((once, twice), later, strict=True):
+        policy.cancel(one)
+        for _ in range(2):
+            policy.cancel(policy.ask())
+    plain = [column for column in once.history() if column not in ("id", "asked")]
+    mine, its = once.history()[plain], twice.history()[plain]
+    mine["told"] = its["told"] = 0
+    assert mine.equals(its)
+    assert len(once.outstanding) == len(twice.outstanding)
+
+
+def test_the_same_told_again_in_some_trials():
+    (policy, _, choice), (twin, _, other) = prepared(2), prepared(2)
+    for each, one in ((policy, choice), (twin, other)):
+        each.tell(one, reward=[0.5, NAN], where=[True, False])
+    policy.tell(choice, reward=[0.5, 9.9], where=[True, False])
+    for reward, where in (
+        ([0.4, 0.1], [True, False]),
+        ([0.5, 0.1], [True, True]),
+        ([0.5, 0.1], None),
+    ):
+        with pytest.raises(cb.ChoiceError, match="its reward already"):
+            policy.tell(choice, reward=reward, where=where)
+    assert same_future(policy, twin)

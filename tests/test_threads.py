@@ -112,7 +112,7 @@ def test_a_choice_is_told_by_its_id_and_after_loading(tmp_path):
     assert loaded.outstanding == []
     assert [choice.id for choice in policy.outstanding] == [first.id, second.id]
     with pytest.raises(cb.ChoiceError, match="the choice with id"):
-        loaded.tell(first.id, reward=1.0)
+        loaded.tell(first.id, reward=2.0)
     with pytest.raises(cb.ChoiceError, match="no choice with id 'nobody'"):
         policy.cancel("nobody")
     policy.cancel(second.id)

@@ -960,20 +960,42 @@ class Policy(metaclass=ABCMeta):
                 do not learn from it.
             exposure: what this feedback was counted over, such as hours or thousands of
                 requests, ``(*trials,)``; 1 unless given.
+
+        The same told again changes nothing, so a request may be sent twice; other
+        values are an error.
         """
         mask = None if where is None else told_in(where, self.batch_shape)
+        given = reward, cost, noise, exposure
+        try:
+            self._take(choice, mask, failed, *given)
+        except ChoiceError:
+            if not self._repeats(choice, mask, failed, *given):
+                raise
+            LOG.info("%s: a choice was told the same again", self.name)
+
+    def _take(
+        self,
+        choice: Choice | str,
+        mask: Tensor | None,
+        failed: bool,
+        reward: Any,
+        cost: Any,
+        noise: Any,
+        exposure: Any,
+    ) -> None:
+        """Put feedback into the ledger, see :meth:`tell`; ``mask`` is ``where``."""
         known = self.sees_costs and reward is None and cost is not None
         if (known or mask is not None) and self._ledger.finished(choice, self._now.t):
             if known or not bool(torch.as_tensor(mask).any()):
                 return  # everything told here has come already
-        entry = self._entry(choice)
+        entry, number = self._entry(choice), self._ledger.number
         mask = entry.playing(mask)
         if mask is not None and not bool(mask.any()):
             return  # the trials told here play nothing
+        inbox = self._inbox()
         if failed is False or not checks.flag("failed", failed):
-            given = reward, cost, noise, mask, exposure
-            number = self._ledger.number
-            self._ledger.put(self._inbox().add_feedback(entry, number, *given))
+            feedback = inbox.read(reward, cost, noise, mask, exposure)
+            self._ledger.put(inbox.add_feedback(entry, number, feedback))
             return
         told = (reward, noise) if self.senses.budgets else (reward, cost, noise)
         if any(each is not None for each in told):
@@ -981,10 +1003,22 @@ class Policy(metaclass=ABCMeta):
                 "tell takes failed=True or feedback, not both"
                 + "; beside a Budget, cost= too" * bool(self.senses.budgets)
             )
-        number = self._ledger.number
-        new = self._inbox().add_charge(entry, number, cost, mask)
+        new = inbox.add_charge(entry, number, cost, mask)
         self._ledger.put(new.having_failed(mask, number()))
         LOG.info("%s: choice %s has failed", self.name, entry.choice.id)
+
+    def _repeats(
+        self, choice: object, mask: Tensor | None, failed: bool, *given: Any
+    ) -> bool:
+        """Return whether a choice was told all of this before, with the same values.
+
+        So it is when a client sends its request again, as it got no answer.
+        """
+        name = choice.id if isinstance(choice, Choice) else choice
+        if not isinstance(name, str):
+            return False
+        row = self._history.row(name, self._ledger.all(self._now.t))
+        return row is not None and self._inbox().repeats(row, mask, failed, *given)
 
     @locked
     def cancel(

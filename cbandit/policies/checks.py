@@ -268,12 +268,19 @@ def told_values(
     else:
         wanted = "(*trials,)" if name == "reward" else "(*trials, m)"
         expected = batch if name == "reward" else (*batch, count)
-        if count == 1 and name == "cost" and shape[:-1] == batch and shape[-1:] > (1,):
+        if (
+            count == 1
+            and name != "reward"
+            and shape[:-1] == batch
+            and shape[-1:] > (1,)
+        ):
             k = shape[-1]
             advice = (
                 f": this policy has one cost, and a choice has one number; for {k} "
                 f"costs build it with costs=[gp] * {k}, or by name"
             )
+            if name != "cost":
+                advice = f": a choice has one number; {k} choices are told one by one"
         raise CBanditError(
             f"{name} must have shape {wanted} = {expected}; got {shape}{advice}"
         )

@@ -92,6 +92,22 @@ class Told(NamedTuple):
         return values, came & there
 
 
+class Feedback(NamedTuple):
+    """The feedback of a choice that one ``tell`` brings, read and checked.
+
+    Args:
+        functions: the functions it is about, 0 the reward.
+        mask: the trials in which it has come, ``(T,)`` on the host; ``None``: all.
+        rewards: one item if the reward was told, else none.
+        costs: one item if costs were told, else none.
+    """
+
+    functions: Sequence[int]
+    mask: Tensor | None
+    rewards: Sequence[Told]
+    costs: Sequence[Told]
+
+
 class News(NamedTuple):
     """The feedback of one choice that has not been absorbed yet.
 

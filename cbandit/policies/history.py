@@ -18,7 +18,7 @@ from cbandit._core import checks, devices
 from cbandit.actions import Names
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError, MissingExtraError
-from cbandit.policies.choices import Entry, Told
+from cbandit.policies.choices import Entry, Feedback, Told
 from cbandit.policies.words import Senses
 
 if TYPE_CHECKING:
@@ -174,6 +174,11 @@ class History:
             if not entry.closed or entry.cancelled or not whole:
                 state[i] = _states(entry)
         last = [[told.time for told in (*e.rewards, *e.costs)] for e in entries]
+        costs = _told([(*e.costs, *e.charged) for e in entries], size, m)
+        for i, entry in enumerate(entries):
+            if entry.held is not None:
+                came = entry.came[:, 1:] & (state[i] != STATES.index("failed"))[:, None]
+                costs[i] = torch.where(came, entry.held.cpu(), costs[i])
         return {
             "round": torch.tensor([c.t for c in choices], dtype=torch.long),
             "prefix": torch.tensor(prefixes, dtype=torch.long),
@@ -185,7 +190,7 @@ class History:
             "index": _numbers(choices, size),
             "x": _joined([c.x for c in choices], (size, self._dim), nan),
             "reward": _told([e.rewards for e in entries], size, 1)[..., 0],
-            "costs": _told([(*e.costs, *e.charged) for e in entries], size, m),
+            "costs": costs,
             "tries": _beside(entries, size, m, "tries"),
             "noise": _beside(entries, size, m, "noise"),
             "multiplier": _joined([e.multiplier for e in made], (size, m), nan),
@@ -234,7 +239,9 @@ def _told(by_entry: Sequence[Sequence[Told]], size: int, m: int) -> Tensor:
     return out
 
 
-def _beside(entries: Sequence[Entry], size: int, m: int, field: str) -> Tensor:
+def _beside(
+    entries: Sequence[Entry | Feedback], size: int, m: int, field: str
+) -> Tensor:
     """Return the ``"tries"`` or the ``"noise"`` that was told with each value.
 
     It is ``(n, T, 1 + m)``, NaN where none was; ``(n, T, 0)`` if nowhere any was.
@@ -257,6 +264,31 @@ def _beside(entries: Sequence[Entry], size: int, m: int, field: str) -> Tensor:
             value = torch.where(item.where.unsqueeze(-1), value, out[i, :, at])
         out[i, :, at] = value
     return out
+
+
+def holds(row: Mapping[str, Tensor], told: Feedback) -> bool:
+    """Return whether a row of the history has all that is told, with the same values.
+
+    The tries and the variances told with these values must be the same too.
+    """
+    size, m = row["costs"].shape
+    values = [_told([told.rewards], size, 1), _told([told.costs], size, m)]
+    now = torch.cat(values, -1)[0]
+    same = now == torch.cat([row["reward"].unsqueeze(-1), row["costs"]], -1)
+    for field in ("tries", "noise"):
+        mine = _beside([told], size, m, field)[0]
+        before = row[field]
+        if mine.shape[-1] or before.shape[-1]:
+            mine, before = (_filled(part, 1 + m) for part in (mine, before))
+            same &= (mine == before) | (mine.isnan() & before.isnan())
+    return bool((same | now.isnan()).all())
+
+
+def _filled(column: Tensor, width: int) -> Tensor:
+    """Return ``(T, 0 or width)`` numbers as ``(T, width)``, NaN for those missing."""
+    if column.shape[-1]:
+        return column
+    return column.new_full((len(column), width), torch.nan)
 
 
 def _sparse(values: Sequence[Tensor | None], shape: tuple[int, int]) -> Tensor:

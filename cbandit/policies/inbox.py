@@ -18,8 +18,8 @@ from cbandit._core import checks, devices
 from cbandit.actions import Actions
 from cbandit.errors import CBanditError
 from cbandit.policies.checks import named_points, told_values
-from cbandit.policies.choices import Data, Entry, Told
-from cbandit.policies.history import read_rows
+from cbandit.policies.choices import Data, Entry, Feedback, Told
+from cbandit.policies.history import STATES, holds, read_rows
 from cbandit.policies.tallies import check_events, check_single, tallied
 from cbandit.policies.words import Senses
 
@@ -30,6 +30,10 @@ ROUNDING = 1e-6  # of shares and rates, as a part of the number of events
 GAPS = (
     ": leave out the rows that have none. Rewards and costs of other rows go into "
     "calls of their own; a history() goes in as it is, gaps and all: observe(history)"
+)
+ONE_DICT = (
+    "cost by name must be one dict, cost={'latency': 3.1, 'up': 0.99}, as a choice has "
+    "each cost once; got a list of dicts"
 )
 BY_COLUMN = (
     "cost by name must be a dict of columns, cost={'latency': [3.1, 2.8], 'up': "
@@ -84,21 +88,17 @@ class Inbox(NamedTuple):
 
     # -- told of a choice ------------------------------------------------------------
 
-    def add_feedback(
+    def read(
         self,
-        entry: Entry,
-        number: Callable[[], int],
         reward: Any,
         cost: Any,
         noise: ArrayLike | None,
         mask: Tensor | None,
         exposure: ArrayLike | None,
-    ) -> Entry:
-        """Return an entry with the feedback told for its choice added.
+    ) -> Feedback:
+        """Return what a user tells of a choice, checked.
 
         Args:
-            entry: the choice's entry before.
-            number: returns a new serial number.
             reward: see :meth:`Policy.tell`.
             cost: all costs, or some by name.
             noise: this observation's variance.
@@ -125,11 +125,11 @@ class Inbox(NamedTuple):
                 "reward must be a number; got a dict: costs by name go to "
                 f"cost={dict(reward)!r}"
             )
-        m = self.senses.m
-        if cost is not None and m == 0:
+        if cost is not None and self.senses.m == 0:
             raise CBanditError(f"{self.name} has no costs; got cost={cost!r}")
+        if _lists_dicts(cost):
+            raise CBanditError(ONE_DICT)
         columns = self.senses.columns(cost)
-        some = columns is not None and len(columns) < m
         functions = [] if reward is None else [0]
         if cost is not None:
             functions.extend(
@@ -137,25 +137,45 @@ class Inbox(NamedTuple):
             )
         if exposure is not None:
             self._check_exposure(exposure, functions)
-        came, closed = entry.told(functions, mask, self.labels, not some)
-        serial, clock, held = number(), time(), entry.held
-        rewards, costs = entry.rewards, entry.costs
+        clock, rewards, costs = time(), [], []
         if reward is not None:
             values, tries = self._read("reward", reward, (0,), mask, exposure)
-            told = Told(values, mask, noise, self.t, serial, None, clock, tries)
-            rewards = (*rewards, told)
+            rewards.append(Told(values, mask, noise, self.t, 0, None, clock, tries))
         if cost is not None:
             values, tries = self._read_costs(cost, columns, mask, exposure)
+            some = columns is not None and len(columns) < self.senses.m
             which = columns if some else None
-            told = Told(values, mask, noise, self.t, serial, which, clock, tries)
-            if self.piecemeal or not some:
+            costs.append(Told(values, mask, noise, self.t, 0, which, clock, tries))
+        return Feedback(functions, mask, rewards, costs)
+
+    def add_feedback(
+        self, entry: Entry, number: Callable[[], int], feedback: Feedback
+    ) -> Entry:
+        """Return a choice's entry with feedback added.
+
+        Args:
+            entry: the entry before.
+            number: returns a new serial number.
+            feedback: what was told.
+        """
+        functions, mask = feedback.functions, feedback.mask
+        at_once = all(item.columns is None for item in feedback.costs)
+        came, closed = entry.told(functions, mask, self.labels, at_once)
+        serial, held = number(), entry.held
+        rewards, costs = entry.rewards, entry.costs
+        for item in feedback.rewards:
+            rewards = (*rewards, item._replace(serial=serial))
+        for item in feedback.costs:
+            told = item._replace(serial=serial)
+            if self.piecemeal or told.columns is None:
                 costs = (*costs, told)
-            elif noise is not None:
+            elif told.noise is not None:
+                names = [self.labels[1 + j] for j in told.columns]
                 raise CBanditError(
-                    f"{self.name} takes noise= with all costs at once; got {list(cost)}"
+                    f"{self.name} takes noise= with all costs at once; got {names}"
                 )
             else:  # all costs count together: those told now wait for the others
-                wide, told_now = told.wide(m)
+                wide, told_now = told.wide(self.senses.m)
                 held = wide if held is None else torch.where(told_now, wide, held)
                 whole = came[:, 1:].all(-1) & ~entry.came[:, 1:].all(-1)
                 if bool(whole.any()):
@@ -172,12 +192,44 @@ class Inbox(NamedTuple):
             held=None if closed else held,
         )
 
+    def repeats(
+        self,
+        row: Mapping[str, Tensor],
+        mask: Tensor | None,
+        failed: bool,
+        reward: Any,
+        cost: Any,
+        noise: ArrayLike | None,
+        exposure: ArrayLike | None,
+    ) -> bool:
+        """Return whether a choice was told all of this before, with the same values.
+
+        Args:
+            row: the choice's row of the history.
+            mask: see :meth:`read`, as the other arguments.
+            failed: whether it is told as failed.
+        """
+        states = row["state"]
+        plays = states != STATES.index("idle")
+        if not bool(plays.all()):
+            mask = plays if mask is None else mask & plays
+        wanted = ("failed",) if failed else ("open", "told")
+        for i in (states if mask is None else states[mask]).tolist():
+            if STATES[i] not in wanted:
+                return False
+        if failed and cost is None:
+            return reward is None and noise is None
+        try:
+            return holds(row, self.read(reward, cost, noise, mask, exposure))
+        except CBanditError:
+            return False
+
     def add_charge(
         self, entry: Entry, number: Callable[[], int], cost: Any, mask: Tensor | None
     ) -> Entry:
         """Return an entry with costs added that only the budgets are charged for.
 
-        The arguments are those of :meth:`add_feedback`.
+        For the other arguments see :meth:`add_feedback` and :meth:`read`.
         """
         if cost is None:
             return entry
