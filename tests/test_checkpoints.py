@@ -293,7 +293,7 @@ def test_files_of_other_formats_and_kinds_are_refused_by_name(tmp_path):
     path = tmp_path / "a.ckpt"
     policy.save(path)
     line, _, body = path.read_bytes().partition(b"\n")
-    assert line.startswith(b"cbandit checkpoint 8 policy ")
+    assert line.startswith(b"cbandit checkpoint 9 policy ")
     for content, words in [
         (
             b"cbandit checkpoint 1\n" + body,

@@ -338,7 +338,15 @@ def test_a_run_and_a_simulation_are_whole(tmp_path, honest):
     run = (folder / "run.ckpt").read_bytes().partition(b"\n")[2]
     bodies = [*others(honest), ("a policy", honest), ("a run", run)]
     head, _, tail = run.partition(b"\n")
-    for name in ("rewards", "actions", "policy", "seed", "trials", "senses", "names"):
+    for name in (
+        "rewards",
+        "actions",
+        "policy",
+        "seed",
+        "trials",
+        "objective",
+        "names",
+    ):
         again = json.loads(head)
         _, *parts = again[3]
         at = parts.index(name) + 2

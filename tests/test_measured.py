@@ -136,7 +136,7 @@ def test_policies_of_a_frame_speak_in_its_words(trials):
     policy = cb.RPOL(
         problem.actions,
         reward=gp,
-        costs={name: gp for name in problem.senses.names},
+        costs={name: gp for name in problem.objective.names},
         thresholds=problem.thresholds,
         minimise=problem.minimise,
         explore=cb.UCB(2.0),

@@ -23,7 +23,7 @@ from cbandit._core.files import atomic, digest, whole
 from cbandit._core.names import Names
 from cbandit.errors import CBanditError, CheckpointError
 
-FORMAT = 8
+FORMAT = 9
 KEPT = "this one was kept as it is"
 _NAME = b"cbandit checkpoint "
 LINE = 200  # bytes; the first line is shorter

@@ -49,7 +49,7 @@ CLASSES = {
         Files GPOPB GPState GPTS GPUCB Held History KeptLimits LCLUCB Ledger LimitCounts
         Lock Made Margin News Now OPLB OPNLB Outliers Paired Pending Place Plane
         Projected Promise Queue Readings Resolved Restarts Result Round Rounds RPOL
-        Safe SafeAction SafeEstimate Scales SCGPUCB Schedule Senses Share Sliding
+        Safe SafeAction SafeEstimate Scales SCGPUCB Schedule Objective Share Sliding
         Spending Stage Told Trust _Turned Waiting
     """,
     "cbandit.posterior": """

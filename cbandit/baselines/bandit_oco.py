@@ -30,8 +30,8 @@ from cbandit.policies.choices import News
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.paired import Paired
 from cbandit.policies.saving import locked
+from cbandit.policies.signs import counted
 from cbandit.policies.turn import Decision, Turn
-from cbandit.policies.words import counted
 
 TRIES = 100  # directions tried before all actions count as failed
 

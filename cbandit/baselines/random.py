@@ -26,8 +26,8 @@ from cbandit.policies.choices import News
 from cbandit.policies.keywords import CostBeliefs, PolicyKeywords
 from cbandit.policies.round_search import stretches
 from cbandit.policies.saving import locked
+from cbandit.policies.signs import names_of
 from cbandit.policies.turn import Decision, Turn
-from cbandit.policies.words import names_of
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.observations import Part
 from cbandit.recommend import Recommendation
@@ -92,7 +92,7 @@ class Random(Policy):
         domain = self.actions.domain
         for j, belief in enumerate(beliefs):
             belief.suit(f"costs[{j}]", domain, self.batch_shape)
-            beliefs[j] = self.senses.belief(1 + j, belief)
+            beliefs[j] = self.objective.belief(1 + j, belief)
         batch = self.batch_shape
         self.begin(Beliefs(beliefs, domain, batch, self.dtype, self.device))
 

@@ -15,7 +15,7 @@ from cbandit.errors import CBanditError
 from cbandit.experiments.doubts import believable, doubts
 from cbandit.experiments.settings import printable, toml_key, toml_value
 from cbandit.experiments.tables import ReadTable, in_words, no_numbers
-from cbandit.policies.words import Senses
+from cbandit.policies.signs import Objective
 from cbandit.problems.measured import apart, truths, yes_or_no
 
 if TYPE_CHECKING:
@@ -447,7 +447,7 @@ def _limit(
         ) from None
     limit = f"{sign} {number}"
     try:
-        Senses([name], {name: limit}, False)
+        Objective([name], {name: limit}, False)
     except CBanditError as error:  # as a run would say
         raise CBanditError(f"--limit {words}: {error}") from None
     return name, limit

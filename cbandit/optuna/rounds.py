@@ -136,7 +136,7 @@ class Player:
         for record, divisor in zip(rounds, reversed(divisors), strict=True):
             arrived: tuple[Tensor, ...] = ()
             if record.costs is not None:
-                costs = policy.senses.costs(_row(record.costs))
+                costs = policy.objective.costs(_row(record.costs))
                 excess = (costs - policy.limits(record.t)) / divisor
                 arrived = (excess.nan_to_num(0.0),)  # no unit yet: 0
             estimate = _row(record.estimate)

@@ -39,7 +39,7 @@ from cbandit.optuna.records import (
 from cbandit.optuna.rounds import Player
 from cbandit.policies.concerns.share import Share
 from cbandit.policies.gp import GPPolicy
-from cbandit.policies.words import Senses
+from cbandit.policies.signs import Objective
 
 ROUND = "cbandit:round"  # a single system attribute, so that it is stored whole
 KINDS = ("CKB", "RPOL", "CONFIG", "GPUCB", "GPTS")  # a study's trials hold their state
@@ -109,7 +109,7 @@ class Sampler(BaseSampler):
             )
         self._kind = _kind(policy, limits is not None or constraints_func is not None)
         self._limits = None if limits is None else dict(limits)
-        self._senses = None if limits is None else Senses(tuple(limits), limits)
+        self._senses = None if limits is None else Objective(tuple(limits), limits)
         #: the attributes whose limit may be a limit on a probability
         self._chances: set[str] = set()
         if self._senses is not None:
@@ -398,7 +398,7 @@ class Sampler(BaseSampler):
         kind = type(policy).__name__
         if policy.actions.names != domain.space.names:
             raise CBanditError(f"{kind} must be built on the space that it is given")
-        if policy.senses.minimise != minimise:
+        if policy.objective.minimise != minimise:
             raise CBanditError(f"{kind} must be built with minimise={minimise}")
         if policy.m != m:
             raise CBanditError(
@@ -416,7 +416,7 @@ class Sampler(BaseSampler):
             )
         state = policy._now.state
         stateless = state.own is None and policy._concerns.find(Share) is None
-        if not stateless or policy.senses.budgets:
+        if not stateless or policy.objective.budgets:
             raise CBanditError(
                 f"{kind} keeps a state that a study's trials do not hold: take CKB, "
                 "RPOL, CONFIG, GPUCB, GPTS or a policy of your own with score and move"

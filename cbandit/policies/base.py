@@ -81,9 +81,9 @@ from cbandit.policies.inbox import Inbox
 from cbandit.policies.keywords import POLICY, Observed, Values
 from cbandit.policies.round import ByKind, Concern, Concerns, Now
 from cbandit.policies.saving import Files, Lock, lasting, locked, restored
+from cbandit.policies.signs import UNSAID, Objective
 from cbandit.policies.status import LimitStatus, Status
 from cbandit.policies.turn import Decision, Turn
-from cbandit.policies.words import UNSAID, Senses
 from cbandit.recommend import Recommendation
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ FIXED = frozenset(
         "multiplier",
         "price",
         "seed",
-        "senses",
+        "objective",
         "size",
         "standardized",
         "t",
@@ -234,17 +234,17 @@ class Policy(metaclass=ABCMeta):
         checked_actions(actions)
         self.device = checks.device(device)
         self.dtype = array_type(dtype, self.device)
-        #: the user's words for costs and senses
-        self.senses = Senses(m, thresholds, minimise)
-        self.m, thresholds = self.senses.m, self.senses.limits
-        if self.senses.budgets and not self.abilities.budgets:
+        #: the user's words for costs and signs
+        self.objective = Objective(m, thresholds, minimise)
+        self.m, thresholds = self.objective.m, self.objective.limits
+        if self.objective.budgets and not self.abilities.budgets:
             raise CBanditError(
                 f"{type(self).__name__} takes no cb.Budget in thresholds: cb.CKB, "
                 "cb.RPOL, cb.baselines.CONFIG and a cb.GPPolicy of your own do, where "
                 "they have a belief about every cost; give a limit of one round"
             )
         self._costs = range(1, 1 + self.m)  # functions, 0 is the reward
-        self._labels = ("reward", *map(self.senses.label, range(self.m)))
+        self._labels = ("reward", *map(self.objective.label, range(self.m)))
         self.trials, self.seed = trial_range(trials), checks.seed(seed)
         self.batch_shape = () if self.trials is None else (len(self.trials),)
         self.size = 1 if self.trials is None else len(self.trials)
@@ -263,10 +263,10 @@ class Policy(metaclass=ABCMeta):
         self.actions: Any = actions.to(self.device, self.dtype)
         if horizon is not None:
             horizon = checks.whole("horizon", horizon, 1, "None or a positive int")
-        for j, budget in self.senses.budgets.items():
-            self._per_trial(f"the total of {self.senses.label(j)!r}", budget.total)
+        for j, budget in self.objective.budgets.items():
+            self._per_trial(f"the total of {self.objective.label(j)!r}", budget.total)
         self._own_horizon = horizon
-        self.horizon = self._horizon(self.senses)
+        self.horizon = self._horizon(self.objective)
         self.design = checks.whole(
             "design", design, 0, "a whole number, 0 for none", 1_000_000
         )
@@ -313,12 +313,14 @@ class Policy(metaclass=ABCMeta):
         if self.design:
             given = self.design, self.seed, self.trials, self.dtype
             design = Design(self.actions, *given)
-        self._concerns = in_order([self._kept_limits(self.senses), design, *concerns])
+        self._concerns = in_order(
+            [self._kept_limits(self.objective), design, *concerns]
+        )
         self._now = self._now._replace(concerns=self._concerns.start())
 
-    def _kept_limits(self, senses: Senses) -> KeptLimits:
+    def _kept_limits(self, objective: Objective) -> KeptLimits:
         """Return the concern that counts what was within limits."""
-        return KeptLimits(self.size, self.device, self._labels, senses, self.trials)
+        return KeptLimits(self.size, self.device, self._labels, objective, self.trials)
 
     def _failure_list(self) -> FailureList:
         """Return the concern that leaves out what has failed, and nothing else."""
@@ -442,7 +444,7 @@ class Policy(metaclass=ABCMeta):
         if not callable(given) and not self._later:
             return given
         if callable(given):
-            given = self._per_cost("thresholds", self.senses.limited(given(t)))
+            given = self._per_cost("thresholds", self.objective.limited(given(t)))
         limits = given.clone()
         for j, limit in self._later.items():
             limits[:, j] = self._limit_of(j, limit, t)
@@ -451,12 +453,12 @@ class Policy(metaclass=ABCMeta):
     def _limit_of(self, j: int, limit: Any, t: int) -> Tensor:
         """Return what a limit of cost ``j`` is in round ``t``, ``(T,)``."""
         if callable(limit):
-            limit = self.senses.read(j, limit(t))
-        return self._per_trial(f"the limit of {self.senses.label(j)}", limit)
+            limit = self.objective.read(j, limit(t))
+        return self._per_trial(f"the limit of {self.objective.label(j)}", limit)
 
-    def _horizon(self, senses: Senses) -> int | None:
+    def _horizon(self, objective: Objective) -> int | None:
         """Return the last round that may be asked for; ``None``: there is none."""
-        last = [budget.last for budget in senses.budgets.values()]
+        last = [budget.last for budget in objective.budgets.values()]
         if self._own_horizon is not None:
             last.append(self._own_horizon)
         return min(last, default=None)
@@ -493,26 +495,26 @@ class Policy(metaclass=ABCMeta):
                 "policy with the new thresholds=, and give it history() by observe()"
             )
         self._catch_up()
-        j = self.senses.number(name)
+        j = self.objective.number(name)
         # one update, so that an interrupt changes nothing
         vars(self).update(self._with_limit(j, limit), _latest=None)
 
-    def _check_limit(self, j: int, limit: Tensor, senses: Senses) -> None:  # noqa: B027
+    def _check_limit(self, j: int, limit: Tensor, objective: Objective) -> None:  # noqa: B027
         """Raise if cost ``j`` cannot have a new limit ``(T,)``."""
 
     def _with_limit(self, j: int, limit: Any) -> dict[str, Any]:
         """Return the attributes after the limit of cost ``j`` has changed."""
-        t, given, label = self._now.t + 1, self._given, self.senses.label(j)
+        t, given, label = self._now.t + 1, self._given, self.objective.label(j)
         said, budget = limit, None
         if isinstance(limit, Budget):
             budgets = self.abilities.budgets
-            if not budgets or self.senses.above(j):
+            if not budgets or self.objective.above(j):
                 side = "a lower limit" if budgets else "the policy spends none"
                 raise CBanditError(f"{label} cannot have a cb.Budget: {side}")
             self._per_trial(f"the total of {label!r}", limit.total)
             budget, limit = limit.from_round(t), limit.pace
         if not callable(limit):
-            limit = self.senses.read(j, limit)
+            limit = self.objective.read(j, limit)
         now = self._limit_of(j, limit, t)
         later = {i: other for i, other in self._later.items() if i != j}
         if callable(limit) or callable(given):
@@ -520,26 +522,26 @@ class Policy(metaclass=ABCMeta):
         else:
             given = given.clone()
             given[:, j] = now
-        senses = self.senses.with_limit(j, said if budget is None else budget)
-        self._check_limit(j, now, senses)
-        pairs = self._concerns_under(senses, j)
+        objective = self.objective.with_limit(j, said if budget is None else budget)
+        self._check_limit(j, now, objective)
+        pairs = self._concerns_under(objective, j)
         concerns = in_order(concern for concern, _ in pairs.values())
         states = tuple(pairs[type(concern)][1] for concern in concerns.all)
         return {
             "_given": given,
             "_later": later,
             "_limited": callable(given) or bool(later) or bool(given.any()),
-            "senses": senses,
-            "horizon": self._horizon(senses),
+            "objective": objective,
+            "horizon": self._horizon(objective),
             "_concerns": concerns,
             "_now": self._now._replace(concerns=states),
         }
 
-    def _concerns_under(self, senses: Senses, j: int) -> ByKind:
+    def _concerns_under(self, objective: Objective, j: int) -> ByKind:
         """Return the concerns and their states once cost ``j`` has another limit."""
         every = zip(self._concerns.all, self._now.concerns, strict=True)
         pairs: ByKind = {type(concern): (concern, state) for concern, state in every}
-        pairs[KeptLimits] = self._kept_limits(senses), pairs[KeptLimits][1]
+        pairs[KeptLimits] = self._kept_limits(objective), pairs[KeptLimits][1]
         return pairs
 
     def _place_for_beliefs(self, choice: Choice) -> Place:
@@ -742,14 +744,14 @@ class Policy(metaclass=ABCMeta):
         if (observed_costs is not None) != self.sees_costs:
             raise costs_not_for(self.name, self.sees_costs)
         if observed_costs is not None:
-            observed_costs = self.senses.observed(observed_costs)
+            observed_costs = self.objective.observed(observed_costs)
         t = self._now.t + 1
         if self.horizon is not None and t > self.horizon:
             raise HorizonError(
                 f"ask: the horizon of {self.horizon} rounds has passed; build the "
                 "policy with a larger horizon="
                 + ", and budgets of as many rounds"
-                * bool(self.senses.budgets)
+                * bool(self.objective.budgets)
             )
         if among is not None and actions is not None:
             raise CBanditError("ask takes among= or actions=, not both")
@@ -997,11 +999,11 @@ class Policy(metaclass=ABCMeta):
             feedback = inbox.read(reward, cost, noise, mask, exposure)
             self._ledger.put(inbox.add_feedback(entry, number, feedback))
             return
-        told = (reward, noise) if self.senses.budgets else (reward, cost, noise)
+        told = (reward, noise) if self.objective.budgets else (reward, cost, noise)
         if any(each is not None for each in told):
             raise CBanditError(
                 "tell takes failed=True or feedback, not both"
-                + "; beside a Budget, cost= too" * bool(self.senses.budgets)
+                + "; beside a Budget, cost= too" * bool(self.objective.budgets)
             )
         new = inbox.add_charge(entry, number, cost, mask)
         self._ledger.put(new.having_failed(mask, number()))
@@ -1035,7 +1037,7 @@ class Policy(metaclass=ABCMeta):
                 out, what the choice may have cost stays spent.
         """
         entry = self._entry(choice)
-        if cost is not None and not self.senses.budgets:
+        if cost is not None and not self.objective.budgets:
             raise CBanditError(
                 "cancel takes cost= beside a cb.Budget only; what came of the choice "
                 "goes to tell(choice, cost=...), before it is cancelled"
@@ -1047,20 +1049,20 @@ class Policy(metaclass=ABCMeta):
 
     def _inbox(self) -> Inbox:
         """Return the inbox, which reads what users tell and observe."""
-        t, senses = self._now.t, self.senses
+        t, objective = self._now.t, self.objective
         return Inbox(
             name=self.name,
             t=t,
             batch_shape=self.batch_shape,
             dtype=self.dtype,
             device=self.device,
-            senses=senses,
+            objective=objective,
             labels=self._labels,
             outcomes=self._outcomes,
             ranges=self._ranges,
             piecemeal=self.abilities.partial_costs,
             no_noise=self._refuses.get("noise", ""),
-            limits=self.limits(t + 1) if senses.shares else None,
+            limits=self.limits(t + 1) if objective.shares else None,
         )
 
     def _entry(self, choice: Choice | str) -> Entry:
@@ -1144,18 +1146,18 @@ class Policy(metaclass=ABCMeta):
             RPOL-UCB: round 1, 0 open, 0 fits
             ms <= 90: within in 0 of 1 rounds told, 0 of the last 1; mean 95
         """
-        now, outside, senses = self._catch_up(), self._outside, self.senses
+        now, outside, objective = self._catch_up(), self._outside, self.objective
         state = now.concerns[self._concerns.slot(KeptLimits)]
         counts, limits = state.whole(), self.limits(now.t + 1)
         n, above = counts.recent()
-        means = senses.costs(counts.total / counts.told)
+        means = objective.costs(counts.total / counts.told)
         standing = []
         for j in range(self.m):
-            limit = senses.costs(limits)[:, j].expand(self.size).clone()
+            limit = objective.costs(limits)[:, j].expand(self.size).clone()
             parts = counts.told, counts.within, n, n - above, means
             columns = [outside(part[:, j].clone()) for part in parts]
-            sign = ">=" if senses.above(j) else "<="
-            label = senses.label(j)
+            sign = ">=" if objective.above(j) else "<="
+            label = objective.label(j)
             standing.append(LimitStatus(label, sign, outside(limit), *columns))
         waiting, alarms = len(self._ledger.waiting(now.t)), self._alarms(now)
         fits, texts = getattr(now.state, "fits", 0), tuple(alarms.values())
@@ -1212,7 +1214,7 @@ class Policy(metaclass=ABCMeta):
         """
         entries, names = self._ledger.all(self._now.t), self.actions.names
         return self._history.frame(
-            entries, self.senses, names, self.trials, self._outcomes
+            entries, self.objective, names, self.trials, self._outcomes
         )
 
     @locked
@@ -1255,7 +1257,7 @@ class Policy(metaclass=ABCMeta):
 
     def _posterior(self, mean: Tensor, std: Tensor) -> Posterior:
         """Return means and deviations ``(T, F, N)`` as users see them."""
-        mean, outside = self.senses.functions(mean), self._outside
+        mean, outside = self.objective.functions(mean), self._outside
         reward = Marginal(outside(mean[:, 0]), outside(std[:, 0]))
         if mean.shape[1] == 1:
             return Posterior(reward, None)
@@ -1288,7 +1290,7 @@ class Policy(metaclass=ABCMeta):
             confidence=confidence,
             names=on.names,
         )
-        return self.senses.recommended(best.of(self._outside))
+        return self.objective.recommended(best.of(self._outside))
 
     # -- checkpoints -----------------------------------------------------------------
 
@@ -1332,7 +1334,7 @@ class Policy(metaclass=ABCMeta):
     def __setattr__(self, name: str, value: object) -> None:
         if name[0] != "_" and self._keeps(name):
             way = ""
-            if name in ("thresholds", "senses"):
+            if name in ("thresholds", "objective"):
                 way = ": limit(name, '<= 60') changes a limit, from the next ask on"
             elif name in inspect.signature(type(self)).parameters or name in POLICY:
                 way = f": build a policy with another {name}="

@@ -16,8 +16,8 @@ from cbandit.actions import Actions, Finite, Names, ProductGrid, checked_index
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
+from cbandit.policies.signs import names_of
 from cbandit.policies.turn import Decision, Turn
-from cbandit.policies.words import names_of
 from cbandit.scores import Formed
 
 Costs = TypeVar("Costs")

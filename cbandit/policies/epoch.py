@@ -50,8 +50,8 @@ from cbandit.policies.paired import Paired
 from cbandit.policies.penalties import Psi, penalty_of
 from cbandit.policies.round import Now
 from cbandit.policies.saving import locked
+from cbandit.policies.signs import counted
 from cbandit.policies.turn import Turn
-from cbandit.policies.words import counted
 from cbandit.posterior.observations import Part
 from cbandit.posterior.units import Units
 from cbandit.recommend import Recommendation
@@ -201,7 +201,7 @@ class EpochPenalty(GPPolicy):
         super().__init__(actions, reward=first, costs=costs, explore=explore, **common)
         for k, belief in enumerate(beliefs):
             belief.suit(f"reward[{k}]", self.actions.domain, self.batch_shape)
-            beliefs[k] = self.senses.belief(0, belief)
+            beliefs[k] = self.objective.belief(0, belief)
         # one belief an epoch; the last one serves all later epochs
         self._by_epoch = beliefs
         self._refits = any(belief.refit_every for belief in beliefs)

@@ -61,10 +61,10 @@ from cbandit.policies.retired import Retired, category_of, offered
 from cbandit.policies.round import ByKind, put
 from cbandit.policies.round_search import Search, stretches
 from cbandit.policies.saving import locked
+from cbandit.policies.signs import Objective
 from cbandit.policies.status import Status
 from cbandit.policies.timing import Held, timing_of
 from cbandit.policies.turn import Decision, Turn
-from cbandit.policies.words import Senses
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.links import BINARY
 from cbandit.posterior.look import Best, Score
@@ -253,7 +253,7 @@ class GPPolicy(Policy):
         for j, belief in enumerate(beliefs):
             name = "reward" if j == 0 else f"costs[{j - 1}]"
             belief.suit(name, self.actions.domain, self.batch_shape)
-            beliefs[j] = self.senses.belief(j, belief)
+            beliefs[j] = self.objective.belief(j, belief)
         self.feedback, self.explore, self.pending = feedback, explore, pending
         rescaled = [belief.standardize for belief in beliefs]
         self.standardized = any(rescaled) and self.abilities.readings
@@ -297,7 +297,7 @@ class GPPolicy(Policy):
         # limits and an allowance that hold for all rounds, and the estimates' offset
         self._always: tuple[Any, Any, Tensor | None] | None = None
         self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
-        budgets = self._budgets_of(len(beliefs), self.senses)
+        budgets = self._budgets_of(len(beliefs), self.objective)
         self._ranks = distributed.ALONE if budgets else self._processes()
         #: on a Box: how many climbs the searches made, how many of them failed, and how
         #: many of these scipy's L-BFGS-B took higher
@@ -315,7 +315,7 @@ class GPPolicy(Policy):
                 (self.size, fresh.functions),
                 self.device,
                 self._rescaled,
-                self.senses,
+                self.objective,
                 timing.adds_pending,
             )
         # arms known by their covariance alone have no default kernel
@@ -376,14 +376,14 @@ class GPPolicy(Policy):
         limits = self._stated_limits(1)
         for f, kind in kinds.items():
             if f:
-                self._check_outcome(f, kind, limits[:, f - 1], self.senses.budgets)
+                self._check_outcome(f, kind, limits[:, f - 1], self.objective.budgets)
         return kinds
 
     def _check_outcome(
         self, f: int, kind: str, limit: Tensor, budgets: Mapping[int, Budget]
     ) -> None:
         """Raise unless the limit ``(T,)`` of a binary or counted cost can be kept."""
-        limit = limit * self.senses.signs[f]
+        limit = limit * self.objective.signs[f]
         binary = kind == BINARY
         inside = (limit > 0) & (limit < 1) if binary else limit > 0
         if not bool(inside.all()):
@@ -483,9 +483,9 @@ class GPPolicy(Policy):
         goal = probability("share", self._per_trial("share", share), share)
         return Share(goal, self._timing.memory, self.restart, self.forget)
 
-    def _budgets_of(self, functions: int, senses: Senses) -> Budgets | None:
+    def _budgets_of(self, functions: int, objective: Objective) -> Budgets | None:
         """Return the budgets among the thresholds; ``None``: there are none."""
-        budgets = senses.budgets
+        budgets = objective.budgets
         if not budgets:
             return None
         if self.sees_costs or functions <= self.m:
@@ -497,15 +497,15 @@ class GPPolicy(Policy):
         labels = self._labels[1:]
         return Budgets.of(budgets, labels, self.batch_shape, self.device)
 
-    def _check_limit(self, j: int, limit: Tensor, senses: Senses) -> None:
+    def _check_limit(self, j: int, limit: Tensor, objective: Objective) -> None:
         kind = self._outcomes.get(1 + j)
         if kind is not None:
-            self._check_outcome(1 + j, kind, limit, senses.budgets)
+            self._check_outcome(1 + j, kind, limit, objective.budgets)
 
-    def _concerns_under(self, senses: Senses, j: int) -> ByKind:
-        pairs = super()._concerns_under(senses, j)
+    def _concerns_under(self, objective: Objective, j: int) -> ByKind:
+        pairs = super()._concerns_under(objective, j)
         before = pairs.pop(Budgets, None)
-        budgets = self._budgets_of(self._functions, senses)
+        budgets = self._budgets_of(self._functions, objective)
         if budgets is None:
             return pairs
         if self._ranks is not distributed.ALONE:
@@ -1308,7 +1308,7 @@ class GPPolicy(Policy):
             chance = torch.where(once, torch.nan, best.probability)
             best = replace(best, probability=chance)
         best = replace(best, x=x, names=actions.names)
-        return self.senses.recommended(best.of(self._outside))
+        return self.objective.recommended(best.of(self._outside))
 
     def _beliefs_at(self, turn: Turn) -> dict[str, Any]:
         """Return the beliefs at the latest choice, and what follows from them."""
@@ -1320,7 +1320,7 @@ class GPPolicy(Policy):
         moments = told(beliefs.units(), *beliefs.anywhere(x, turn.pending))
         mean, std = (each.expand_as(moments[0]) for each in moments)
         return {
-            "mean": outside(self.senses.functions(mean)[..., 0]),
+            "mean": outside(self.objective.functions(mean)[..., 0]),
             "std": outside(std[..., 0]),
             "known": outside(beliefs.has_data()),
             "taken": self._estimate_outside(entry.made),
@@ -1340,7 +1340,7 @@ class GPPolicy(Policy):
             if size.shape[1] == 1 + self.m:
                 inside[:, 1:] = inside[:, 1:] * size[:, 1:]
         inside[:, 1:] += made.limits.to(inside)
-        return self._outside(self.senses.turned(inside, range(1 + self.m)))
+        return self._outside(self.objective.turned(inside, range(1 + self.m)))
 
     @locked
     def refit(self) -> None:
@@ -1363,7 +1363,7 @@ class GPPolicy(Policy):
         """
         from cbandit.posterior.botorch import model_list
 
-        signs = self.senses.signs.tolist()
+        signs = self.objective.signs.tolist()
         return model_list(self._catch_up().state.beliefs, signs=signs)
 
     def lighten(self, actions: bool = True) -> None:

@@ -19,7 +19,7 @@ from cbandit.actions import Names
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError, MissingExtraError
 from cbandit.policies.choices import Entry, Feedback, Told
-from cbandit.policies.words import Senses
+from cbandit.policies.signs import Objective
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,7 +92,7 @@ class History:
     def frame(
         self,
         entries: Sequence[Entry],
-        senses: Senses,
+        objective: Objective,
         names: Names | None,
         trials: range | None,
         outcomes: Mapping[int, str],
@@ -101,7 +101,7 @@ class History:
 
         Args:
             entries: those of rounds whose feedback is not complete.
-            senses: the user's names and signs of the functions.
+            objective: the user's names and signs of the functions.
             names: names of the coordinates, if the policy's set has any.
             trials: the trials' numbers; ``None``: there is no trials axis.
             outcomes: which functions, 0 the reward, are ``"binary"`` or ``"count"``.
@@ -120,7 +120,7 @@ class History:
         columns["round"] = rounds.numpy()
         if trials is not None:
             columns["trial"] = list(trials) * len(table["round"])
-        labels = labels_of(senses)
+        labels = labels_of(objective)
         if names is not None:
             for name, values in names.table(table["x"]).items():
                 taken = name in OWN or name in labels
@@ -134,9 +134,9 @@ class History:
         for name in ("asked", "told"):
             seconds = table[name].repeat_interleave(size).numpy()
             columns[name] = pd.to_datetime(seconds, unit="s", utc=True)
-        columns["reward"] = senses.reward(table["reward"]).flatten().numpy()
+        columns["reward"] = objective.reward(table["reward"]).flatten().numpy()
         for name, column in zip(
-            labels, senses.costs(table["costs"]).unbind(-1), strict=True
+            labels, objective.costs(table["costs"]).unbind(-1), strict=True
         ):
             columns[name] = column.flatten().numpy()
         for f, name in enumerate(("reward", *labels)):
@@ -146,9 +146,9 @@ class History:
                 plain = column.isnan() | ((column == 1) & (word == "tries"))
                 if what is not None and not bool(plain.all()):
                     columns[f"{what}_{name}"] = column.flatten().numpy()
-        limits = senses.costs(table["limits"])
+        limits = objective.costs(table["limits"])
         for j, column in enumerate(table["multiplier"].unbind(-1)):
-            name = f"{j + 1}" if senses.names is None else f"_{senses.names[j]}"
+            name = f"{j + 1}" if objective.names is None else f"_{objective.names[j]}"
             columns[f"multiplier{name}"] = column.flatten().numpy()
             limit, bound = limits[..., j], _column(table["promised"], j)
             paced = ~bound.isnan()
@@ -156,7 +156,7 @@ class History:
             moved = ((limit != limit[:1]) & ~paced) | (paced != paced[:1])
             if bool(moved.any()):
                 columns[f"limit{name}"] = limit.flatten().numpy()
-            if bool(paced.any()) or j in senses.budgets:
+            if bool(paced.any()) or j in objective.budgets:
                 pace = limit.where(paced, torch.nan)
                 columns[f"pace{name}"] = pace.flatten().numpy()
                 columns[f"promised{name}"] = bound.flatten().numpy()
@@ -316,9 +316,9 @@ def _column(table: Tensor, f: int) -> Tensor:
     return table.new_full(table.shape[:2], torch.nan)
 
 
-def labels_of(senses: Senses) -> list[str]:
+def labels_of(objective: Objective) -> list[str]:
     """Return the costs' columns, with a prefix where another column has that name."""
-    labels = [senses.label(j) for j in range(senses.m)]
+    labels = [objective.label(j) for j in range(objective.m)]
     return [f"cost.{label}" if label in OWN else label for label in labels]
 
 
@@ -342,7 +342,7 @@ class Rows(NamedTuple):
 
 def read_rows(
     frame: pd.DataFrame,
-    senses: Senses,
+    objective: Objective,
     names: Names | None,
     trials: range | None,
     dim: int,
@@ -358,7 +358,7 @@ def read_rows(
             f"first argument; got {checks.kind(frame)}. Other data go to index=, x= or "
             "params=, reward= and cost="
         )
-    labels = labels_of(senses)
+    labels = labels_of(objective)
     wanted = ["reward", *labels]
     missing = [name for name in wanted if name not in frame.columns]
     if missing:
@@ -382,20 +382,20 @@ def read_rows(
         if trials is not None:
             groups = [frame[frame["trial"] == k] for k in trials]
     n = max(len(group) for group in groups)
-    parts = [_group(group, n, senses, names, dim, outcomes) for group in groups]
+    parts = [_group(group, n, objective, names, dim, outcomes) for group in groups]
     return Rows(*map(torch.stack, zip(*parts, strict=True)))
 
 
 def _group(
     frame: pd.DataFrame,
     n: int,
-    senses: Senses,
+    objective: Objective,
     names: Names | None,
     dim: int,
     outcomes: Mapping[int, str],
 ) -> Rows:
     """Return one trial's rows, filled up to ``n`` with rows in which nothing came."""
-    labels, count = labels_of(senses), len(frame)
+    labels, count = labels_of(objective), len(frame)
 
     def numbers(name: str, missing: float = math.nan) -> Tensor:
         out = torch.full((n,), missing, dtype=torch.float64)

@@ -20,8 +20,8 @@ from cbandit.errors import CBanditError
 from cbandit.policies.checks import named_points, told_values
 from cbandit.policies.choices import Data, Entry, Feedback, Told
 from cbandit.policies.history import STATES, holds, read_rows
+from cbandit.policies.signs import Objective
 from cbandit.policies.tallies import check_events, check_single, tallied
-from cbandit.policies.words import Senses
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,14 +53,14 @@ class Inbox(NamedTuple):
         batch_shape: ``(T,)`` with a trials axis, else ``()``.
         dtype: the policy's.
         device: the policy's.
-        senses: the user's names and signs of the functions.
+        objective: the user's names and signs of the functions.
         labels: the names of the reward and of each cost.
         outcomes: which functions are ``"binary"`` or ``"count"``.
         ranges: for each function the interval in which its values must lie, ``None``
             where there is none; empty: no function has one.
         piecemeal: whether costs may come one by one; else they wait for all.
         no_noise: why no variances of observations are taken, empty where they are.
-        limits: the thresholds ``(T, m)`` of the next round, if ``senses`` has shares.
+        limits: the thresholds ``(T, m)`` of the next round, where shares have limits.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Inbox(NamedTuple):
     batch_shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-    senses: Senses
+    objective: Objective
     labels: tuple[str, ...]
     outcomes: Mapping[int, str]
     ranges: Sequence[tuple[float, float] | None]
@@ -84,7 +84,7 @@ class Inbox(NamedTuple):
     @property
     def costs(self) -> range:
         """The numbers of the costs' functions."""
-        return range(1, 1 + self.senses.m)
+        return range(1, 1 + self.objective.m)
 
     # -- told of a choice ------------------------------------------------------------
 
@@ -125,11 +125,11 @@ class Inbox(NamedTuple):
                 "reward must be a number; got a dict: costs by name go to "
                 f"cost={dict(reward)!r}"
             )
-        if cost is not None and self.senses.m == 0:
+        if cost is not None and self.objective.m == 0:
             raise CBanditError(f"{self.name} has no costs; got cost={cost!r}")
         if _lists_dicts(cost):
             raise CBanditError(ONE_DICT)
-        columns = self.senses.columns(cost)
+        columns = self.objective.columns(cost)
         functions = [] if reward is None else [0]
         if cost is not None:
             functions.extend(
@@ -143,7 +143,7 @@ class Inbox(NamedTuple):
             rewards.append(Told(values, mask, noise, self.t, 0, None, clock, tries))
         if cost is not None:
             values, tries = self._read_costs(cost, columns, mask, exposure)
-            some = columns is not None and len(columns) < self.senses.m
+            some = columns is not None and len(columns) < self.objective.m
             which = columns if some else None
             costs.append(Told(values, mask, noise, self.t, 0, which, clock, tries))
         return Feedback(functions, mask, rewards, costs)
@@ -175,7 +175,7 @@ class Inbox(NamedTuple):
                     f"{self.name} takes noise= with all costs at once; got {names}"
                 )
             else:  # all costs count together: those told now wait for the others
-                wide, told_now = told.wide(self.senses.m)
+                wide, told_now = told.wide(self.objective.m)
                 held = wide if held is None else torch.where(told_now, wide, held)
                 whole = came[:, 1:].all(-1) & ~entry.came[:, 1:].all(-1)
                 if bool(whole.any()):
@@ -233,7 +233,7 @@ class Inbox(NamedTuple):
         """
         if cost is None:
             return entry
-        columns = self.senses.columns(cost)
+        columns = self.objective.columns(cost)
         every = self.costs if columns is None else [1 + j for j in columns]
         entry.told(every, mask, self.labels, columns is None)
         values, _ = self._read_costs(cost, columns, mask, None)
@@ -260,9 +260,9 @@ class Inbox(NamedTuple):
         values = told_values(name, value, len(functions), mask, batch, dtype)
         values = devices.put(values, self.device)
         if self.limits is not None:
-            self.senses.check_shares(values, functions, self.limits)
-        if not self.senses.plain:
-            values = self.senses.turned(values, functions)
+            self.objective.check_shares(values, functions, self.limits)
+        if not self.objective.plain:
+            values = self.objective.turned(values, functions)
         if self.ranges:
             check_ranges(name, values, functions, self.ranges, mask)
         return values, None
@@ -287,10 +287,10 @@ class Inbox(NamedTuple):
 
         events, tries = tallied(name, value, outcomes, exposure, read)
         for f, of in zip(functions, tries.unbind(-1), strict=True):
-            if f - 1 in self.senses.budgets:
+            if f - 1 in self.objective.budgets:
                 check_single(self.labels[f], of)
         share = devices.put(self._share(name, events, tries), self.device)
-        return self.senses.turned(share, functions), devices.put(tries, self.device)
+        return self.objective.turned(share, functions), devices.put(tries, self.device)
 
     def _share(self, name: str, events: Tensor, tries: Tensor) -> Tensor:
         """Return events over their tries or exposures, checked."""
@@ -307,7 +307,7 @@ class Inbox(NamedTuple):
         """Return told costs as :meth:`_read` does: all, or those of ``columns``."""
         if columns is None:
             return self._read("cost", cost, self.costs, mask, exposure)
-        names, parts = self.senses.names or (), []
+        names, parts = self.objective.names or (), []
         for j in columns:
             name = f"cost[{names[j]!r}]"
             parts.append(self._read(name, cost[names[j]], (1 + j,), mask, exposure))
@@ -368,7 +368,7 @@ class Inbox(NamedTuple):
             if not functions:
                 raise CBanditError(f"{self.name} has no costs; got cost=")
             told, of = self._read_rows(name, value, functions, exposure, rows, single)
-            told = self.senses.turned(told, functions)
+            told = self.objective.turned(told, functions)
             if noise is None:
                 parts.append((functions, told))
                 tries.append(of)
@@ -438,19 +438,19 @@ class Inbox(NamedTuple):
             return checks.rows(label, numbers, self.batch_shape, (count,), rows)
 
         if not any(outcomes):
-            value = self.senses.stacked(value)
+            value = self.objective.stacked(value)
         if name == "cost" and _lists_dicts(value):
             raise CBanditError(BY_COLUMN)
         if not any(outcomes):
             values = read(name, value, len(functions))
             if self.limits is not None:
-                self.senses.check_shares(values, functions, self.limits)
+                self.objective.check_shares(values, functions, self.limits)
             return values, None
         if isinstance(value, Mapping):
-            columns = self.senses.columns(value) or []
-            if len(columns) < self.senses.m:
-                self.senses.stacked(value)  # raises: all must be there
-            names = self.senses.names or ()
+            columns = self.objective.columns(value) or []
+            if len(columns) < self.objective.m:
+                self.objective.stacked(value)  # raises: all must be there
+            names = self.objective.names or ()
             each = [
                 tallied(f"cost[{n!r}]", value[n], [kind], exposure, read)
                 for n, kind in zip(names, outcomes, strict=True)
@@ -486,8 +486,8 @@ class Inbox(NamedTuple):
             history: the frame, or some of its rows.
             trials: the numbers of the trials of the policy that learns from it.
         """
-        kinds, senses = self.outcomes, self.senses
-        rows = read_rows(history, senses, actions.names, trials, actions.dim, kinds)
+        kinds, objective = self.outcomes, self.objective
+        rows = read_rows(history, objective, actions.names, trials, actions.dim, kinds)
         points = checks.measured("x", rows.x.to(self.device, self.dtype), self.dtype)
         numbers, places = self._locate(actions.domain, points)
         failed = rows.failed.expand(self.size, -1)
@@ -519,7 +519,7 @@ class Inbox(NamedTuple):
             stated = came & ~own.isnan()
             if bool(stated.any()) and self.no_noise:
                 raise CBanditError(self.no_noise)
-            parts.append((functions, senses.turned(values, functions)))
+            parts.append((functions, objective.turned(values, functions)))
             of.append(tries if any(f in kinds for f in functions) else None)
             noise.append(own.where(stated, torch.nan) if bool(stated.any()) else None)
             where.append(came.expand(self.size, -1))

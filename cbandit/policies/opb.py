@@ -269,7 +269,7 @@ class GPOPB(GPPolicy):
         blocks = partial(told_blocks, beliefs, limits)
         best = partial(safe.mixture, self.actions, blocks, limits, confidence)
         answer = safe.recommended(data, self._recommendable(), best)
-        return self.senses.recommended(answer.of(self._outside))
+        return self.objective.recommended(answer.of(self._outside))
 
 
 def OPB(actions: Actions, **arguments: Any) -> CountOPB | GPOPB:

@@ -180,7 +180,7 @@ class Resolved(Dual):
             )
         offered = None if shown is None else policy._choosable(None)[1]
         f, g = _allowed(values[:, 0], turn, numbers, offered), values[:, 1:]
-        row, budgets = values[:, :, -1], policy.senses.budgets
+        row, budgets = values[:, :, -1], policy.objective.budgets
         target, unit = self.target(
             spending, turn.limits, beliefs.units(), turn.t, budgets
         )

@@ -42,7 +42,7 @@ from cbandit.policies.abilities import GREATEST
 from cbandit.policies.checks import COST_COUNT
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import BeliefKeywords
-from cbandit.policies.words import counted
+from cbandit.policies.signs import counted
 
 CONSTANTS = "slater= and clip= are for the limits that it was built with"
 

@@ -27,7 +27,7 @@ from cbandit._core.randomness import Streams
 from cbandit.actions import Actions, Category, Context, Contextual, Float, Int, Space
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.policies.words import Senses
+from cbandit.policies.signs import Objective
 from cbandit.problems.failures import failing_shares, worst_where_failing
 from cbandit.problems.measured import column_names, measured
 from cbandit.problems.optima import in_rounds, unknown, whole_set
@@ -128,16 +128,16 @@ class Contexts:
         self.m = g.shape[1]
         names = list(thresholds) if isinstance(thresholds, Mapping) else self.m
         #: the names, directions and limits in which rewards and costs are stated
-        self.senses = Senses(names, thresholds, minimise)
-        self.minimise, self.thresholds = self.senses.minimise, thresholds
+        self.objective = Objective(names, thresholds, minimise)
+        self.minimise, self.thresholds = self.objective.minimise, thresholds
         self._failed: Tensor | None = None
         if failed is not None:
             self._failed = failing_shares(failed, (rows, size)).expand(rows, size)
-            f, g = worst_where_failing(f, g, self._failed < 1, self.senses)
+            f, g = worst_where_failing(f, g, self._failed < 1, self.objective)
         f = checks.measured("rewards", f, torch.float64)
         g = checks.measured("costs", g, torch.float64)
         limits = checks.finite(
-            "thresholds", checks.tensor("thresholds", self.senses.limits)
+            "thresholds", checks.tensor("thresholds", self.objective.limits)
         )
         self._tau = checks.shaped("thresholds", limits, (self.m,), "(m,)")
         if actions is None:
@@ -149,7 +149,7 @@ class Contexts:
             raise CBanditError(f"first must be an int from 0 to {rows}; got {first}")
         # as stated; then as policies take them: rewards maximised, costs kept below
         self._told = torch.cat([f.unsqueeze(1), g], 1)  # n x (1 + m) x K
-        self._f, self._g = self.senses.reward(f), self.senses.costs(g.mT).mT
+        self._f, self._g = self.objective.reward(f), self.objective.costs(g.mT).mT
         self._seed: tuple[int, Any] = (0, None)
         self._orders: dict[int, Tensor] = {}
 

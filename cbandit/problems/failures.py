@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit.errors import CBanditError
-from cbandit.policies.words import Senses
+from cbandit.policies.signs import Objective
 
 
 def failing_shares(failed: object, shape: tuple[int, ...]) -> Tensor:
@@ -30,13 +30,13 @@ def failing_shares(failed: object, shape: tuple[int, ...]) -> Tensor:
 
 
 def worst_where_failing(
-    f: Tensor, g: Tensor, works: Tensor, senses: Senses
+    f: Tensor, g: Tensor, works: Tensor, objective: Objective
 ) -> tuple[Tensor, Tensor]:
     """Return tables in which actions that never work have the others' worst values."""
-    up, over = senses.reward(f), senses.costs(g.mT).mT
+    up, over = objective.reward(f), objective.costs(g.mT).mT
     low = up.masked_fill(~works, torch.inf).amin(-1, keepdim=True)
     up = torch.where(works, up, low)
     works = works.unsqueeze(-2)
     high = over.masked_fill(~works, -torch.inf).amax(-1, keepdim=True)
     over = torch.where(works, over, high)
-    return senses.reward(up), senses.costs(over.mT).mT
+    return objective.reward(up), objective.costs(over.mT).mT

@@ -18,7 +18,7 @@ from cbandit._core import checks
 from cbandit._core.log import warn
 from cbandit.actions import Actions
 from cbandit.policies.checks import round_mask
-from cbandit.policies.words import Senses
+from cbandit.policies.signs import Objective
 from cbandit.search.simplex.lp import solve_policy
 
 NAMES = ("optimum", "stochastic_optimum")
@@ -87,9 +87,9 @@ def within(
             ``(*trials, n, 1 + m)``; points that ``among`` does not number come first.
         best: finds the best action's reward, see :func:`best_value`.
     """
-    senses = Senses.of_problem(problem, values.shape[-1] - 1, None)
-    limits = senses.limits(t) if callable(senses.limits) else senses.limits
-    f, g = senses.reward(values[..., 0]), senses.costs(values[..., 1:]).mT
+    objective = Objective.of_problem(problem, values.shape[-1] - 1, None)
+    limits = objective.limits(t) if callable(objective.limits) else objective.limits
+    f, g = objective.reward(values[..., 0]), objective.costs(values[..., 1:]).mT
     tau = checks.tensor("problem.thresholds", limits).expand(g.shape[:-1])
     if among is not None:
         batch = tuple(f.shape[:-1])
@@ -99,7 +99,7 @@ def within(
         f = f.masked_fill(~mask, -torch.inf)
     solution = solve_policy(f, g, tau)
     mixed = solution.value.masked_fill(solution.infeasible, torch.nan)
-    return senses.reward(best(f, g, tau)), senses.reward(mixed)
+    return objective.reward(best(f, g, tau)), objective.reward(mixed)
 
 
 def unknown(problem: Any, actions: Actions | None) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from cbandit._core.randomness import Trials, trial_range
 from cbandit.actions import Actions, Finite
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.policies.words import Senses
+from cbandit.policies.signs import Objective
 from cbandit.problems.failures import failing_shares, worst_where_failing
 from cbandit.problems.measured import measured
 from cbandit.problems.optima import best_value
@@ -147,12 +147,12 @@ class Table(Fixed):
         g = checks.shaped("costs", g, (*batch, self.m, size), "(*trials, m, N)")
         names = list(thresholds) if isinstance(thresholds, Mapping) else self.m
         #: the names, directions and limits in which rewards and costs are stated
-        self.senses = Senses(names, thresholds, minimise)
-        self.minimise = self.senses.minimise
+        self.objective = Objective(names, thresholds, minimise)
+        self.minimise = self.objective.minimise
         self._failed: Tensor | None = None
         if failed is not None:
             self._failed = failing_shares(failed, (*batch, size))
-            f, g = worst_where_failing(f, g, self._failed < 1, self.senses)
+            f, g = worst_where_failing(f, g, self._failed < 1, self.objective)
         f = checks.measured("reward", f, torch.float64)
         g = checks.measured("costs", g, torch.float64)
         #: ``"binary"``, or ``None`` for numbers, of each function, the reward first
@@ -164,8 +164,8 @@ class Table(Fixed):
         values = torch.cat([f.unsqueeze(-2), g], -2)
         self._rows = values.mT.reshape(-1, 1 + self.m).contiguous()
         # as policies take them: rewards maximised, costs kept below
-        self.f = self.senses.reward(f).contiguous()
-        self.g = self.senses.costs(g.mT).mT.contiguous()
+        self.f = self.objective.reward(f).contiguous()
+        self.g = self.objective.costs(g.mT).mT.contiguous()
         if actions is None:
             actions = Finite(torch.arange(float(size)).double()[:, None])
         if not isinstance(actions, Actions) or not actions.finite:
@@ -178,10 +178,10 @@ class Table(Fixed):
             raise CBanditError(
                 f"actions must hold N = {size} actions; got {self.actions!r}"
             )
-        limits = checks.tensor("thresholds", self.senses.limits)
+        limits = checks.tensor("thresholds", self.objective.limits)
         tau = checks.finite("thresholds", limits)
         tau = checks.shaped("thresholds", tau, (*batch, self.m), "(*trials, m)")
-        worded = self.senses.names is not None or not self.senses.plain
+        worded = self.objective.names is not None or not self.objective.plain
         numbers = tau if bool(tau.any()) else 0.0
         self.thresholds: Any = thresholds if worded else numbers
         self.known: Any = known
@@ -284,8 +284,10 @@ class Table(Fixed):
             frame, str(target), names, knobs, noise, repeats, failed, trials, seed
         )
         # a limit of 0, say, leaves no probability to learn
-        senses = Senses(names, dict(limits))
-        tau = senses.costs(checks.tensor("limits", senses.limits)).expand(len(names))
+        objective = Objective(names, dict(limits))
+        tau = objective.costs(checks.tensor("limits", objective.limits)).expand(
+            len(names)
+        )
         between = [True, *((tau > 0) & (tau < 1)).tolist()]
         yes_no = [a and b for a, b in zip(read.binary, between, strict=True)]
         table = cls(
@@ -348,7 +350,9 @@ class Table(Fixed):
         """Return a warning that no action keeps all limits, with how many keep each."""
         over = self.g - self._tau.unsqueeze(-1)
         counts = (over <= 0).sum(-1).reshape(-1, self.m).double().mean(0).tolist()
-        shares = [f"{self.senses.label(j)} {count:g}" for j, count in enumerate(counts)]
+        shares = [
+            f"{self.objective.label(j)} {count:g}" for j, count in enumerate(counts)
+        ]
         alone = f"; alone they are kept by: {', '.join(shares)}" if self.m > 1 else ""
         return (
             f"none of the {self.actions.size} actions keeps all limits, so that every "
@@ -365,7 +369,7 @@ class Table(Fixed):
 
     @cached_property
     def _optimum(self) -> Tensor:
-        return self.senses.reward(best_value(self.f, self.g, self._tau))
+        return self.objective.reward(best_value(self.f, self.g, self._tau))
 
     @cached_property
     def _solution(self) -> PolicySolution:
@@ -373,11 +377,11 @@ class Table(Fixed):
 
     @cached_property
     def _stochastic_optimum(self) -> Tensor:
-        return self.senses.reward(super()._stochastic_optimum)
+        return self.objective.reward(super()._stochastic_optimum)
 
     def optimal_costs(self) -> Tensor:
         """Expected costs under the best distribution, ``(*trials, m)``."""
-        return self.senses.costs(self._solution.spent(self.g))
+        return self.objective.costs(self._solution.spent(self.g))
 
     def __repr__(self) -> str:
         return f"Table(N={self.actions.size}, m={self.m}, trials={self.trials})"

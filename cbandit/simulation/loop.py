@@ -200,7 +200,7 @@ def simulate(
         if ranks.either(bool(interrupted))[0]:
             # this rank was not told which signal another one got: take Ctrl-C
             process.stop(interrupted[0] if interrupted else signal.SIGINT)
-    return tape.run(policy, world.senses, horizon)
+    return tape.run(policy, world.objective, horizon)
 
 
 def _record(

@@ -15,7 +15,7 @@ from cbandit.actions import Actions
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError, HorizonError
 from cbandit.policies.keywords import Observed, Values
-from cbandit.policies.words import Senses
+from cbandit.policies.signs import Objective
 from cbandit.problems.protocol import Problem
 
 
@@ -84,9 +84,9 @@ def check_parts(policy: Policy, problem: Problem) -> None:
     m = getattr(problem, "m", policy.m) if hasattr(problem, "settings") else policy.m
     if policy.m and policy.m != m:
         raise _unlike("have the same costs", policy.m, m)
-    senses = senses_of(problem, policy)
-    _check_senses(policy, senses)
-    _check_thresholds(policy, senses.limits)
+    objective = senses_of(problem, policy)
+    _check_senses(policy, objective)
+    _check_thresholds(policy, objective.limits)
 
 
 def check_memory(horizon: int, policy: Policy, problem: Problem) -> None:
@@ -113,11 +113,11 @@ def check_rounds(policy: Policy, rounds: int) -> None:
         )
 
 
-def senses_of(problem: Problem, policy: Policy) -> Senses:
+def senses_of(problem: Problem, policy: Policy) -> Objective:
     """Return a problem's names, signs and limits; the policy may name the costs."""
-    senses = getattr(policy, "senses", None)
-    names = senses.names if isinstance(senses, Senses) else None
-    return Senses.of_problem(problem, policy.m, names)
+    objective = getattr(policy, "objective", None)
+    names = objective.names if isinstance(objective, Objective) else None
+    return Objective.of_problem(problem, policy.m, names)
 
 
 def _complete(name: str, part: Policy | Problem, attributes: str) -> None:
@@ -150,9 +150,9 @@ def _check_actions(policy: Policy, problem: Problem) -> None:
         raise _unlike(wanted, repr(ours), repr(theirs))
 
 
-def _check_senses(policy: Policy, theirs: Senses) -> None:
-    ours = getattr(policy, "senses", None)
-    if not isinstance(ours, Senses):
+def _check_senses(policy: Policy, theirs: Objective) -> None:
+    ours = getattr(policy, "objective", None)
+    if not isinstance(ours, Objective):
         return
     if not ours.same(theirs) and (ours.m or ours.minimise != theirs.minimise):
         wanted = (

@@ -18,7 +18,7 @@ from cbandit._core import checkpoint, checks, files
 from cbandit._core.randomness import trial_range
 from cbandit.actions import Names
 from cbandit.errors import CBanditError, CheckpointError, MissingExtraError
-from cbandit.policies.words import Senses
+from cbandit.policies.signs import Objective
 from cbandit.simulation.curves import (
     LABELS,
     NAMED,
@@ -128,9 +128,9 @@ class Run:
             rewards and costs as observed are NaN. ``None``: there were none.
         priced: the multipliers in the user's units; ``None``: as ``multipliers``.
         names: the names of the actions' coordinates; ``None``: they have none.
-        senses: the problem's names, directions and limits. Rewards, optima and observed
-            costs are in its directions. ``None``: rewards are maximised, and costs stay
-            below.
+        objective: the problem's names, directions and limits. Rewards, optima and
+            observed costs are in its directions. ``None``: rewards are maximised, and
+            costs stay below.
     """
 
     policy: str
@@ -155,7 +155,7 @@ class Run:
     failed: Tensor | None = None
     priced: Tensor | None = None
     names: Names | None = None
-    senses: Senses | None = None
+    objective: Objective | None = None
 
     __copy__ = copy.deepcopy  # a shallow copy would share the tensors
 
@@ -211,9 +211,9 @@ class Run:
         return self.expected_rewards is not None
 
     @property
-    def _words(self) -> Senses:
-        """The problem's senses; by default rewards are maximised, costs stay below."""
-        return Senses(self.m) if self.senses is None else self.senses
+    def _words(self) -> Objective:
+        """The problem's objective; by default rewards are maximised, costs limited."""
+        return Objective(self.m) if self.objective is None else self.objective
 
     def _up(self, rewards: Tensor) -> Tensor:
         """Return rewards with the sign under which larger is better."""

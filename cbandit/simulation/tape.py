@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.randomness import trial_range
-from cbandit.policies.words import Senses
+from cbandit.policies.signs import Objective
 from cbandit.simulation.parts import Policy
 from cbandit.simulation.run import Run
 from cbandit.simulation.world import World
@@ -85,7 +85,7 @@ class Tape:
     def _joined(self, pieces: list[Tensor]) -> Tensor:
         return torch.cat(pieces, self._axis(pieces[0]))
 
-    def run(self, policy: Policy, senses: Senses, horizon: int) -> Run:
+    def run(self, policy: Policy, objective: Objective, horizon: int) -> Run:
         """Return the rounds so far as a run, and empty the tape; flush it before."""
         # one by one, so that memory never holds the whole record twice
         out = {name: self._joined(self.pieces.pop(name)) for name in [*self.pieces]}
@@ -95,10 +95,10 @@ class Tape:
             if idle is not None and name in out:  # idle trials played nothing
                 wide = idle.unsqueeze(-1) if "costs" in name else idle
                 out[name] = out[name].masked_fill(wide, 0.0)
-        tau = _thresholds(senses.limits, out["true_costs"])
+        tau = _thresholds(objective.limits, out["true_costs"])
         for name in ("true_costs", "expected_costs"):
             if name in out:
-                out[name] = senses.costs(out[name]) - tau
+                out[name] = objective.costs(out[name]) - tau
         stopped = getattr(policy, "stopped", None)
         if not isinstance(stopped, Tensor) or tuple(stopped.shape) != self.batch:
             stopped = None
@@ -107,8 +107,10 @@ class Tape:
             seed=policy.seed,
             trials=trial_range(policy.trials),
             horizon=horizon,
-            thresholds=senses.costs(tau),
-            senses=Senses.of(senses.plainly()),  # without limits, which may be code
+            thresholds=objective.costs(tau),
+            objective=Objective.of(
+                objective.plainly()
+            ),  # without limits, which may be code
             index=index,
             names=getattr(getattr(policy, "actions", None), "names", None),
             stopped=None if stopped is None else stopped.cpu(),

@@ -37,7 +37,7 @@ class World:
         self._show = getattr(problem, "round", None)
         self._hides = not getattr(policy, "sees_costs", True)
         #: the problem's names, directions and limits
-        self.senses = senses_of(problem, policy)
+        self.objective = senses_of(problem, policy)
 
     def show(self, t: int) -> tuple[Round, dict[str, Any]]:
         """Return the round that the problem shows, and its keywords for ``ask``."""

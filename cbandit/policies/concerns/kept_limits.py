@@ -19,7 +19,7 @@ from torch import Tensor
 
 from cbandit.policies.choices import News, Told
 from cbandit.policies.round import Concern
-from cbandit.policies.words import Senses
+from cbandit.policies.signs import Objective
 
 LAST = 100  # rounds that count as recent
 EVERY = 16  # rounds told between two looks at the counts
@@ -129,7 +129,7 @@ class KeptLimits(Concern[LimitCounts]):
         size: how many trials there are.
         device: where costs are.
         labels: the names of the reward and the costs.
-        senses: which limits are lower ones, and which are budgets.
+        objective: which limits are lower ones, and which are budgets.
         trials: the trials' numbers; ``None``: there is no trials axis.
     """
 
@@ -138,11 +138,11 @@ class KeptLimits(Concern[LimitCounts]):
         size: int,
         device: torch.device,
         labels: Sequence[str],
-        senses: Senses,
+        objective: Objective,
         trials: range | None,
     ) -> None:
         self._size, self._device, self._labels = size, device, tuple(labels)
-        self._senses, self._trials = senses, trials
+        self._senses, self._trials = objective, trials
 
     def start(self) -> LimitCounts:
         """Return the counts before the first round."""

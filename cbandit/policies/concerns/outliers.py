@@ -21,7 +21,7 @@ from torch import Tensor
 from cbandit._core.log import warn
 from cbandit.policies.choices import Data, News
 from cbandit.policies.round import Concern
-from cbandit.policies.words import Senses
+from cbandit.policies.signs import Objective
 from cbandit.posterior.beliefs import Beliefs
 
 RECENT = 3  # how many of the last readings are kept
@@ -56,14 +56,14 @@ class Readings(NamedTuple):
         return cls(beyond, endless, -endless)
 
     def taken(
-        self, news: News, bounds: Bounds, senses: Senses
+        self, news: News, bounds: Bounds, objective: Objective
     ) -> tuple[News, Readings]:
         """Return the news kept within bounds, and the new summary; warn of outliers.
 
         Args:
             news: the feedback of one choice.
             bounds: the least and greatest values that beliefs expect there, ``(T, F)``.
-            senses: the user's names and signs.
+            objective: the user's names and signs.
         """
         items = news.by_functions()
         if not items:
@@ -94,7 +94,7 @@ class Readings(NamedTuple):
             low, high = least.minimum(low), most.maximum(high)
         within, outside, beyond = _bounded(values, came, low, high, self.beyond)
         if outside is not None:
-            _warn_of(senses, f"round {news.choice.t}", values, outside, low, high)
+            _warn_of(objective, f"round {news.choice.t}", values, outside, low, high)
         after = Readings(
             beyond,
             torch.where(came, within.minimum(self.least), self.least),
@@ -116,7 +116,7 @@ class Outliers(Concern[Readings]):
         shape: the numbers of trials and of functions, ``(T, F)``.
         device: where beliefs live.
         rescaled: ``(F,)`` bool, which functions are standardised.
-        senses: the user's names and signs.
+        objective: the user's names and signs.
         rough: whether bounds are by the prior's deviations, as feedback is late.
     """
 
@@ -125,11 +125,11 @@ class Outliers(Concern[Readings]):
         shape: tuple[int, int],
         device: torch.device,
         rescaled: Tensor,
-        senses: Senses,
+        objective: Objective,
         rough: bool,
     ) -> None:
         self._shape, self._device, self._rescaled = shape, device, rescaled
-        self._senses, self._rough = senses, rough
+        self._senses, self._rough = objective, rough
 
     def start(self) -> Readings:
         """Return the summary before any reading."""
@@ -157,7 +157,7 @@ class Outliers(Concern[Readings]):
 
 
 def bounded_data(
-    data: Data, low: Tensor, high: Tensor, rescaled: Tensor, senses: Senses
+    data: Data, low: Tensor, high: Tensor, rescaled: Tensor, objective: Objective
 ) -> Data:
     """Return earlier data kept within bounds; warn of outliers.
 
@@ -168,7 +168,7 @@ def bounded_data(
         low: the least value to expect, ``(T, F, n)``; infinite where unknown.
         high: the greatest value to expect, likewise.
         rescaled: ``(F,)``, which functions are standardised; others stay as they are.
-        senses: the user's names and signs.
+        objective: the user's names and signs.
     """
     parts: list[tuple[list[int], Tensor]] = []
     for (functions, told), at in zip(data.parts, data.came, strict=True):
@@ -195,7 +195,7 @@ def bounded_data(
             row, outside, beyond = _bounded(values, came, least, most, beyond)
             if outside is not None:
                 where = f"row {n} of the data from before"
-                _warn_of(senses, where, values, outside, least, most)
+                _warn_of(objective, where, values, outside, least, most)
             count = count + here
             gap = torch.where(here, row - average, 0.0)
             average = average + gap / count.clamp_min(1)
@@ -229,7 +229,7 @@ def _bounded(
 
 
 def _warn_of(
-    senses: Senses,
+    objective: Objective,
     where: str,
     values: Tensor,
     limited: Tensor,
@@ -238,10 +238,10 @@ def _warn_of(
 ) -> None:
     """Warn of each reading that was changed; ``where`` names its round or row."""
     for trial, function in limited.nonzero().tolist():
-        sign = float(senses.signs[function])
+        sign = float(objective.signs[function])
         told, *ends = (sign * float(v[trial, function]) for v in (values, low, high))
         least, most = sorted(ends)
-        name = "reward" if function == 0 else senses.label(function - 1)
+        name = "reward" if function == 0 else objective.label(function - 1)
         of_trial = f" in trial {trial}" if len(values) > 1 else ""
         warn(
             f"{name} = {told:g} of {where}{of_trial} lies far outside what was seen "

@@ -96,7 +96,7 @@ class SafeAction:
             usual: the default of ``largest``.
             linear: whether reward and costs are known to be 0 at the origin.
         """
-        safe, batch = policy.senses.safe(safe), policy.batch_shape
+        safe, batch = policy.objective.safe(safe), policy.batch_shape
         if not isinstance(safe, Safe):
             raise CBanditError(
                 "safe must be a cb.Safe(index= or x=, reward=, cost=); got "
@@ -105,7 +105,7 @@ class SafeAction:
         device, (size, functions) = subgaussian.device, subgaussian.shape
         most = checks.tensor("largest", usual if largest is None else largest)
         if largest is not None:
-            most = policy.senses.reward(most)
+            most = policy.objective.reward(most)
         most = checks.per_trial("largest", checks.finite("largest", most), batch)
         most = devices.put(most, device)
         index, x = _place(safe, policy.actions, batch, size, device)

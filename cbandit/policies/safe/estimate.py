@@ -186,7 +186,7 @@ class SafeEstimate:
             if bool(above.any()):
                 i = int(above.flatten().nonzero()[0])
                 one, most = (
-                    policy.senses.reward(v.flatten()[i].cpu()).item()
+                    policy.objective.reward(v.flatten()[i].cpu()).item()
                     for v in (value, largest.expand_as(value))
                 )
                 stays = ", so that only the safe action is played" * bool(waits[i])

@@ -25,8 +25,8 @@ from cbandit.policies.safe.action import Safe, SafeAction
 from cbandit.policies.safe.bounds import Scales
 from cbandit.policies.safe.estimate import Block, SafeEstimate, must_hold
 from cbandit.policies.saving import locked
+from cbandit.policies.signs import names_of
 from cbandit.policies.turn import Turn
-from cbandit.policies.words import names_of
 from cbandit.recommend import Recommendation
 
 REWARD, COSTS, EVERY = slice(0, 1), slice(1, None), slice(None)
@@ -127,7 +127,7 @@ class Stagewise(Policy):
                 "by their covariance alone"
             )
         super().__init__(actions, names or len(beliefs) - 1, **common)
-        self._beliefs = [self.senses.belief(j, one) for j, one in enumerate(beliefs)]
+        self._beliefs = [self.objective.belief(j, one) for j, one in enumerate(beliefs)]
         self.delta = checks.share("delta", delta)
         self._ranges = [belief.range for belief in self._beliefs]
         reward_range = getattr(self._beliefs[0], "means", self._ranges[0])
@@ -260,12 +260,12 @@ class Stagewise(Policy):
         ):
             if data is None:
                 continue
-            data = self.senses.stacked(data)
+            data = self.objective.stacked(data)
             value = checks.tensor(name, data, device=self.device)
             value = checks.measured(name, value, self.dtype)
             value = checks.rows(name, value, self.batch_shape, (m,), points.shape[1])
             every = range(1 + self.m)[functions]
-            value = self.senses.turned(value, every)
+            value = self.objective.turned(value, every)
             check_ranges(name, value.reshape(-1, m), every, self._ranges)
             parts.append((functions, value))
         state = self._catch_up().state
@@ -321,7 +321,7 @@ class Stagewise(Policy):
             return self._likely(now.state, limits, confidence, among)
 
         answer = now.state.safe.recommended(data, left, best)
-        return self.senses.recommended(answer.of(self._outside))
+        return self.objective.recommended(answer.of(self._outside))
 
     def _has_data(self, state: Stage) -> Tensor:
         """Return the actions with data of all functions, ``(T, 1 or N)``."""

@@ -61,7 +61,7 @@ def counted(costs: Any, expected: str) -> int | tuple[str, ...]:
     return checks.whole("costs", costs, 1, expected)
 
 
-class Senses:
+class Objective:
     """How a user names costs, and which functions are negated.
 
     Args:
@@ -158,7 +158,7 @@ class Senses:
         """Return whether cost ``j`` has a lower limit."""
         return bool(self.signs[1 + j] < 0)
 
-    def with_limit(self, j: int, limit: Any) -> Senses:
+    def with_limit(self, j: int, limit: Any) -> Objective:
         """Return the same words with another limit of cost ``j``, maybe a budget."""
         other, budgets = copy.copy(self), {**self.budgets}
         budgets.pop(j, None)
@@ -318,13 +318,15 @@ class Senses:
         return {"costs": costs, "above": above, "minimise": self.minimise}
 
     @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> Senses:
+    def of(cls, plain: Mapping[str, Any]) -> Objective:
         """Rebuild the object from the plain values of :meth:`plainly`."""
         limits = [">= 0" if above else 0.0 for above in plain["above"]]
         return cls(plain["costs"], limits, plain["minimise"])
 
     @classmethod
-    def of_problem(cls, problem: object, m: int, names: Sequence[str] | None) -> Senses:
+    def of_problem(
+        cls, problem: object, m: int, names: Sequence[str] | None
+    ) -> Objective:
         """Return the names and signs of a problem with ``m`` costs."""
         limits = getattr(problem, "thresholds", 0.0)
         costs: int | Sequence[str] = m if names is None else names
@@ -336,13 +338,13 @@ class Senses:
         """Return the name of a cost in frames and figures."""
         return f"cost{j + 1}" if self.names is None else self.names[j]
 
-    def same(self, other: Senses) -> bool:
+    def same(self, other: Objective) -> bool:
         """Return whether both turn the same functions and no names differ."""
         alike = self.names is None or other.names is None or self.names == other.names
         return alike and torch.equal(self.signs, other.signs)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Senses) and self.plainly() == other.plainly()
+        return isinstance(other, Objective) and self.plainly() == other.plainly()
 
     def __hash__(self) -> int:
         return hash((self.m, self.minimise))
@@ -356,8 +358,8 @@ class Senses:
 class _Turned:
     """Costs of a box as a function of its points, turned; it can be pickled."""
 
-    def __init__(self, costs: Callable[[Tensor], Any], senses: Senses) -> None:
-        self._costs, self._senses = costs, senses
+    def __init__(self, costs: Callable[[Tensor], Any], objective: Objective) -> None:
+        self._costs, self._senses = costs, objective
 
     def __call__(self, x: Tensor) -> Tensor:
         out: Tensor = self._senses.observed(self._costs(x))
