@@ -5,18 +5,21 @@ projected, queue and resolved are CKB's rules for the multiplier (``dual.py`` ha
 they share).
 ``base.py`` runs the rounds of every policy: it takes in what was told, lets the
 concerns shape the round, asks the rule, and lets the concerns check its choice.
-``round.py`` says what a concern is, and ``concerns/`` has one a file: budgets, shares
-of rounds within limits, failures, outliers, restarts, margins and so on.
+``turn.py`` has a round as rules and concerns see it, ``round.py`` what a concern is,
+and ``concerns/`` has one a file: budgets, shares of rounds within limits, failures,
+outliers, restarts, margins, the design and so on; ``concerns/order.py`` is their order.
+``abilities.py`` is what a class states that it can do.
 ``inbox.py`` reads what users tell, ``choices.py`` keeps the choices that wait for
 feedback, ``history.py`` what happened, ``checks.py`` checks what users hand in,
-``words.py`` has the names of costs and the signs of functions, ``saving.py`` the lock
+``signs.py`` has the names of costs and the signs of functions, ``saving.py`` the lock
 and the files. Policies on Gaussian processes share ``gp.py``; ``round_search.py`` finds
 a round's best action, and ``timing/`` says when feedback counts: at once, after a delay
 (RPOL-CensoredUCB), or for a window of rounds (RPOL-SWUCB). The stage-wise policies
 share ``safe/``.
 
-A new concern is a file in ``concerns/``, a line where ``GPPolicy`` (or ``Policy``)
-lists its own, and its name in ``_core/names.py``, so that checkpoints may hold it.
+A new concern is a file in ``concerns/``, its place in ``concerns/order.py``, a line
+where ``GPPolicy`` (or ``Policy``) lists its own, and its name in ``_core/names.py``, so
+that checkpoints may hold it.
 
 A new algorithm is a file here, or in :mod:`cbandit.baselines` if papers only compare
 with it. Add its name
