@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import gpytorch
 import pytest
 import torch
@@ -147,6 +149,29 @@ def test_outcomes_that_float32_cannot_hold_are_said_early(engine):
             noise = 0.1 * float(torch.randn((), generator=generator))
             choice = policy.ask(among=arm)
             policy.tell(choice, reward=float(choice.x.sum()) + noise)
+
+    with pytest.warns(RuntimeWarning, match=r"in float32 are off by .*dtype='float64'"):
+        play()
+
+
+@pytest.mark.parametrize("engine", ["factor", "stream"])
+def test_means_that_were_off_by_a_deviation_are_said_at_the_first_check(engine):
+    """The last means mend them, but choices in between were not the belief's."""
+    generator = torch.Generator().manual_seed(0)
+    points = torch.rand(2000, 1, generator=generator, dtype=F64)
+    rows = torch.randint(0, 2000, (300,), generator=generator)
+    reward = 10 * torch.randn(300, generator=generator, dtype=F64)
+    policy = cb.GPUCB(
+        cb.Finite(points),
+        reward=cb.GP(rbf(0.05), noise=1e-4),
+        engine=engine,
+        dtype="float32",
+    )
+    policy.observe(index=rows, reward=reward)
+
+    def play():
+        for t in range(17):
+            policy.tell(policy.ask(), reward=10 * math.sin(t))
 
     with pytest.warns(RuntimeWarning, match=r"in float32 are off by .*dtype='float64'"):
         play()

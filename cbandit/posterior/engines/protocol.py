@@ -91,7 +91,9 @@ class Engine:
     _changes = 0  # of the arrays
     _due = 0  # the change after which arrays are checked next
     LASTING = 4  # checks in a row that need the last means, before a warning
+    FAR = 1.0  # true deviations by which arrays may be off at the first after a rebuild
     _strained = 0  # such checks
+    _unlikely = False  # whether the last check was of a rebuild, which needed them too
     _warned = False
     light = False
     """Whether a checkpoint leaves its arrays out."""
@@ -226,8 +228,9 @@ class Engine:
     def check(self, fresh: bool = False) -> None:
         """Compare arrays with a float64 solve; mend them if they are off.
 
-        In a narrow dtype a warning says once what would help if they stay off, or if
-        they need the last means again and again.
+        In a narrow dtype a warning says once what would help: if they stay off, if they
+        need the last means again and again, or if a rebuild needed them and the rounds
+        since have led off by a whole deviation, so that choices were not the belief's.
 
         Args:
             fresh: whether the arrays have just been computed afresh.
@@ -239,10 +242,12 @@ class Engine:
         while error.excess > 1 and left:
             left.pop(0)()
             error = self.error()
-        strained = self.drifts and found.excess > 1 and not left and not fresh
-        self._strained = self._strained + 1 if strained else 0
+        strained = self.drifts and found.excess > 1 and not left
+        far = self._unlikely and strained and found.deviations > self.FAR
+        self._unlikely = fresh and strained
+        self._strained = self._strained + 1 if strained and not fresh else 0
         lasting = error.excess > 1 or self._strained >= self.LASTING
-        if self._warned or not (self.drifts and lasting):
+        if self._warned or not (self.drifts and (lasting or far)):
             return
         self._warned = True
         warn(
