@@ -237,7 +237,7 @@ def bound_of(policy):
 
 
 def cost_noises(epochs):
-    return epochs._cost_noises
+    return epochs._noises[-1]
 
 
 def rounds_told(epochs):
@@ -464,11 +464,11 @@ def native_share(work, pieces, threads):
 def next_look(policy):
     """The look of a GP policy's next round, which is not begun."""
     now, streams = policy._catch_up(), policy._streams
-    asked = Turn(now.t + 1, policy.actions, None, None, streams, policy._ledger)
-    asked = asked._replace(limits=policy.limits(asked.t))
-    state = policy._open(now.state, asked)
-    asked = policy._shaped(list(now.concerns), asked._replace(beliefs=state.beliefs))
-    return policy._look(state, asked)
+    turn = Turn(now.t + 1, policy.actions, None, None, streams, policy._ledger)
+    turn = turn._replace(limits=policy.limits(turn.t))
+    state = policy._open(now.state, turn)
+    turn = turn._replace(beliefs=state.beliefs)
+    return policy._look(state, policy._concerns.open_turn(now.concerns, turn)[1])
 
 
 def linear_scales(policy, t):
