@@ -237,6 +237,18 @@ def test_what_likely_fails_is_neither_recommended_nor_designed(name):
     assert float(probability(policy, policy.recommend().x)) < 0.5 + 1e-6
 
 
+def test_each_trial_recommends_what_does_not_fail_in_it():
+    policy = gpucb(SETS["grid"], trials=3)
+    for t in range(8):
+        choice = policy.ask()
+        failed = torch.tensor([t < 4, False, t < 2])
+        if bool(failed.any()):
+            policy.tell(choice, failed=True, where=failed)
+        policy.tell(choice, reward=choice.x.sum(-1), where=~failed)
+    best = policy.recommend().x
+    assert bool((probability(policy, best).diagonal() < 0.5 + 1e-6).all())
+
+
 def test_contexts_fail_apart():
     space = cb.Space(a=cb.Category("s", "l"), z=cb.Context(cb.Category("eu", "us")))
     gp = cb.GP.default(space)

@@ -616,6 +616,7 @@ class Policy(metaclass=ABCMeta):
         turn = Turn(now.t + 1, on, mask, None, self._streams, self._ledger)
         turn = turn._replace(
             shown=shown,
+            limits=self.limits(max(now.t, 1)),
             beliefs=self._beliefs_in(now.state),
             by_rule=False,
             ranks=self._ranks,
