@@ -79,7 +79,7 @@ SIGNATURES = {
     "baselines.SafeOpt": "actions, *, reward, costs, explore=None, safe",
     "baselines.StageOpt": "actions, *, reward, costs, explore=None, safe, rounds",
     "baselines.SGPUCB": "actions, *, reward, costs, explore=None, safe, rounds",
-    "baselines.Random": "actions, *, reward=None, costs=0, feasible=False",
+    "baselines.Random": "actions, *, reward=None, costs=0",
     "baselines.SafeLTS": "actions, *, reward, costs, safe, delta, alpha=None",
     "baselines.ROFUL": "actions, *, reward, costs, safe, delta",
     "baselines.SCOLTS": "actions, *, reward, costs, safe, delta",
@@ -240,11 +240,6 @@ POLICIES = {
         POINTS,
         BOTH | {"restart": 5, "step": 0.1, "cap": 10.0},
         GP_POLICY,
-    ),
-    "baselines.Random, feasible": (
-        POINTS,
-        {"reward": BELIEF, "costs": BELIEF, "feasible": True},
-        {},
     ),
     "baselines.BoTorchPolicy": (
         POINTS,

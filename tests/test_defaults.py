@@ -14,7 +14,6 @@ from inside import (
     settled,
     slack_of,
     step_of,
-    told,
     width_of,
 )
 
@@ -318,36 +317,6 @@ def test_random_is_uniform():
     x = box.ask().x
     assert 1.9 < float(x[:, 0].mean()) < 2.1
     assert 0.4 < float((x[:, 1] == 5.0).double().mean()) < 0.6
-
-
-@SETS
-def test_random_among_what_is_believed_feasible(actions):
-    policy = cb.baselines.Random(
-        actions, reward=smooth(), costs=smooth(), feasible=True, trials=3,
-        thresholds=0.5e-3,
-    )  # fmt: skip
-    assert policy.name == "Random-feasible"
-    play(policy, 10)
-    units = settled(policy).units()
-
-    def mean(x):
-        return told(units, *settled(policy).anywhere(x))[0][:, 0]
-
-    for _ in range(20):
-        choice = policy.ask()
-        assert bool((mean(choice.x.unsqueeze(1)) <= 0.5e-3).all())
-        assert not bool(choice.infeasible.any())
-        policy.cancel(choice)
-    if actions is LINE:
-        high = int(mean(X.expand(3, -1, -1))[0].argmax())
-        choice = policy.ask(among=[high])
-        assert choice.index.tolist() == [high] * 3
-        assert bool(choice.infeasible[0])
-
-
-def test_random_needs_beliefs_to_judge_by():
-    with pytest.raises(cb.CBanditError, match="feasible=True needs beliefs"):
-        cb.baselines.Random(LINE, costs=2, feasible=True)
 
 
 # ------------------------------------------------------------------------- what is said

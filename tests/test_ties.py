@@ -256,9 +256,6 @@ POLICIES = {
     "BKB with costs": lambda on, gp: cb.baselines.BKB(
         on, reward=gp, costs=gp, step=0.2, cap=3.0
     ),
-    "Random": lambda on, gp: cb.baselines.Random(
-        on, costs=[gp], feasible=True, thresholds=-9.0
-    ),
     "ADMMBO": lambda on, gp: cb.baselines.ADMMBO(on, reward=gp, costs=gp),
     "default": lambda on, gp: cb.RPOL(
         on, reward=cb.GP.default(on), costs=cb.GP.default(on)
