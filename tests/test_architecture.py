@@ -14,8 +14,6 @@ from pathlib import Path
 from house import reaches
 from inside import engine_choice
 
-import cbandit
-
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {"cbandit": ROOT, "cbandit_kernels": ROOT / "kernels"}
 
@@ -164,17 +162,6 @@ def test_every_file_is_in_a_room():
         f"{at(path)}: {room(name)} is not in ORDER"
         for name, path in MODULES.items()
         if room(name) not in RANK
-    )
-
-
-def test_tests_import_what_is_public():
-    public = {f"cbandit.{name}" for name in cbandit.__all__} | {*PACKAGES}
-    none(
-        f"{at(path, node)}: {module} is private; take it from inside.py"
-        for path in sorted((ROOT / "tests").glob("*.py"))
-        if path.name != "inside.py"
-        for node, module, _ in imports(path, path.stem)
-        if module not in public
     )
 
 

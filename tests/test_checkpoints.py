@@ -299,7 +299,7 @@ def test_files_of_other_formats_and_kinds_are_refused_by_name(tmp_path):
             b"cbandit checkpoint 1\n" + body,
             "is a checkpoint of cbandit 0.1, which this",
         ),
-        (line.replace(b" 8 ", b" 7 ") + b"\n" + body, "of another version of cbandit"),
+        (line.replace(b" 9 ", b" 8 ") + b"\n" + body, "of another version of cbandit"),
         (line.replace(b"policy", b"polic\xff") + b"\n" + body, "checksum fails"),
     ]:
         path.write_bytes(content)

@@ -462,8 +462,7 @@ drift = "<= 0"
 [policies.A]
 type = "Random"
 [policies.B]
-type = "Random"
-feasible = true
+type = "RPOL"
 [policies.C]
 type = "CONFIG"
 """)
