@@ -462,7 +462,8 @@ drift = "<= 0"
 [policies.A]
 type = "Random"
 [policies.B]
-type = "RPOL"
+type = "Random"
+seed = 7
 [policies.C]
 type = "CONFIG"
 """)
