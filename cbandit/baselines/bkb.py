@@ -599,7 +599,7 @@ class BKB(GPPolicy):
             return super()._coefficient(state, turn)
         beliefs = state.beliefs
         (dimension, mass), noises = beliefs.dimension(), beliefs.noises()
-        chances = self._chances(state)
+        chances = self._bound_count(state)
         width = self._timing.width(
             turn.t, self._widths, chances, beliefs, state.held
         ).clone()

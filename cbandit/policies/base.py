@@ -205,7 +205,7 @@ class Policy(metaclass=ABCMeta):
     _retired: frozenset[tuple[str, float]] = frozenset()
     #: what is left of the choices, a mask or a smaller box, once some are retired
     _offer: tuple[Any, Tensor | None] | None = None
-    #: the value once all that was told is absorbed, and it with what is due done
+    #: the value after all feedback is absorbed, and the one that an ask begins with
     _ready: tuple[Now, Now] | None = None
     _latest: Turn | None = None  # the latest round, while its beliefs are the current
 
@@ -420,7 +420,9 @@ class Policy(metaclass=ABCMeta):
 
     @property
     def thresholds(self) -> Callable[[int], object] | Tensor:
-        """The limits, ``(T, m)``, negated for lower ones; or a callable of the round.
+        """The limits: a tensor ``(T, m)`` or a callable of the round.
+
+        In the tensor, lower limits are negated.
 
         :meth:`limit` changes one of them.
         """
@@ -1094,10 +1096,10 @@ class Policy(metaclass=ABCMeta):
         return now
 
     def _catch_up(self) -> Now:
-        """Return the value that the next ``ask`` begins with: what is due is done.
+        """Return the value that the next ``ask`` begins with, with all due work done.
 
-        Only what changes the policy commits to it. So fits happen at the numbers of
-        readings at which rounds were asked for, whoever looked in between.
+        It becomes the policy's only with a call that changes the policy. So looking at
+        the beliefs between rounds has no influence on when hyperparameters are fitted.
         """
         now = self._absorb_all()
         if self._ready is None or self._ready[0] is not now:
@@ -1177,9 +1179,10 @@ class Policy(metaclass=ABCMeta):
         self._now, self._latest = now, None
 
     def _resume(self, t: int, state: object, concerns: tuple[Any, ...]) -> None:
-        """Go on with round ``t`` from these states, wherever others were played.
+        """Make round ``t`` the next one, from these states.
 
-        Its draws depend on the seed and its number alone.
+        Other copies of the policy may have played the rounds before it. Its draws
+        depend on the seed and its number alone.
         """
         self._change(state, concerns)
         self._streams = Streams(self.seed, self.trials, f"round {t}")

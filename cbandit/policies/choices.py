@@ -544,7 +544,7 @@ class Ledger:
 
     def finished(self, choice: Choice | str, t: int) -> bool:
         """Return whether a choice of this policy is told in full or cancelled."""
-        if not isinstance(choice, Choice) or choice.t > t or not self._gave(choice):
+        if not isinstance(choice, Choice) or choice.t > t or not self._gave_out(choice):
             return False
         entry = self._entries.get(choice.t)
         return entry is None or entry.closed
@@ -572,7 +572,7 @@ class Ledger:
                 f"{checks.kind(choice)}. What ask() did not give out goes to "
                 "observe(index=, x= or params=)"
             )
-        if not self._gave(choice):
+        if not self._gave_out(choice):
             return ChoiceError(
                 "choice belongs to another policy; tell the one that asked (of two "
                 "copies of a checkpoint each knows its own choices only)"
@@ -589,7 +589,7 @@ class Ledger:
         over = states(choice.id)
         return ChoiceError(f"choice of round {choice.t} is finished: it {_over(over)}")
 
-    def _gave(self, choice: Choice) -> bool:
+    def _gave_out(self, choice: Choice) -> bool:
         """Return whether this policy gave out a choice's id."""
         return choice.id.rpartition("-")[0] in self._prefixes
 

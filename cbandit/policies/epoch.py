@@ -327,7 +327,7 @@ class EpochPenalty(GPPolicy):
 
     # -- widths, units and words -------------------------------------------------------
 
-    def _chances(self, state: GPState) -> int:
+    def _bound_count(self, state: GPState) -> int:
         """Return ``c`` of the RKHS widths."""
         number: int = state.own.number
         epochs = (number + 1) * (number + 2)

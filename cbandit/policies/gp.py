@@ -102,7 +102,9 @@ NOT_ADAPTIVE = (
 
 
 class Waiting(NamedTuple):
-    """Costs that have no unit yet, because no two of their outcomes differ.
+    """Excesses told of costs whose unit is not known yet.
+
+    A standardised cost has a unit once two of its outcomes differ.
 
     Args:
         where: ``(T, m)`` bool, the costs without a unit.
@@ -331,9 +333,7 @@ class GPPolicy(Policy):
         steady = feedback is None and not self.forget and not fresh.fades
         if steady and abilities.readings:
             contradictions = Contradictions(self._labels, list(self._outcomes))
-        # the order in which a round is shaped: what has failed is out before what fits
-        # is looked for, and what is sure is sought in what is left of both; readings
-        # are cut before predictions are judged by them
+        # in any order: _attend sorts them
         self._attend(
             FailureBelief(awaits, self.device, self.dtype)
             if learns
@@ -896,7 +896,7 @@ class GPPolicy(Policy):
 
     def _coefficient(self, state: GPState, turn: Turn) -> Tensor:
         """Return the factor of this round's spreads, ``(T, F)``."""
-        widths, chances = self._widths_of(state), self._chances(state)
+        widths, chances = self._widths_of(state), self._bound_count(state)
         width = self._timing.width(turn.t, widths, chances, state.beliefs, state.held)
         return self.explore.coefficient(width, turn.streams)
 
@@ -904,7 +904,7 @@ class GPPolicy(Policy):
         """Return the confidence widths of a round."""
         return self._widths
 
-    def _chances(self, state: GPState) -> int:
+    def _bound_count(self, state: GPState) -> int:
         """Return ``c`` of the RKHS widths: how many bounds must hold together."""
         return self._timing.chances(state.beliefs.functions)
 

@@ -292,7 +292,14 @@ def _filled(column: Tensor, width: int) -> Tensor:
 
 
 def _sparse(values: Sequence[Tensor | None], shape: tuple[int, int]) -> Tensor:
-    """Stack values ``shape`` with NaN for ``None``; ``(n, T, 0)`` if all are."""
+    """Stack ``n`` values, each ``(T, m)`` or ``None``, which becomes NaN.
+
+    The result is ``(n, T, m)``, or ``(n, T, 0)`` if every value is ``None``.
+
+    Args:
+        values: one per round.
+        shape: ``(T, m)``.
+    """
     width = shape[1] if any(value is not None for value in values) else 0
     return _joined(values, (shape[0], width), torch.nan)
 

@@ -43,9 +43,10 @@ BY_COLUMN = (
 
 
 class Inbox(NamedTuple):
-    """The reader of what users tell and observe, with what it must know for that.
+    """The reader of what users tell and observe; it checks every value.
 
-    Functions have numbers, 0 the reward.
+    Its fields are what it must know of the policy. Functions are numbered: 0 is the
+    reward, and the costs follow.
 
     Args:
         name: the policy's name, for errors.
@@ -58,9 +59,11 @@ class Inbox(NamedTuple):
         outcomes: which functions are ``"binary"`` or ``"count"``.
         ranges: for each function the interval in which its values must lie, ``None``
             where there is none; empty: no function has one.
-        piecemeal: whether costs may come one by one; else they wait for all.
-        no_noise: why no variances of observations are taken, empty where they are.
-        limits: the thresholds ``(T, m)`` of the next round, where shares have limits.
+        piecemeal: whether costs told one by one count at once; otherwise the inbox
+            holds them until all have come.
+        no_noise: the error if a variance is told; empty: variances are allowed.
+        limits: the thresholds ``(T, m)`` of the next round; ``None``: no limit
+            is in per cent, so they are not needed.
     """
 
     name: str

@@ -243,7 +243,7 @@ class Resolved(Dual):
         return -correction / size - self.slack, whole / size
 
     def coefficient(self, coefficient: Tensor) -> Tensor:
-        """Return factors ``(T, 1 + m)`` of the spreads, with -``width`` for costs."""
+        """Return factors ``(T, 1 + m)`` of spreads; -``width`` for costs, if given."""
         if self.width is None:
             return coefficient
         return torch.cat([coefficient[:, :1], -self.width.to(coefficient)], -1)

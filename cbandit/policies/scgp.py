@@ -122,7 +122,7 @@ class SCGPUCB(GPPolicy):
         delta = self._per_trial("slater", checks.positive("slater", slater))
         self._delta = delta.unsqueeze(-1)
 
-    def _chances(self, state: GPState) -> int:
+    def _bound_count(self, state: GPState) -> int:
         """Return ``c`` of the RKHS widths, so that they have ``ln(2 / delta)``."""
         return self._timing.chances(2)
 

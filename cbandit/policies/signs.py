@@ -270,7 +270,7 @@ class Objective:
         return values * self.signs[list(functions)].to(values)
 
     def functions(self, mean: Tensor) -> Tensor:
-        """Return means ``(T, F, N)``, the reward's first, negated if turned."""
+        """Return means ``(T, F, N)``, the reward's first, with the user's signs."""
         if self.plain:
             return mean
         return mean * self.signs[: mean.shape[1]].to(mean).unsqueeze(-1)

@@ -19,19 +19,20 @@ from cbandit.policies.choices import Entry, Ledger
 from cbandit.posterior.look import Best
 from cbandit.posterior.observations import Ahead
 
-ALIKE = 1e-9  # share of the least excess by which others may be greater and count alike
+ALIKE = 1e-9  # excesses within this share of the least one count as equal to it
 NONE = torch.zeros(1, 0)  # limits of a round that has none
 
 
 class Fence(NamedTuple):
-    """A rule for what may be chosen, by what beliefs say of it.
+    """A rule that leaves out actions by their means and deviations.
 
     Args:
-        beliefs: whose means and deviations it looks at.
-        excess: a function of these, ``(T, F, n)`` each, that is above 0 where an action
-            is ruled out, ``(T, b, n)``.
-        inside: a quicker test of the same, ``(T, n)`` bool; ``None``: there is none.
-        lasting: whether the rule holds in every round, as where actions fail.
+        beliefs: where the means and deviations come from.
+        excess: takes means and deviations, ``(T, F, n)`` each, and returns
+            ``(T, b, n)``. An action is left out if any of its ``b`` values is above 0.
+        inside: a quicker test of which actions are kept, ``(T, n)`` bool; ``None``:
+            there is none.
+        lasting: whether the rule holds in later rounds too, as for actions that fail.
     """
 
     beliefs: Any

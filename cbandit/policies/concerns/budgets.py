@@ -224,7 +224,7 @@ class Account(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Budgets(Concern[Account]):
-    """Keep totals: the costs that have a budget, the totals and the last rounds.
+    """Let no choice's bound exceed what is left of a budget.
 
     A round's best action mostly fits what is left. Only where it does not, the round
     chooses again among the actions that fit. Trials in which none fits play nothing.
@@ -383,15 +383,16 @@ class Budgets(Concern[Account]):
         return standings
 
     def alarm(self, state: Account, t: int, together: int) -> dict[str, str]:
-        """Say where unanswered choices are booked at implausibly much."""
+        """Warn if too much is promised to unanswered choices, see :meth:`reminder`."""
         text = self.reminder(state, t, together)
         return {} if text is None else {"promises": text}
 
     def reminder(self, account: Account, t: int, batch: int) -> str | None:
-        """Return a warning where unanswered choices are booked at implausibly much.
+        """Return a warning if unanswered choices hold implausibly much of a budget.
 
-        That is three times what as many answered choices have cost. Only choices count
-        that later ones overtook: others may just be late. ``None``: no warning is due.
+        That is more than three times what as many answered choices have cost. Only
+        those count that were overtaken, as a later choice was answered; others may just
+        be late. ``None``: no warning is due.
 
         Args:
             account: the account after the choice of round ``t``.

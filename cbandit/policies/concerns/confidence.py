@@ -1,8 +1,8 @@
 """Choose only what keeps all limits with a stated probability.
 
-The round asks for it, by ``ask(confidence=)``, or the share of rounds that is to be
-within all limits does. Where nothing is that sure, the likeliest is left, and the
-choice is marked.
+The probability comes from ``ask(confidence=)``, or from the policy's ``share=``. Where
+no action reaches it, only the likeliest ones are left, and the choice is marked as
+infeasible.
 """
 
 from __future__ import annotations

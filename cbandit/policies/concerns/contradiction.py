@@ -1,4 +1,4 @@
-"""Readings that contradict the belief: one warning, where nobody follows a change.
+"""Warn once if readings contradict a belief that takes the world as constant.
 
 Now and then the latest readings are compared with what the belief, which holds them,
 says at their places. If the belief is right, the misses of ``n`` readings sum to no
@@ -32,7 +32,7 @@ RATE = 0.01  # the share of policies that warn though the belief is right
 KEPT = 64  # readings, the longest window
 BLOCK = 8  # readings, the shortest one
 EVERY = 32  # rounds told between two looks
-EARLY = 4  # the first looks; later ones are as many times rarer
+EARLY = 4  # looks that are EVERY apart; later ones are EARLY * EVERY apart
 REACH = 3.0  # noise deviations that one reading counts for at most
 MANY = 20  # outcomes, before which a learned unit is not relied on
 
@@ -146,7 +146,7 @@ class Contradictions(Concern[Contradiction]):
     def settle(
         self, state: Contradiction, beliefs: Beliefs, t: int, past: Past
     ) -> Contradiction:
-        """Look at the readings now and then."""
+        """Compare the latest readings with the beliefs, if a look is due."""
         return self.look(state, beliefs) if state.due else state
 
     def look(self, state: Contradiction, beliefs: Beliefs) -> Contradiction:

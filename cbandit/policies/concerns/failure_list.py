@@ -113,7 +113,7 @@ class Failed:
         if on.continuous:
             points = self.points if shown is None else self._in_context(shown)
             return mask, Barred(on, points)
-        left = self.left() if on is self.actions else self._elsewhere(on)
+        left = self.left() if on is self.actions else self._left_in(on)
         if mask is None:
             return left, None
         return _some(mask & left, "action that among allows has"), None
@@ -129,18 +129,21 @@ class Failed:
             self._left = devices.put(left, self.device)
         return self._left
 
-    def _elsewhere(self, on: Actions) -> Tensor:
-        """Return that mask for a set of this round alone, whose points are compared."""
+    def _left_in(self, on: Actions) -> Tensor:
+        """Return the actions of another set that have not failed, ``(T, N)``.
+
+        Its numbers are its own, so points are compared.
+        """
         left = torch.ones(len(self.numbers), on.size, dtype=torch.bool)
         every = on.block(0, on.size).double().cpu()
         every = every if every.dim() == 3 else every.unsqueeze(0)
-        for i, points in enumerate(self._everywhere()):
+        for i, points in enumerate(self._failed_points()):
             for point in points:
                 gap = (every[i % len(every)] - point).abs().amax(-1)
                 left[i] &= gap > 1e-7 * (1 + point.abs().max())
         return devices.put(_some(left, "action of this round has"), self.device)
 
-    def _everywhere(self) -> Iterator[Tensor]:
+    def _failed_points(self) -> Iterator[Tensor]:
         """Yield the coordinates of all failures of each trial, ``(k, d)``."""
         for i, numbers in enumerate(self.numbers):
             points = [self.points[i]]

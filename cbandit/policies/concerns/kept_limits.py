@@ -23,7 +23,7 @@ from cbandit.policies.signs import Objective
 
 LAST = 100  # rounds that count as recent
 EVERY = 16  # rounds told between two looks at the counts
-EARLY = 6  # the first looks; later ones are as many times rarer
+EARLY = 6  # looks that are EVERY apart; later ones are EARLY * EVERY apart
 RATE = 0.01  # the share of runs that warn though rounds are above as often as below
 
 

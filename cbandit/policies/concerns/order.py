@@ -1,8 +1,8 @@
 """The order in which the concerns of a policy hear and shape a round.
 
-What has failed is out before what fits a budget is looked for, and what is sure is
-sought in what is left of both. Outlying readings are cut before predictions are judged
-by them.
+Failed actions are left out first, then those that do not fit a budget. Only among the
+rest are actions sought that surely keep the limits. Outlying readings are moved to
+their bounds before predictions are compared with them.
 """
 
 from __future__ import annotations

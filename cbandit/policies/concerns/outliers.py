@@ -117,7 +117,7 @@ class Outliers(Concern[Readings]):
         device: where beliefs live.
         rescaled: ``(F,)`` bool, which functions are standardised.
         objective: the user's names and signs.
-        rough: whether bounds are by the prior's deviations, as feedback is late.
+        rough: whether bounds stay wide, as beliefs hold stand-ins for late feedback.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Outliers(Concern[Readings]):
     def hear(
         self, state: Readings, news: News, beliefs: Beliefs
     ) -> tuple[Readings, News]:
-        """Return the readings so far, and the news kept within bounds."""
+        """Return the new summary, and the news with outliers moved to the bounds."""
 
         def bounds(noise: Tensor | None) -> tuple[Tensor, Tensor]:
             x = news.place.x.unsqueeze(1)

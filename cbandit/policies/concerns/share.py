@@ -104,7 +104,7 @@ class Rounds(NamedTuple):
         share, count, within = settled.share, settled.told, settled.within
         for rounds, told in ((settled.open, True), (waiting, False)):
             if rounds:
-                more, kept = _sums(beliefs, rounds, told)
+                more, kept = _count_within(beliefs, rounds, told)
                 count, within = count + more, within + kept
         short = share * count - within + RESERVE
         deviates = torch.special.ndtri(share) + GAIN * short
@@ -120,7 +120,7 @@ class Rounds(NamedTuple):
         old = [each for i, each in enumerate(self.open) if i < last or each.t < first]
         if not old:
             return self
-        count, within = _sums(beliefs, old, True)
+        count, within = _count_within(beliefs, old, True)
         return self._replace(
             told=self.told + count,
             within=self.within + within,
@@ -128,7 +128,7 @@ class Rounds(NamedTuple):
         )
 
 
-def _sums(
+def _count_within(
     beliefs: Beliefs, rounds: Sequence[Round], told: bool
 ) -> tuple[Tensor, Tensor]:
     """Return how many rounds there are, and how many are expected within all limits.
@@ -142,8 +142,8 @@ def _sums(
     return where.double().sum(-1), (chance.double() * where).sum(-1)
 
 
-def _waiting(entry: Entry) -> Round:
-    """Return an outstanding choice, in the trials where a cost has not come."""
+def _round_of(entry: Entry) -> Round:
+    """Return a choice's round, counted in the trials that still wait for a cost."""
     missing, limits = ~entry.came[:, 1:].all(-1), entry.made.limits
     x = entry.choice.x.reshape(len(missing), -1)
     return Round(entry.choice.t, x, limits, devices.put(missing, limits.device))
@@ -192,7 +192,7 @@ class Share(Concern[Rounds]):
         if self._window is not None:
             # the next round's beliefs will lack the window's oldest outcome
             first = turn.t + 1 - self._window
-        state = state.asking(turn.beliefs, list(map(_waiting, turn.waiting)), first)
+        state = state.asking(turn.beliefs, list(map(_round_of, turn.waiting)), first)
         if turn.confidence is None:
             turn = turn._replace(confidence=state.least)
         return state, turn

@@ -63,11 +63,12 @@ class Scales:
         return cls(reward, cost)
 
     def inflated(self, beta: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``beta`` with the costs' part times ``alpha_c``, and ``rho (T, m)``.
+        """Return the widths, the costs' multiplied by ``alpha_c``, and ``rho (T, m)``.
 
         Args:
             beta: the widths of reward and costs, ``(T, 1 + m)``.
-            ratio: ``rho``, unless a user states ``alpha_r``, ``(T, m)``.
+            ratio: the theorem's ``rho``, ``(T, m)``; used unless the user states
+                ``alpha_r``.
         """
         if self.reward is not None:
             ratio = (self.reward.unsqueeze(-1) - 1).expand_as(ratio)

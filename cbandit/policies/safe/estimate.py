@@ -327,7 +327,7 @@ class SafeEstimate:
     # -- recommendations -------------------------------------------------------------
 
     def among(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """Yield blocks in which the safe action has its stated values and spread 0."""
+        """Yield the blocks with the safe action's stated values put in, at spread 0."""
         at, reward, cost = self.action.index, self.action.reward, self.action.cost
         for start, mean, std in blocks:
             if at is None or (reward is None and cost is None):

@@ -312,12 +312,12 @@ class Plane:
         in ``left (T, N)`` are considered, those that have not failed; ``None``: all.
         """
         if self._fan is not None:
-            return self._likely_on_star(self._fan, state, limits, confidence, left)
+            return self._recommend_on_star(self._fan, state, limits, confidence, left)
         blocks = remaining(state.safe.among(self.believed(state.seen)), left)
         best = recommend(blocks, limits, confidence)
         return replace(best, x=self.actions.at(numbered(best.index)))
 
-    def _likely_on_star(
+    def _recommend_on_star(
         self,
         fan: Tensor,
         state: Stage,
@@ -445,10 +445,11 @@ def _ends(
 def _reach(
     mean: Tensor, ray: Tensor, scale: Tensor, tau: Tensor, safe: SafeEstimate
 ) -> Tensor:
-    """Return the ends ``(T, K, e)`` of each segment's safe stretch, as shares of it.
+    """Return where each segment's safe stretch begins and ends, ``(T, K, e)``.
 
-    If the centre's cost is stated, the stretch begins there and only its far end is
-    returned. The arguments are those of :func:`_ends`.
+    The places are shares of the segment. If the centre's cost is stated, the stretch
+    begins at the centre, and only its far end is returned. The arguments are those of
+    :func:`_ends`.
     """
     wide, tau = scale[:, 1:].unsqueeze(-1), tau.unsqueeze(-1)
     if safe.action.cost is not None:

@@ -47,16 +47,16 @@ class Timing(ABC):
 
     @abstractmethod
     def absorb(self, beliefs: Any, held: Held, news: News) -> tuple[Any, Held]:
-        """Return both after feedback of one choice."""
+        """Return ``beliefs`` and ``held`` after feedback of one choice."""
 
     @abstractmethod
     def due(self, beliefs: Any, held: Held, t: int) -> tuple[Any, Held]:
-        """Return both after the work due once round ``t`` and its feedback are over."""
+        """Return ``beliefs`` and ``held`` after the work due before round ``t + 1``."""
 
     def add_pending(
         self, beliefs: Any, held: Held, place: Place, limits: Tensor
     ) -> tuple[Any, Held]:
-        """Return both after a choice was made, before any feedback.
+        """Return ``beliefs`` and ``held`` after a choice, before its feedback.
 
         Args:
             beliefs: the policy's.

@@ -43,10 +43,11 @@ from cbandit.policies.timing.base import Held, Timing
 class Delayed(Timing):
     """Timing under which a choice enters the beliefs when it is made.
 
-    Feedback that comes within a window of rounds replaces its stand-in.
+    Until its feedback comes, a stand-in counts in its place. Feedback that comes later
+    than a window of rounds does not replace the stand-in.
 
     Args:
-        spec: what the user asks for.
+        spec: the user's ``feedback=``.
         batch_shape: the shape of the trials.
         device: where beliefs live.
         horizon: the last round; ``None``: it is unknown.

@@ -33,7 +33,7 @@ class Sliding(Timing):
     """Timing under which feedback counts for a window of rounds after the choice.
 
     Args:
-        spec: what the user asks for.
+        spec: the user's ``feedback=``.
         functions: how many functions there are beliefs about, ``F``.
         batch_shape: the shape of the trials.
         device: where beliefs live.
