@@ -22,6 +22,7 @@ from cbandit.experiments.settings import Settings, shortened
 from cbandit.experiments.study_acquisition import acquisition
 from cbandit.experiments.study_beliefs import belief
 from cbandit.experiments.study_problem import StatedProblem, costs_of, remarks
+from cbandit.policies.abilities import Abilities
 from cbandit.problems.protocol import Problem
 from cbandit.simulation.loop import simulate
 from cbandit.simulation.parts import Policy
@@ -186,6 +187,12 @@ def tried(experiment: Experiment, settings: Settings) -> tuple[str, ...]:
     return remarks(problem)
 
 
+def abilities_of(kind: object) -> Abilities:
+    """Return what a policy's class can do; none is known of a foreign one."""
+    stated: Abilities = getattr(kind, "abilities", Abilities())
+    return stated
+
+
 @dataclass(frozen=True)
 class StatedPolicy:
     """A policy as a file describes it.
@@ -217,7 +224,7 @@ class StatedPolicy:
         limits = offers["thresholds"]
         if isinstance(limits, Mapping) and not {"costs", "m"} & beliefs.keys():
             del offers["thresholds"]  # no cost has these names
-        if not getattr(kind, "no_design", ""):  # safe policies begin at the safe action
+        if "design" not in abilities_of(kind).refuses:  # as safe policies do
             offers["design"] = task.settings.design_in(int(problem.actions.dim))
         if kind is cb.baselines.BoTorchPolicy and "make_acquisition" not in table:
             if "acquisition" not in table:
@@ -243,7 +250,7 @@ class StatedPolicy:
         names = list(limits) if isinstance(limits, Mapping) else None
         m = costs_of(problem)
         outcomes: Sequence[str | None] = (None,) * (1 + m)
-        if getattr(kind, "takes_outcomes", False):
+        if abilities_of(kind).outcomes:
             outcomes = getattr(problem, "outcomes", outcomes)
         if "reward" in takes:
             out["reward"] = self._belief("reward", problem, outcomes[0])

@@ -385,6 +385,7 @@ class Policy(metaclass=ABCMeta):
         """Whether scores come from ``acquire``, in a unit of their own."""
         return self.abilities.acquires
 
+    @locked
     def refuse(self, what: str, reason: str) -> None:
         """Take ``what`` no more, a key of :attr:`Abilities.refuses`, for a reason."""
         self._refuses[what] = reason
