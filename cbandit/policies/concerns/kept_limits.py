@@ -22,7 +22,7 @@ from cbandit.policies.round import Concern
 from cbandit.policies.signs import Objective
 
 LAST = 100  # rounds that count as recent
-EVERY = 16  # rounds told between two looks at the counts
+EVERY = 15  # rounds told between two looks at the counts
 EARLY = 6  # looks that are EVERY apart; later ones are EARLY * EVERY apart
 RATE = 0.01  # the share of runs that warn though rounds are above as often as below
 
