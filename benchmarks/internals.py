@@ -84,10 +84,10 @@ def believed(policy: cb.CKB, index: Tensor) -> tuple[Tensor, Tensor]:
 def pass_of(policy: cb.CKB) -> Callable[[], Any]:
     """The pass of the next round alone; the small solves before it are done here."""
     now, streams = policy._catch_up(), policy._streams
-    asked = Turn(now.t + 1, policy.actions, None, None, streams, policy._ledger)
-    asked = asked._replace(limits=policy.limits(now.t + 1))
-    state = policy._open(now.state, asked)
-    look = policy._look(state, asked)
+    turn = Turn(now.t + 1, policy.actions, None, None, streams, policy._ledger)
+    turn = turn._replace(limits=policy.limits(now.t + 1))
+    state = policy._open(now.state, turn)
+    look = policy._look(state, turn)
     return lambda: state.beliefs.choose(look)
 
 

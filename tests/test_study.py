@@ -685,11 +685,12 @@ type = "Random"
             tomllib.loads(Path("results/study/config.toml").read_text())["design"] == 0
         )
 
-    def test_safe_policies_start_where_it_is_safe(self, summary_of):
+    @pytest.mark.parametrize("kind", ["SafeOpt", "OPB"])
+    def test_safe_policies_start_where_it_is_safe(self, summary_of, kind):
         text = self.TABLE.partition("[policies.again]")[0]
-        text += (
-            '[policies.Safe]\ntype = "SafeOpt"\nsafe = { type = "Safe", index = 0 }\n'
-        )
+        text += f'[policies.Safe]\ntype = "{kind}"\n'
+        text += 'safe = { type = "Safe", index = 0 }\n'
+        text += "delta = 0.1\n" * (kind == "OPB")
         summary, _, told = summary_of(text)
         assert summary["without_design"] == ["Safe"]
         assert "the same for all policies but Safe" in told

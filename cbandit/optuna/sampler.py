@@ -109,11 +109,11 @@ class Sampler(BaseSampler):
             )
         self._kind = _kind(policy, limits is not None or constraints_func is not None)
         self._limits = None if limits is None else dict(limits)
-        self._senses = None if limits is None else Objective(tuple(limits), limits)
+        self._objective = None if limits is None else Objective(tuple(limits), limits)
         #: the attributes whose limit may be a limit on a probability
         self._chances: set[str] = set()
-        if self._senses is not None:
-            signs, bounds = self._senses.signs[1:].tolist(), self._senses.limits
+        if self._objective is not None:
+            signs, bounds = self._objective.signs[1:].tolist(), self._objective.limits
             numbers = zip(self._limits or (), signs, bounds, strict=True)
             self._chances = {name for name, s, bound in numbers if between(s * bound)}
         self._constraints_func, self._seed = constraints_func, checks.seed(seed)
@@ -177,10 +177,13 @@ class Sampler(BaseSampler):
         if state not in (TrialState.COMPLETE, TrialState.PRUNED):
             return
         excesses: dict[str, float] = {}
-        if self._senses is not None:
-            names, signs = self._senses.names or (), self._senses.signs[1:].tolist()
+        if self._objective is not None:
+            names, signs = (
+                self._objective.names or (),
+                self._objective.signs[1:].tolist(),
+            )
             told = self._told(trial, names)
-            costs = zip(signs, told, self._senses.limits, strict=True)
+            costs = zip(signs, told, self._objective.limits, strict=True)
             for name, (sign, cost, limit) in zip(names, costs, strict=True):
                 # without constraints a trial would pass for feasible
                 unknown = cost is None or math.isnan(cost)
@@ -250,8 +253,8 @@ class Sampler(BaseSampler):
 
     def _names(self, trials: Sequence[FrozenTrial]) -> Sequence[str]:
         """Return the costs' names."""
-        if self._senses is not None:
-            return self._senses.names or ()
+        if self._objective is not None:
+            return self._objective.names or ()
         done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
         # the names of most trials, or on a tie those of the latest
         sets = [frozenset(self._constraints(trial)) for trial in reversed(done)]
@@ -333,7 +336,7 @@ class Sampler(BaseSampler):
     def _told(self, trial: FrozenTrial, names: Sequence[str]) -> list[float | None]:
         """Return a trial's costs; ``None`` for each that was not measured."""
         values, kind, advice = self._constraints(trial), "constraint", ""
-        if self._senses is not None:
+        if self._objective is not None:
             values, kind = trial.user_attrs, "user attribute"
             advice = "; its costs teach nothing. Give a number, trial.set_user_attr("
             advice += f"{names[0]!r}, 12.0), in the objective"

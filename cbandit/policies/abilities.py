@@ -82,20 +82,6 @@ class Abilities:
         )
 
 
-#: of a rule on GP beliefs that plays the greatest score
-GREATEST = Abilities(
-    budgets=True,
-    categories=True,
-    contexts=True,
-    partial_costs=True,
-    boxes=True,
-    shards=True,
-    by_score=True,
-    told_costs=True,
-    outcomes=True,
-    failures=True,
-    readings=True,
-)
 #: of a rule on GP beliefs that chooses in a way of its own
 OWN_CHOICE = Abilities(
     categories=True,
@@ -103,6 +89,16 @@ OWN_CHOICE = Abilities(
     boxes=True,
     told_costs=True,
     readings=True,
+)
+#: of a rule on GP beliefs that plays the greatest score
+GREATEST = replace(
+    OWN_CHOICE,
+    budgets=True,
+    contexts=True,
+    shards=True,
+    by_score=True,
+    outcomes=True,
+    failures=True,
 )
 
 PESSIMISTIC = "its bounds of costs are pessimistic already; give their width"

@@ -183,7 +183,8 @@ class GPPolicy(Policy):
             belief. ``None``: no costs.
         explore: how estimates come from beliefs: :class:`~cbandit.UCB` (``cb.UCB(1.0)``
             unless given), :class:`~cbandit.TS` or :class:`~cbandit.Rand`. A class may
-            state another default, see ``abilities``.
+            state another default, with what else it can do:
+            ``abilities = replace(cb.GPPolicy.abilities, explore=cb.UCB(2.0))``.
         start: the first multiplier, a number, ``(*trials,)`` or ``(1 or *trials, m)``.
             ``None``: 0 if the class defines :meth:`move`; otherwise there is no
             multiplier, and the score must do without.

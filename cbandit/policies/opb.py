@@ -305,3 +305,7 @@ def OPB(actions: Actions, **arguments: Any) -> CountOPB | GPOPB:
             f"{checks.kind(arguments['reward'])}"
         )
     return CountOPB(actions, **arguments)
+
+
+# as both of its classes: studies ask what a type can do
+OPB.abilities = CountOPB.abilities  # type: ignore[attr-defined]

@@ -359,10 +359,10 @@ class _Turned:
     """Costs of a box as a function of its points, turned; it can be pickled."""
 
     def __init__(self, costs: Callable[[Tensor], Any], objective: Objective) -> None:
-        self._costs, self._senses = costs, objective
+        self._costs, self._objective = costs, objective
 
     def __call__(self, x: Tensor) -> Tensor:
-        out: Tensor = self._senses.observed(self._costs(x))
+        out: Tensor = self._objective.observed(self._costs(x))
         return out
 
 

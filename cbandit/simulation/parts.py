@@ -84,8 +84,8 @@ def check_parts(policy: Policy, problem: Problem) -> None:
     m = getattr(problem, "m", policy.m) if hasattr(problem, "settings") else policy.m
     if policy.m and policy.m != m:
         raise _unlike("have the same costs", policy.m, m)
-    objective = senses_of(problem, policy)
-    _check_senses(policy, objective)
+    objective = objective_of(problem, policy)
+    _check_objective(policy, objective)
     _check_thresholds(policy, objective.limits)
 
 
@@ -113,7 +113,7 @@ def check_rounds(policy: Policy, rounds: int) -> None:
         )
 
 
-def senses_of(problem: Problem, policy: Policy) -> Objective:
+def objective_of(problem: Problem, policy: Policy) -> Objective:
     """Return a problem's names, signs and limits; the policy may name the costs."""
     objective = getattr(policy, "objective", None)
     names = objective.names if isinstance(objective, Objective) else None
@@ -150,7 +150,7 @@ def _check_actions(policy: Policy, problem: Problem) -> None:
         raise _unlike(wanted, repr(ours), repr(theirs))
 
 
-def _check_senses(policy: Policy, theirs: Objective) -> None:
+def _check_objective(policy: Policy, theirs: Objective) -> None:
     ours = getattr(policy, "objective", None)
     if not isinstance(ours, Objective):
         return

@@ -15,7 +15,7 @@ from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.problems import optima
 from cbandit.problems.protocol import NOTHING, Blockwise, Problem, Round
-from cbandit.simulation.parts import Policy, senses_of
+from cbandit.simulation.parts import Policy, objective_of
 
 
 class World:
@@ -37,7 +37,7 @@ class World:
         self._show = getattr(problem, "round", None)
         self._hides = not getattr(policy, "sees_costs", True)
         #: the problem's names, directions and limits
-        self.objective = senses_of(problem, policy)
+        self.objective = objective_of(problem, policy)
 
     def show(self, t: int) -> tuple[Round, dict[str, Any]]:
         """Return the round that the problem shows, and its keywords for ``ask``."""

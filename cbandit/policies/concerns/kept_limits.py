@@ -142,7 +142,7 @@ class KeptLimits(Concern[LimitCounts]):
         trials: range | None,
     ) -> None:
         self._size, self._device, self._labels = size, device, tuple(labels)
-        self._senses, self._trials = objective, trials
+        self._objective, self._trials = objective, trials
 
     def start(self) -> LimitCounts:
         """Return the counts before the first round."""
@@ -158,11 +158,11 @@ class KeptLimits(Concern[LimitCounts]):
         """Say which limits most of the last rounds were above."""
         words = []
         for j in state.broken:
-            if j in self._senses.budgets:
+            if j in self._objective.budgets:
                 continue  # its total counts, not the pace of a round
             label, (n, above) = self._labels[1 + j], state.recent()
             i = int((above[:, j] / n[:, j].clamp_min(1)).argmax())
-            side = "below" if self._senses.above(j) else "above"
+            side = "below" if self._objective.above(j) else "above"
             trial = "" if self._trials is None else f" of trial {self._trials[i]}"
             words.append(
                 f"{label} was told {side} its limit in {int(above[i, j])} of the last "

@@ -129,7 +129,7 @@ class Outliers(Concern[Readings]):
         rough: bool,
     ) -> None:
         self._shape, self._device, self._rescaled = shape, device, rescaled
-        self._senses, self._rough = objective, rough
+        self._objective, self._rough = objective, rough
 
     def start(self) -> Readings:
         """Return the summary before any reading."""
@@ -145,7 +145,7 @@ class Outliers(Concern[Readings]):
             low, high = beliefs.bounds(x, noise, self._rough)
             return low[..., 0], high[..., 0]
 
-        news, state = state.taken(news, bounds, self._senses)
+        news, state = state.taken(news, bounds, self._objective)
         return state, news
 
     def observe(
@@ -153,7 +153,7 @@ class Outliers(Concern[Readings]):
     ) -> tuple[Readings, Data]:
         """Return rows of earlier data kept within bounds."""
         low, high = beliefs.bounds(data.places, None, self._rough)
-        return state, bounded_data(data, low, high, self._rescaled, self._senses)
+        return state, bounded_data(data, low, high, self._rescaled, self._objective)
 
 
 def bounded_data(
