@@ -51,8 +51,8 @@ from cbandit.policies.acquire import Estimates as Estimates
 from cbandit.policies.base import Marginal as Marginal
 from cbandit.policies.base import Policy as Policy
 from cbandit.policies.base import Posterior as Posterior
+from cbandit.policies.budget import Budget as Budget
 from cbandit.policies.ckb import CKB as CKB
-from cbandit.policies.concerns.budgets import Budget as Budget
 from cbandit.policies.epoch import EpochPenalty as EpochPenalty
 from cbandit.policies.gp import GPPolicy as GPPolicy
 from cbandit.policies.lclucb import LCLUCB as LCLUCB

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import cbandit as cb
-from cbandit.policies import base
+from cbandit.policies.concerns import order
 from cbandit.policies.concerns.kept_limits import KeptLimits
-from cbandit.policies.concerns.order import ORDER, in_order
+from cbandit.policies.concerns.order import ORDER
 from cbandit.policies.round import Concern, Concerns
 
 POINTS = cb.Finite(torch.linspace(0, 1, 9).double().unsqueeze(-1))
@@ -56,11 +56,7 @@ def play(policy):
 def test_policies_play_without_a_concern(kind, actions, monkeypatch, tmp_path):
     keywords = BRINGING[kind.__name__]
     assert policy(actions, **keywords)._concerns.find(kind) is not None
-    monkeypatch.setattr(
-        base,
-        "in_order",
-        lambda every: in_order(c for c in every if type(c) is not kind),
-    )
+    monkeypatch.setattr(order, "ORDER", [each for each in ORDER if each is not kind])
     without = policy(actions, **keywords)
     assert without._concerns.find(kind) is None
     play(without)
@@ -75,9 +71,6 @@ def test_policies_play_without_a_concern(kind, actions, monkeypatch, tmp_path):
 
 def test_concerns_stand_in_one_order():
     assert set(BRINGING) == {kind.__name__ for kind in ORDER}
-    every = policy(POINTS, design=2, share=0.8)._concerns.all
-    places = [ORDER.index(type(concern)) for concern in every]
-    assert places == sorted(places) and len(set(places)) == len(places)
 
 
 class Twice(Concern[tuple[int, ...]]):
@@ -106,3 +99,52 @@ def test_hooks_are_called_in_order_and_only_where_they_are_defined():
     assert concerns.define("limit") and not concerns.define("alarm")
     assert concerns.settle(states, None, 1, dict) is states
     assert concerns.find(Second)[0] == 1 and concerns.find(cb.CKB) is None
+
+
+class NeverTwice(Concern):
+    """Play no action twice in a row: the whole of a new concern."""
+
+    @classmethod
+    def of(cls, setup):
+        return cls()
+
+    def start(self):
+        return ()
+
+    def open_turn(self, state, turn):
+        return state, turn.without(state, "was just played") if state else turn
+
+    def check_pick(self, state, turn, pick):
+        x = turn.actions.at(pick.index) if pick.x is None else pick.x
+        return tuple(x.unsqueeze(1)), pick
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize("actions", [POINTS, BOX], ids=["set", "box"])
+def test_a_new_concern_is_a_class_and_a_line(actions, trials, monkeypatch, tmp_path):
+    monkeypatch.setattr(order, "ORDER", (*ORDER, NeverTwice))
+    bound = cb.UCB(0.0)  # it would play one action for ever
+    own = policy(actions, explore=bound, trials=trials, failures=False)
+    last = None
+    for t in range(12):
+        if t == 6:
+            own.save(tmp_path / "own.ckpt")
+            own = cb.load(tmp_path / "own.ckpt", trust=(NeverTwice,))
+        choice = own.ask()
+        x = choice.x[..., 0]
+        if last is not None:
+            assert ((x - last).abs() > 1e-4).all()
+        if t == 3:  # balls of two concerns
+            own.tell(choice, failed=True)
+        else:
+            own.tell(choice, reward=-((x - 0.5) ** 2), cost=x - 1)
+        last = x
+
+
+def test_where_a_concern_leaves_nothing_the_error_says_why(monkeypatch):
+    monkeypatch.setattr(order, "ORDER", (*ORDER, NeverTwice))
+    own = policy(cb.Finite(torch.zeros(1, 1).double()))
+    own.tell(own.ask(), reward=1.0, cost=0.0)
+    with pytest.raises(cb.CBanditError, match="of this round was just played: nothing"):
+        own.ask()
+    assert own.t == 1

@@ -43,7 +43,7 @@ CLASSES = {
     "cbandit.experiments": "ParetoRouter Routers",
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
-        Account Arms AtOnce Average Barred Bounds Budget Budgets CKB Classes
+        Account Arms AtOnce Average Balls Bounds Budget Budgets CKB Classes
         Concerns Confidence Contradiction Contradictions Counted CountOPB Delayed Design
         Entry Epoch EpochPenalty Errors Failed Failing Failure FailureBelief FailureList
         Files GPOPB GPState GPTS GPUCB Held History KeptLimits LCLUCB Ledger LimitCounts

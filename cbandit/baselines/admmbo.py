@@ -349,8 +349,8 @@ class ADMMBO(GPPolicy):
 
     def _left_out(self, turn: Turn, x: Tensor) -> bool:
         """Return whether ``x (T, d)`` has failed, or is not allowed by ``among``."""
-        if turn.barred is not None:
-            return bool(turn.barred.holds(x).any())
+        if turn.balls is not None:
+            return bool(turn.balls.holds(x).any())
         return turn.mask is not None and not bool(self._allowed(turn.mask, x).all())
 
     def _allowed(self, mask: Tensor, x: Tensor) -> Tensor:

@@ -186,10 +186,10 @@ class BanditOCO(Policy):
             draws = turn.streams.normal(self.actions.dim).view(self.size, -1)
             draws = devices.put(draws, self.device)
             u = torch.where(left, draws / draws.norm(dim=-1, keepdim=True), u)
-            if turn.barred is None:
+            if turn.balls is None:
                 return u
             x = (centre + self._radius * u).to(self.dtype)
-            left = turn.barred.holds(x).unsqueeze(-1)
+            left = turn.balls.holds(x).unsqueeze(-1)
             if not bool(left.any()):
                 return u
         raise CBanditError("OCO: every action around its centre has failed")

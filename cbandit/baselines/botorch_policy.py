@@ -28,7 +28,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.abilities import OWN_CHOICE
-from cbandit.policies.balls import RADIUS, Barred
+from cbandit.policies.balls import RADIUS, Balls
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.policies.turn import Decision, Turn
@@ -217,9 +217,9 @@ def best_on_box(
         rows = [_fixed(box, row) for row in box.choices.tolist()]
         x, _ = optimize_acqf_mixed(acquisition, fixed_features_list=rows, **options)
     point: Tensor = x[0]
-    if turn.barred is None:
+    if turn.balls is None:
         return point
-    return _outside_balls(acquisition, box, turn.barred.of(trial), point)
+    return _outside_balls(acquisition, box, turn.balls.of(trial), point)
 
 
 def _fixed(box: Box, row: list[float]) -> dict[int, float]:
@@ -228,17 +228,17 @@ def _fixed(box: Box, row: list[float]) -> dict[int, float]:
 
 
 def _outside_balls(
-    acquisition: AcquisitionFunction, box: Box, barred: Barred, best: Tensor
+    acquisition: AcquisitionFunction, box: Box, balls: Balls, best: Tensor
 ) -> Tensor:
     """Return ``best (d,)``, or if it has failed the best of some points around it."""
-    if not bool(barred.holds(best.unsqueeze(0))):
+    if not bool(balls.holds(best.unsqueeze(0))):
         return best
     even = SobolEngine(box.dim).draw(DIRECTIONS, dtype=torch.float64).to(best.device)
     away = ((2 * even - 1) * box.free).unsqueeze(1)
     away = away / away.norm(dim=-1, keepdim=True).clamp_min(1e-9)
     far = (1.01 * RADIUS * 2.0 ** torch.arange(10)).to(away).unsqueeze(-1)
     z = (box.unit.of(best) + far * away).clamp(0, 1).reshape(-1, box.dim)
-    z = z[~barred(z.unsqueeze(0))[0]]
+    z = z[~balls(z.unsqueeze(0))[0]]
     if not len(z):
         raise CBanditError("nothing is left to ask for: all around has failed")
     x = box.nearest(box.unit.point(z))

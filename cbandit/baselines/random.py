@@ -109,11 +109,11 @@ def uniform_number(mask: Tensor, share: Tensor) -> Tensor:
 
 def clear(turn: Turn, trial: int, share: Tensor) -> Tensor:
     """Return one trial's uniform action, moved on to one that has not failed."""
-    on, mask, barred = turn.actions, turn.mask, turn.barred
+    on, mask, balls = turn.actions, turn.mask, turn.balls
     allowed = None if mask is None else mask[trial % len(mask)]
     for _ in range(TRIES):
         x = drawn(on, allowed, share)
-        if barred is None or not bool(barred.of(trial).holds(x.unsqueeze(0))):
+        if balls is None or not bool(balls.of(trial).holds(x.unsqueeze(0))):
             return x
         share = (share + GOLDEN) % 1
     raise CBanditError("nothing is left to ask for: all that was drawn has failed")

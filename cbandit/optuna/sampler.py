@@ -37,7 +37,6 @@ from cbandit.optuna.records import (
     yes_or_no,
 )
 from cbandit.optuna.rounds import Player
-from cbandit.policies.concerns.share import Share
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.signs import Objective
 
@@ -418,8 +417,8 @@ class Sampler(BaseSampler):
                 "study.enqueue_trial({...})"
             )
         state = policy._now.state
-        stateless = state.own is None and policy._concerns.find(Share) is None
-        if not stateless or policy.objective.budgets:
+        known = all(concern.in_studies for concern in policy._concerns.all)
+        if state.own is not None or not known:
             raise CBanditError(
                 f"{kind} keeps a state that a study's trials do not hold: take CKB, "
                 "RPOL, CONFIG, GPUCB, GPTS or a policy of your own with score and move"

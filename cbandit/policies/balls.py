@@ -1,4 +1,4 @@
-"""Balls around points of a box that have failed, which searches leave out."""
+"""Balls around points of a box, which searches leave out."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit.actions import Box
 
-RADIUS = 1e-3  # of the ball around a failed point of a box, in the unit cube
+RADIUS = 1e-3  # of a ball, in the unit cube
 APART = 1.0001  # factor on the radius in searches, for rounding
 
 
-class Barred:
-    """Balls around failed points of a box, which searches leave out.
+class Balls:
+    """Balls around points of a box, which searches leave out.
 
     Args:
         box: the box.
@@ -36,9 +36,14 @@ class Barred:
         """Return which points ``x (T, d)`` of the box lie in a ball, ``(T,)``."""
         return self._within(self._box.unit.of(x).unsqueeze(1), RADIUS).squeeze(1)
 
-    def of(self, trial: int) -> Barred:
+    def joined(self, other: Balls) -> Balls:
+        """Return these balls and others of the same box."""
+        pairs = zip(self.points, other.points, strict=True)
+        return Balls(self._box, tuple(map(torch.cat, pairs)))
+
+    def of(self, trial: int) -> Balls:
         """Return the balls of one trial."""
-        one = object.__new__(Barred)
+        one = object.__new__(Balls)
         one.centres, one._box = self.centres[trial : trial + 1], self._box
         one.points = self.points[trial : trial + 1]
         return one

@@ -22,6 +22,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     TypeVar,
+    Unpack,
     overload,
 )
 
@@ -52,6 +53,7 @@ from cbandit.errors import (
 )
 from cbandit.explain import Explanation
 from cbandit.policies.abilities import Abilities
+from cbandit.policies.budget import Budget
 from cbandit.policies.checks import (
     array_type,
     costs_not_for,
@@ -70,17 +72,15 @@ from cbandit.policies.choices import (
     Place,
     private_copy,
 )
-from cbandit.policies.concerns.budgets import Budget
 from cbandit.policies.concerns.confidence import Confidence
-from cbandit.policies.concerns.design import Design
-from cbandit.policies.concerns.failure_list import FailureList
 from cbandit.policies.concerns.kept_limits import KeptLimits
-from cbandit.policies.concerns.order import in_order
+from cbandit.policies.concerns.order import KEYWORDS, concerns_of
 from cbandit.policies.history import History, best_tried
 from cbandit.policies.inbox import Inbox
-from cbandit.policies.keywords import POLICY, Observed, Values
-from cbandit.policies.round import ByKind, Concern, Concerns, Now
+from cbandit.policies.keywords import POLICY, ConcernKeywords, Observed, Values
+from cbandit.policies.round import Concern, Concerns, Now
 from cbandit.policies.saving import Files, Lock, lasting, locked, restored
+from cbandit.policies.setup import Setup
 from cbandit.policies.signs import UNSAID, Objective
 from cbandit.policies.status import LimitStatus, Status
 from cbandit.policies.turn import Decision, Turn
@@ -229,8 +229,11 @@ class Policy(metaclass=ABCMeta):
         dtype: torch.dtype | str | None = None,
         horizon: int | None = None,
         design: int = 0,
+        **common: Unpack[ConcernKeywords],
     ) -> None:
         self.settings = stated(self, locals())
+        #: the keywords that are for one concern alone
+        self._keywords = {k: v for k, v in common.items() if k in KEYWORDS}
         checked_actions(actions)
         self.device = checks.device(device)
         self.dtype = array_type(dtype, self.device)
@@ -272,15 +275,6 @@ class Policy(metaclass=ABCMeta):
         )
         #: what it does not take, with the reason
         self._refuses = dict(self.abilities.refuses)
-        if design and "design" in self._refuses:
-            raise CBanditError(
-                f"{type(self).__name__} takes no design= ({design}): "
-                f"{self._refuses['design']}"
-            )
-        if design and not (actions.finite or actions.continuous):
-            raise CBanditError(
-                f"design= ({design}) needs numbered actions or a Box; got {actions!r}"
-            )
         if not callable(thresholds):
             thresholds = self._per_cost("thresholds", thresholds)
         self._given: Callable[[int], object] | Tensor = thresholds
@@ -297,7 +291,7 @@ class Policy(metaclass=ABCMeta):
         self._history = History(self.size, self.m, self.actions.dim)
         self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
         self._now = Now(0, None, self._streams.position(), 0)
-        self._attend(self._failure_list())
+        self._attend(Policy._setup(self))  # derived ones have no beliefs yet
         #: the kinds of warnings of :meth:`status` that were given
         self._alarmed: frozenset[str] = frozenset()
 
@@ -307,26 +301,24 @@ class Policy(metaclass=ABCMeta):
         """Set the first state; a constructor calls this."""
         self._now = self._now._replace(state=state)
 
-    def _attend(self, *concerns: Concern[Any] | None) -> None:
-        """Set the policy's concerns; ``None``: one that it lacks."""
-        design = None
-        if self.design:
-            given = self.design, self.seed, self.trials, self.dtype
-            design = Design(self.actions, *given)
-        self._concerns = in_order(
-            [self._kept_limits(self.objective), design, *concerns]
-        )
+    def _attend(self, setup: Setup) -> None:
+        """Set the policy's concerns."""
+        self._concerns = concerns_of(setup)
         self._now = self._now._replace(concerns=self._concerns.start())
 
-    def _kept_limits(self, objective: Objective) -> KeptLimits:
-        """Return the concern that counts what was within limits."""
-        return KeptLimits(self.size, self.device, self._labels, objective, self.trials)
-
-    def _failure_list(self) -> FailureList:
-        """Return the concern that leaves out what has failed, and nothing else."""
-        domain = self.actions.domain
-        apart = domain is not self.actions  # its numbers are not those of choices
-        return FailureList(domain, apart, self.device, self.size)
+    def _setup(self) -> Setup:
+        """Return all that the policy's concerns are made from."""
+        return Setup(
+            type(self).__name__,
+            {"design": self.design, **self._keywords},
+            self.abilities,
+            self.objective,
+            self.actions,
+            self.trials,
+            self.seed,
+            self.device,
+            self.dtype,
+        )
 
     def _beliefs_in(self, state: Any) -> Any:
         """Return the beliefs in a state; ``None``: it has none for concerns."""
@@ -527,9 +519,8 @@ class Policy(metaclass=ABCMeta):
             given[:, j] = now
         objective = self.objective.with_limit(j, said if budget is None else budget)
         self._check_limit(j, now, objective)
-        pairs = self._concerns_under(objective, j)
-        concerns = in_order(concern for concern, _ in pairs.values())
-        states = tuple(pairs[type(concern)][1] for concern in concerns.all)
+        concerns = concerns_of(self._setup()._replace(objective=objective))
+        states = concerns.take_over(self._now.concerns, self._concerns, j)
         return {
             "_given": given,
             "_later": later,
@@ -539,13 +530,6 @@ class Policy(metaclass=ABCMeta):
             "_concerns": concerns,
             "_now": self._now._replace(concerns=states),
         }
-
-    def _concerns_under(self, objective: Objective, j: int) -> ByKind:
-        """Return the concerns and their states once cost ``j`` has another limit."""
-        every = zip(self._concerns.all, self._now.concerns, strict=True)
-        pairs: ByKind = {type(concern): (concern, state) for concern, state in every}
-        pairs[KeptLimits] = self._kept_limits(objective), pairs[KeptLimits][1]
-        return pairs
 
     def _place_for_beliefs(self, choice: Choice) -> Place:
         """Return where a choice is; without keys, which only beliefs need."""
@@ -561,10 +545,6 @@ class Policy(metaclass=ABCMeta):
         if choice.actions is None and choice.index is not None:
             return Place(choice.index.reshape(-1).tolist(), x, choice.t)
         return Place(self.actions.keys(x), x, choice.t)
-
-    def _recommendable(self) -> Tensor | None:
-        """Return the actions that may be recommended, ``(T, N)``; ``None``: all."""
-        return self._to_recommend(*self._choosable(None)).mask
 
     def _choosable(self, mask: Tensor | None) -> tuple[Any, Tensor | None]:
         """Return the set to choose from and its mask, without retired values.
@@ -613,17 +593,18 @@ class Policy(metaclass=ABCMeta):
         values = devices.put(values, self.device, self.dtype)
         return Shown(self.actions, values)
 
-    def _to_recommend(
-        self, on: Actions, mask: Tensor | None = None, shown: Shown | None = None
-    ) -> Turn:
+    def _to_recommend(self, shown: Shown | None = None) -> Turn:
         """Return a round of which an action is recommended, and none played."""
+        on, mask = self._choosable(None)
+        if shown is not None:
+            on, mask = shown.round(on, mask, bool(self.batch_shape))
         now = self._catch_up()
         turn = Turn(now.t + 1, on, mask, None, self._streams, self._ledger)
         turn = turn._replace(
             shown=shown,
             limits=self.limits(max(now.t, 1)),
             beliefs=self._beliefs_in(now.state),
-            by_rule=False,
+            purpose="recommend",
             ranks=self._ranks,
             must_work=self._must_work,
         )
@@ -794,7 +775,7 @@ class Policy(metaclass=ABCMeta):
             limits=self.limits(t),
             must_work=self._must_work,
             ranks=self._ranks,
-            by_rule=t > self.design or confidence is not None,
+            purpose="design" if t <= self.design and confidence is None else "rule",
         )
         turn, decision, state, concerns = self._take_turn(now, turn)
         choice = self._choice_of(turn, decision)
@@ -863,7 +844,7 @@ class Policy(metaclass=ABCMeta):
             given = given._replace(tight=True)
             if given.actions.continuous and not given.by_rule:
                 # points of the design are not looked through
-                given, opened = given._replace(by_rule=True), None
+                given, opened = given._replace(purpose="rule"), None
 
     def _by_rule(self, state: Any, turn: Turn) -> tuple[Decision, Any]:
         """Return the rule's decision, checked, and the state after it."""

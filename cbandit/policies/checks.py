@@ -364,7 +364,7 @@ def decided(
         x = led("x", x, on.dim, kind=dtype)
         checks.finite(f"{rule}: x", x)
         x = on.inside(x, f"{rule}: x") if box else x
-        if turn.barred is not None and bool(turn.barred.holds(x).any()):
+        if turn.balls is not None and bool(turn.balls.holds(x).any()):
             raise CBanditError(f"{rule}: x must not lie where an action has failed")
     if infeasible is not None:
         infeasible = led("infeasible", infeasible).bool()

@@ -35,32 +35,26 @@ from cbandit.explore import TS, UCB, Explore
 from cbandit.policies.abilities import GREATEST
 from cbandit.policies.acquire import Acquired, Estimates
 from cbandit.policies.base import Policy, Posterior
+from cbandit.policies.budget import Budget
 from cbandit.policies.checks import (
     VERSION,
     changed,
     functions_of,
     multiplier_of,
     named_points,
-    probability,
     score_of,
 )
 from cbandit.policies.choices import Data, Made, News, Place
-from cbandit.policies.concerns.budgets import Account, Budget, Budgets, Standing
-from cbandit.policies.concerns.confidence import Confidence
+from cbandit.policies.concerns.budgets import Budgets, Standing
 from cbandit.policies.concerns.contradiction import Contradictions
-from cbandit.policies.concerns.failure_belief import FailureBelief
-from cbandit.policies.concerns.failure_list import remaining
-from cbandit.policies.concerns.margin import Margin
-from cbandit.policies.concerns.outliers import Outliers
-from cbandit.policies.concerns.pending import Pending
-from cbandit.policies.concerns.restarts import ADAPTIVE, Restarts
-from cbandit.policies.concerns.share import Share
-from cbandit.policies.keywords import GP_POLICY, CostBeliefs, PolicyKeywords
-from cbandit.policies.recommending import likely_point, spread_in_units, told_blocks
+from cbandit.policies.concerns.restarts import ADAPTIVE, checked_restart
+from cbandit.policies.keywords import GP_POLICY, CostBeliefs, RuleKeywords
+from cbandit.policies.recommending import recommended
 from cbandit.policies.retired import Retired, category_of, offered
-from cbandit.policies.round import ByKind, put
+from cbandit.policies.round import put
 from cbandit.policies.round_search import Search, stretches
 from cbandit.policies.saving import locked
+from cbandit.policies.setup import Setup
 from cbandit.policies.signs import Objective
 from cbandit.policies.status import Status
 from cbandit.policies.timing import Held, timing_of
@@ -72,10 +66,9 @@ from cbandit.posterior.units import (
     Units,
     level,
     linked,
-    normal_limits,
     told,
 )
-from cbandit.recommend import Recommendation, nothing_told, recommend
+from cbandit.recommend import Recommendation, nothing_told
 from cbandit.search.box import Climbs, Estimate
 from cbandit_kernels import Look
 
@@ -93,11 +86,6 @@ COUNTED_NOISE = (
 LEARNED_NOISE = (
     "noise= cannot go with a cb.GP.linear that learns the noise: state the belief's, "
     "cb.GP.linear(space, noise=...)"
-)
-NOT_ADAPTIVE = (
-    "restart='adaptive' compares Gaussian outcomes with bounds, so it goes with "
-    "forget=True and explore=cb.UCB(...), and without feedback=, share=, outcome= and "
-    "shared studies; restart= a number of rounds goes with all of them"
 )
 
 
@@ -239,17 +227,13 @@ class GPPolicy(Policy):
         clip: Any = None,
         engine: str = "auto",
         feedback: Delayed | Sliding | None = None,
-        pending: str | None = None,
-        share: ArrayLike | None = None,
-        failures: bool | None = None,
-        **common: Unpack[PolicyKeywords],
+        **common: Unpack[RuleKeywords],
     ) -> None:
         self.settings = stated(self, locals())
         beliefs, m = functions_of(reward, costs)
         box = isinstance(actions, Actions) and bool(actions.continuous)
         explore = self._exploration_of(explore, beliefs, feedback, box)
-        self._patient = pending == "hallucinate"
-        pending = self._check_arguments(actions, explore, feedback, pending)
+        self._check_arguments(actions, explore, feedback)
         self.sees_costs = observed_costs
         super().__init__(actions, m, **common)
         abilities = self.abilities
@@ -257,7 +241,7 @@ class GPPolicy(Policy):
             name = "reward" if j == 0 else f"costs[{j - 1}]"
             belief.suit(name, self.actions.domain, self.batch_shape)
             beliefs[j] = self.objective.belief(j, belief)
-        self.feedback, self.explore, self.pending = feedback, explore, pending
+        self.feedback, self.explore = feedback, explore
         rescaled = [belief.standardize for belief in beliefs]
         self.standardized = any(rescaled) and self.abilities.readings
         self._rescaled = torch.tensor(rescaled).to(self.device)
@@ -270,37 +254,22 @@ class GPPolicy(Policy):
         self._outcomes = self._outcomes_of(beliefs)
         if timing.adds_pending:
             self.refuse("noise", timing.no_noise)
-            self._patient = True
-        if isinstance(restart, str):
-            kinds = "doubling", ADAPTIVE
-            checks.one_of("restart", restart, *kinds, other="a number of rounds")
-        elif restart is not None:
-            restart = checks.whole("restart", restart)
+        hallucinates = self._keywords.get("pending") == "hallucinate"
+        self._patient = timing.adds_pending or hallucinates
+        self._restart = restart = checked_restart(restart)
         self.forget = checks.flag("forget", forget)
         if forget and restart is None:
             raise CBanditError("forget=True goes with restart=")
-        alone = feedback is None and share is None and not self._outcomes
-        if restart == ADAPTIVE and not (alone and forget and isinstance(explore, UCB)):
-            raise CBanditError(NOT_ADAPTIVE)
         #: when all trials begin a new epoch; ``None``: never, or each by itself
         self.restart = None if restart == ADAPTIVE else restart
         self._widths = self._bound_widths(beliefs)
         #: bounds of the estimates, ``(T, F)``; ``None``: they are not clipped
         self._bound = None if clip is None else self._bounds(clip, len(beliefs))
         self._functions = len(beliefs)
-        margin = None
-        if explore.margin.dim() or bool(explore.margin):
-            if not self.m or len(beliefs) != 1 + self.m:
-                raise CBanditError(
-                    "margin of explore= goes with beliefs about all costs; "
-                    f"{type(self).__name__} has beliefs about {len(beliefs) - 1} of "
-                    f"{self.m}"
-                )
-            margin = Margin(self._number("margin", explore.margin), self.forget)
         # limits and an allowance that hold for all rounds, and the estimates' offset
         self._always: tuple[Any, Any, Tensor | None] | None = None
         self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
-        budgets = self._budgets_of(len(beliefs), self.objective)
+        budgets = bool(self.objective.budgets)
         self._ranks = distributed.ALONE if budgets else self._processes()
         #: on a Box: how many climbs the searches made, how many of them failed, and how
         #: many of these scipy's L-BFGS-B took higher
@@ -310,48 +279,28 @@ class GPPolicy(Policy):
         wide = torch.zeros(self.size, 0, dtype=torch.float64, device=self.device)
         self._start = wide if start is None else self._number("start", start).clone()
         fresh = self._fresh_beliefs(beliefs)
-        believed = self.m > 0 and fresh.functions == 1 + self.m
-        narrows = believed and abilities.by_score
-        outliers = None
-        if self.standardized:
-            outliers = Outliers(
-                (self.size, fresh.functions),
-                self.device,
-                self._rescaled,
-                self.objective,
-                timing.adds_pending,
-            )
-        # arms known by their covariance alone have no default kernel
-        learns = failures is None and abilities.failures
-        learns = learns and self.actions.domain.covariance is None
-        awaits = self._ledger.awaits
-        restarts = None
-        if restart is not None:
-            chances = timing.chances(fresh.functions)
-            noises = fresh.noises().double()
-            restarts = Restarts(restart, noises, self._widths, chances)
-        contradictions = None
-        steady = feedback is None and not self.forget and not fresh.fades
-        if steady and abilities.readings:
-            contradictions = Contradictions(self._labels, list(self._outcomes))
-        # in any order: _attend sorts them
-        self._attend(
-            FailureBelief(awaits, self.device, self.dtype)
-            if learns
-            else self._failure_list(),
-            budgets,
-            self._share_of(share, narrows),
-            Confidence() if narrows else None,
-            outliers,
-            restarts,
-            contradictions,
-            Pending(timing.memory) if self.pending == "hallucinate" else None,
-            margin,
-        )
-        if failures is not None and failures is not False:
-            raise CBanditError(f"failures must be None or False; got {failures!r}")
         too_late = torch.zeros(self.size, dtype=torch.long, device=self.device)
         self.begin(GPState(fresh, self._start, Held(too_late)))
+        self._attend(self._setup())
+
+    def _setup(self) -> Setup:
+        beliefs = self._beliefs
+        return (
+            super()
+            ._setup()
+            ._replace(
+                sees_costs=self.sees_costs,
+                functions=beliefs.functions,
+                rescaled=self._rescaled,
+                linked=tuple(self._outcomes),
+                fades=beliefs.fades,
+                restart=self._restart,
+                forget=self.forget,
+                timing=self._timing,
+                explore=self.explore,
+                widths=self._widths,
+            )
+        )
 
     def __init_subclass__(cls, **arguments: object) -> None:
         """Note what a new class can do, unless it states that itself."""
@@ -416,9 +365,8 @@ class GPPolicy(Policy):
         actions: Actions,
         explore: Explore,
         feedback: Delayed | Sliding | None,
-        pending: str | None,
-    ) -> str:
-        """Return ``pending`` or its default; raise an error if arguments do not fit."""
+    ) -> None:
+        """Raise an error if arguments do not fit."""
         explores, box = self.abilities.explores, self.abilities.boxes
         if not isinstance(explore, explores):
             kinds = " or ".join(f"cb.{each.__name__}(...)" for each in explores)
@@ -430,16 +378,6 @@ class GPPolicy(Policy):
             raise CBanditError(
                 f"{type(self).__name__} chooses from {kinds}; got {actions!r}"
             )
-        if pending is None:
-            apart = self.abilities.hallucinates and isinstance(explore, UCB)
-            late = isinstance(feedback, Delayed)
-            pending = "hallucinate" if apart and not late else "ignore"
-        checks.one_of("pending", pending, "ignore", "hallucinate", other="None")
-        if pending == "hallucinate" and not isinstance(explore, UCB):
-            raise CBanditError(
-                "pending='hallucinate' goes with explore=cb.UCB(...): draws already "
-                f"spread choices apart; got cb.{explore.name}"
-            )
         if not isinstance(feedback, Delayed | Sliding | None):
             raise CBanditError(
                 "feedback must be None, cb.Delayed(window) or cb.Sliding(window); got "
@@ -448,7 +386,6 @@ class GPPolicy(Policy):
         kind, negative = type(feedback).__name__, explore.widths.negative
         for name, what in (
             (kind, f"feedback=cb.{kind}(...)"),
-            (pending, f"{pending=}"),
             ("caution" if negative else "", "negative cost_beta"),
             ("caution" if bool(explore.margin.any()) else "", "margin of explore"),
         ):
@@ -461,65 +398,22 @@ class GPPolicy(Policy):
                 "widens the bounds by what has not arrived; got "
                 f"cb.{explore!r}"
             )
-        if isinstance(feedback, Delayed) and (
-            pending == "hallucinate" or not isinstance(explore, UCB)
-        ):
+        if isinstance(feedback, Delayed) and not isinstance(explore, UCB):
             raise CBanditError(
                 "feedback=cb.Delayed(...) counts outstanding rounds itself: it goes "
-                f"with explore=cb.UCB(...) and pending='ignore'; got cb.{explore.name} "
-                f"and pending={pending!r}"
+                f"with explore=cb.UCB(...); got cb.{explore.name}"
             )
-        return pending
-
-    def _share_of(self, share: ArrayLike | None, narrows: bool) -> Share | None:
-        """Return the concern that keeps a share of rounds within the limits."""
-        if share is None:
-            return None
-        if not narrows:
-            raise CBanditError(
-                f"{type(self).__name__} takes no share= ({share!r}): cb.CKB, cb.RPOL, "
-                "cb.baselines.CONFIG and rules on cb.GPPolicy do, where they have "
-                "beliefs about their costs"
-            )
-        goal = probability("share", self._per_trial("share", share), share)
-        return Share(goal, self._timing.memory, self.restart, self.forget)
-
-    def _budgets_of(self, functions: int, objective: Objective) -> Budgets | None:
-        """Return the budgets among the thresholds; ``None``: there are none."""
-        budgets = objective.budgets
-        if not budgets:
-            return None
-        if self.sees_costs or functions <= self.m:
-            raise CBanditError(
-                "a cb.Budget in thresholds needs a belief about every cost, and costs "
-                f"that are told; {type(self).__name__} goes without: give a limit of "
-                "one round"
-            )
-        labels = self._labels[1:]
-        return Budgets.of(budgets, labels, self.batch_shape, self.device)
 
     def _check_limit(self, j: int, limit: Tensor, objective: Objective) -> None:
-        kind = self._outcomes.get(1 + j)
-        if kind is not None:
-            self._check_outcome(1 + j, kind, limit, objective.budgets)
-
-    def _concerns_under(self, objective: Objective, j: int) -> ByKind:
-        pairs = super()._concerns_under(objective, j)
-        before = pairs.pop(Budgets, None)
-        budgets = self._budgets_of(self._functions, objective)
-        if budgets is None:
-            return pairs
-        if self._ranks is not distributed.ALONE:
+        begins = objective.budgets and not self.objective.budgets
+        if begins and self._ranks is not distributed.ALONE:
             raise CBanditError(
                 "a cb.Budget cannot begin while several processes share the set: give "
                 "it in thresholds= when the policy is built"
             )
-        columns: tuple[int, ...] = ()
-        account = Account(self._now.state.multiplier[:, :0].double(), {})
-        if before is not None:
-            columns, account = before[0].columns, before[1]
-        pairs[Budgets] = budgets, account.over(columns, budgets.columns, j)
-        return pairs
+        kind = self._outcomes.get(1 + j)
+        if kind is not None:
+            self._check_outcome(1 + j, kind, limit, objective.budgets)
 
     def _processes(self) -> distributed.Ranks:
         """Return the processes that share the set, one part each."""
@@ -1264,51 +1158,13 @@ class GPPolicy(Policy):
         """
         confidence = checks.share("confidence", confidence)
         self._compare()
-        now = self._catch_up()
-        beliefs, actions = now.state.beliefs, self.actions
-        shown = self._read_context(context)
-        limits, units = self.limits(max(now.t, 1)), beliefs.units()
-        data = beliefs.has_data().to(limits.device)
-        if not bool(data[:, 0].any()):
+        beliefs = self._catch_up().state.beliefs
+        if not bool(beliefs.has_data()[:, 0].any()):
             raise nothing_told()
-        # a cost without data has no limit
-        known, count = torch.zeros_like(limits, dtype=torch.bool), beliefs.functions - 1
-        known[:, :count] = data[:, 1:]
-        limits = torch.where(data[:, 1:], limits[:, :count], torch.inf)
-        normals = normal_limits(units, limits)
-        if actions.continuous:
-            streams = Streams(self.seed, self.trials, "recommend")
-            turn = self._to_recommend(self._choosable(None)[0], None, shown)
-            x = likely_point(beliefs, turn, limits, confidence, streams)
-            mean, std = beliefs.anywhere(x.unsqueeze(1))
-            moments = spread_in_units(units, mean, std, limits)
-            best = recommend([(0, *moments)], normals, confidence)
-            best = replace(best, index=None)
-        elif shown is not None:
-            points = shown.space.candidates(shown.values)
-            on, mask = shown.round(*self._choosable(None), bool(self.batch_shape))
-            left = self._to_recommend(on, mask, shown).mask
-            if left is not None and on is actions.domain:
-                left = left.gather(1, on.index(points).expand(len(left), -1))
-            mean, std = beliefs.anywhere(points)
-            moments = spread_in_units(units, mean, std, limits)
-            best = recommend(remaining([(0, *moments)], left), normals, confidence)
-            choice = actions.menu.at(best.index).unsqueeze(1)
-            x = shown.whole(choice).squeeze(1)
-        else:
-            blocks = remaining(told_blocks(beliefs, limits), self._recommendable())
-            best = recommend(blocks, normals, confidence, self._ranks)
-            x = actions.at(best.index)
-        if self._outcomes:  # users do not know the latent functions' units
-            points = x if x.dim() > 1 else x.unsqueeze(0)
-            mean, _ = told(units, *beliefs.anywhere(points.unsqueeze(1)))
-            best = replace(best, margin=limits - mean[:, 1:, 0])
-        best = best.known(known).withheld(~data[:, 0])
-        if units is not None:  # one outcome has no spread, and so no chance
-            once = (units.seen[:, 1:] <= 1).any(-1)
-            chance = torch.where(once, torch.nan, best.probability)
-            best = replace(best, probability=chance)
-        best = replace(best, x=x, names=actions.names)
+        turn = self._to_recommend(self._read_context(context))
+        streams = Streams(self.seed, self.trials, "recommend")
+        linked = bool(self._outcomes)
+        best = recommended(beliefs, self.actions, turn, confidence, streams, linked)
         return self.objective.recommended(best.of(self._outside))
 
     def _beliefs_at(self, turn: Turn) -> dict[str, Any]:

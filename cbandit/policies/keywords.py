@@ -17,6 +17,7 @@ from torch import Tensor
 from cbandit._core.randomness import Trials
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
+from cbandit.policies.concerns.order import KEYWORDS
 from cbandit.posterior.engines.choice import ENGINES
 
 #: the arguments that policies share, with their help
@@ -49,24 +50,7 @@ GP_POLICY = {
         subtracted, ``[-G, G]``; in spreads where a belief is standardised.""",
     "engine": "one of " + ", ".join(f'``"{name}"``' for name in ENGINES) + ".",
     "feedback": "``None``, :class:`~cbandit.Delayed` or :class:`~cbandit.Sliding`.",
-    "pending": """``"ignore"`` outstanding choices, or ``"hallucinate"``: count their
-        variance and keep their mean, so that several in a row are several places.
-        ``None``: the latter for GPUCB, CKB, RPOL and CONFIG with UCB and without
-        ``Delayed``, the former elsewhere.""",
-    "failures": """``None``: where actions fail is learned. At the first
-        ``tell(choice, failed=True)`` a belief about the probability to fail is made,
-        from all that was measured. What likely fails is not asked for while anything
-        else is left: from a probability on that is half-way between one half and the
-        least at any action tried, mostly a little above one quarter. An action that
-        failed once may be asked for again. ``False``: what has failed is never asked
-        for again, and nothing is said of others. So it is too where the rule is not one
-        score alone (SafeOpt, StageOpt, BoTorchPolicy, ADMMBO, OPB), for arms known by
-        their covariance alone, and for contexts of more than eight numbers.""",
-    "share": """of all rounds so far at least this share is to be within all limits, a
-        number or ``(*trials,)``, as far as today's beliefs can tell: a control moves
-        the confidence that rounds ask for (see ``ask(confidence=)``, which goes before
-        it), up while too few were within, down while there is room. Rounds whose costs
-        never came do not count. ``None``: no such share.""",
+    **KEYWORDS,
     **POLICY,
 }
 
@@ -97,14 +81,23 @@ class PolicyKeywords(Keywords, total=False):
     horizon: int | None
 
 
-class BeliefKeywords(Keywords, total=False):
+class ConcernKeywords(TypedDict, total=False):
+    """The keywords of GP policies that are for one concern alone."""
+
+    pending: str | None
+    failures: bool | None
+    share: ArrayLike | None
+
+
+class RuleKeywords(ConcernKeywords, PolicyKeywords, total=False):
+    """The keywords that a rule on GP beliefs hands on without a look."""
+
+
+class BeliefKeywords(ConcernKeywords, Keywords, total=False):
     """The keywords of GP policies, without ``horizon`` and ``clip``."""
 
     engine: str
     feedback: Delayed | Sliding | None
-    pending: str | None
-    failures: bool | None
-    share: ArrayLike | None
 
 
 class GPKeywords(BeliefKeywords, PolicyKeywords, total=False):

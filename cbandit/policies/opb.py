@@ -268,7 +268,7 @@ class GPOPB(GPPolicy):
         data = beliefs.has_data().all(-1, keepdim=True).to(self.device).expand(size)
         blocks = partial(told_blocks, beliefs, limits)
         best = partial(safe.mixture, self.actions, blocks, limits, confidence)
-        answer = safe.recommended(data, self._recommendable(), best)
+        answer = safe.recommended(data, self._to_recommend().mask, best)
         return self.objective.recommended(answer.of(self._outside))
 
 

@@ -1,21 +1,82 @@
-"""Moments in the user's units, and the best point of a box, for recommendations."""
+"""Recommend what to deploy, by a policy's beliefs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cbandit._core.randomness import Streams
 from cbandit.errors import CBanditError
+from cbandit.policies.concerns.failure_list import remaining
 from cbandit.policies.turn import Turn
 from cbandit.posterior.beliefs import Beliefs
-from cbandit.posterior.units import Units, normal, normal_limits
+from cbandit.posterior.units import Units, normal, normal_limits, told
+from cbandit.recommend import Recommendation, recommend
 from cbandit.search.box import best_feasible_point
 
 LIKELY = 160  # latest points around which that search starts too
+
+
+def recommended(
+    beliefs: Beliefs,
+    actions: Any,
+    turn: Turn,
+    confidence: float,
+    streams: Streams,
+    linked: bool,
+) -> Recommendation:
+    """Return the action of greatest mean reward that is likely feasible.
+
+    Where the beliefs hold no reward, it is withheld.
+
+    Args:
+        beliefs: the policy's, with all that was told.
+        actions: its set.
+        turn: what may be recommended, and the limits.
+        confidence: the least probability of an action called feasible.
+        streams: for the search of a box.
+        linked: whether outcomes are binary or counted.
+    """
+    limits, units, shown = turn.limits, beliefs.units(), turn.shown
+    data = beliefs.has_data().to(limits.device)
+    # a cost without data has no limit
+    known, count = torch.zeros_like(limits, dtype=torch.bool), beliefs.functions - 1
+    known[:, :count] = data[:, 1:]
+    limits = torch.where(data[:, 1:], limits[:, :count], torch.inf)
+    normals = normal_limits(units, limits)
+    if actions.continuous:
+        x = _likely_point(beliefs, turn, limits, confidence, streams)
+        mean, std = beliefs.anywhere(x.unsqueeze(1))
+        moments = _in_own_units(units, mean, std, limits)
+        best = recommend([(0, *moments)], normals, confidence)
+        best = replace(best, index=None)
+    elif shown is not None:
+        points, left = shown.space.candidates(shown.values), turn.mask
+        if left is not None and turn.actions is actions.domain:
+            left = left.gather(1, turn.actions.index(points).expand(len(left), -1))
+        mean, std = beliefs.anywhere(points)
+        moments = _in_own_units(units, mean, std, limits)
+        best = recommend(remaining([(0, *moments)], left), normals, confidence)
+        x = shown.whole(actions.menu.at(best.index).unsqueeze(1)).squeeze(1)
+    else:
+        blocks = remaining(told_blocks(beliefs, limits), turn.mask)
+        best = recommend(blocks, normals, confidence, turn.ranks)
+        x = actions.at(best.index)
+    if linked:  # users do not know the latent functions' units
+        points = x if x.dim() > 1 else x.unsqueeze(0)
+        mean, _ = told(units, *beliefs.anywhere(points.unsqueeze(1)))
+        best = replace(best, margin=limits - mean[:, 1:, 0])
+    best = best.known(known).withheld(~data[:, 0])
+    if units is not None:  # one outcome has no spread, and so no chance
+        once = (units.seen[:, 1:] <= 1).any(-1)
+        chance = torch.where(once, torch.nan, best.probability)
+        best = replace(best, probability=chance)
+    return replace(best, x=x, names=actions.names)
 
 
 def told_blocks(
@@ -27,12 +88,12 @@ def told_blocks(
     """
     units = beliefs.units()
     return (
-        (b.start, *spread_in_units(units, b.mean, b.std, limits))
+        (b.start, *_in_own_units(units, b.mean, b.std, limits))
         for b in beliefs.blocks()
     )
 
 
-def spread_in_units(
+def _in_own_units(
     units: Units | None, mean: Tensor, std: Tensor, limits: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return means and deviations in the user's units; latent for costs with a link.
@@ -47,7 +108,7 @@ def spread_in_units(
     return mean, std.masked_fill(sure, 0.0)
 
 
-def likely_point(
+def _likely_point(
     beliefs: Beliefs,
     turn: Turn,
     limits: Tensor,
@@ -55,7 +116,7 @@ def likely_point(
     streams: Streams,
 ) -> Tensor:
     """Return the box's point of greatest mean reward that is likely feasible."""
-    box, shown, barred = turn.actions, turn.shown, turn.barred
+    box, shown, balls = turn.actions, turn.shown, turn.balls
     look, units, fences = beliefs.solver(), beliefs.units(), turn.excesses()
     bounds = normal_limits(units, limits)
 
@@ -77,7 +138,7 @@ def likely_point(
         incumbents = shown.space.split(incumbents)[0]
     if box is not beliefs.actions:  # some of the box's rows may be retired
         incumbents = box.nearest(incumbents)
-    best, _ = best_feasible_point(box, estimate, streams, incumbents, barred=barred)
+    best, _ = best_feasible_point(box, estimate, streams, incumbents, barred=balls)
     if best.x is None:
         raise CBanditError("the search of a box came to no point")
     return best.x if shown is None else shown.whole(best.x.unsqueeze(1)).squeeze(1)

@@ -9,7 +9,7 @@ costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from torch import Tensor
 
@@ -17,6 +17,9 @@ from cbandit._core.randomness import Position
 from cbandit.actions import Actions
 from cbandit.policies.choices import Data, News
 from cbandit.policies.turn import Decision, Turn
+
+if TYPE_CHECKING:
+    from cbandit.policies.setup import Setup
 
 S = TypeVar("S")
 V = TypeVar("V")
@@ -26,7 +29,22 @@ Past = Callable[[], Mapping[str, Tensor]]
 
 
 class Concern(Generic[S]):
-    """One concern of a round; it defines :meth:`start` and some of the hooks."""
+    """One concern of a round.
+
+    It defines :meth:`of`, :meth:`start` and some of the hooks.
+    """
+
+    #: the keywords of policies that are for this concern alone, with their help
+    keywords: ClassVar[Mapping[str, str]] = {}
+    #: whether it is for policies with beliefs only
+    needs_beliefs: ClassVar[bool] = True
+    #: whether shared studies can make its state anew, from their trials alone
+    in_studies: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, setup: Setup) -> Self | None:
+        """Return the concern of a policy; ``None``: the policy lacks it."""
+        raise NotImplementedError
 
     def start(self) -> S:
         """Return the state before the first round."""
@@ -99,14 +117,17 @@ class Concern(Generic[S]):
     def lighten(self, state: S, largest: int) -> None:
         """Drop arrays of more than ``largest`` bytes that can be computed again."""
 
+    def take_over(self, state: S, before: Self, j: int) -> S:
+        """Return the state of ``before``, after which cost ``j`` got another limit."""
+        return state
 
-HOOKS = tuple(
-    name for name in vars(Concern) if not name.startswith("_") and name != "start"
+
+HOOKS = (
+    *("hear", "limit", "observe", "settle", "open_epoch", "open_turn", "choose"),
+    *("check_pick", "alarm", "grow", "lighten"),
 )
 States = tuple[Any, ...]
 """The states of a policy's concerns, in their order."""
-ByKind = dict[type[Concern[Any]], tuple[Any, Any]]
-"""Concerns and their states, by kind."""
 
 
 class Concerns:
@@ -145,6 +166,18 @@ class Concerns:
     def start(self) -> States:
         """Return the states before the first round."""
         return tuple(concern.start() for concern in self.all)
+
+    def take_over(self, states: States, before: Concerns, j: int) -> States:
+        """Return the states of ``before``, after which cost ``j`` got another limit."""
+        taken = []
+        for concern in self.all:
+            found = before.find(type(concern))
+            if found is None:
+                taken.append(concern.start())
+            else:
+                slot, old = found
+                taken.append(concern.take_over(states[slot], old, j))
+        return tuple(taken)
 
     def hear(self, states: States, news: News, beliefs: Any) -> tuple[States, News]:
         """Return the states after feedback, and the feedback that beliefs hear."""

@@ -193,7 +193,7 @@ class Search:
     def _climbed(self, estimate: Estimate) -> tuple[Best, Tensor | None]:
         """Return the best point of a box, by climbs from many places."""
         look, turn, beliefs = self.look, self.turn, self.beliefs
-        box, barred, climbs = turn.actions, turn.barred, self.climbs
+        box, balls, climbs = turn.actions, turn.balls, self.climbs
         around = beliefs.incumbents(INCUMBENTS)
         if turn.shown is not None:
             around = turn.shown.space.split(around)[0]
@@ -210,7 +210,7 @@ class Search:
                 turn.streams,
                 around,
                 climbs,
-                barred,
+                balls,
                 self._least,
                 beliefs.tolerance(),
                 beliefs.tolerance(costs=True),
@@ -223,10 +223,10 @@ class Search:
             turn.streams,
             around,
             climbs,
-            barred,
+            balls,
             within,
         )
-        if barred is not None and best.x is not None and barred.holds(best.x).any():
+        if balls is not None and best.x is not None and balls.holds(best.x).any():
             raise CBanditError("nothing is left to ask for: everything has failed")
         return finite(best, look), None
 
@@ -243,9 +243,9 @@ class Search:
                 limits = [g, over(x)] if costs else [over(x)]
                 return torch.cat([score(values[:, 0], g).unsqueeze(1), *limits], 1)
 
-            close, box, barred = self.beliefs.tolerance(), turn.actions, turn.barred
+            close, box, balls = self.beliefs.tolerance(), turn.actions, turn.balls
             best, infeasible = best_feasible_point(
-                box, goal, streams, around, self.climbs, barred, tolerance=close
+                box, goal, streams, around, self.climbs, balls, tolerance=close
             )
             # limits differ between searches: keep the reward, estimate the rest later
             return replace(best, estimate=best.estimate[:, :1]), infeasible

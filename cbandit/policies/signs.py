@@ -27,7 +27,7 @@ from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.gp import GP
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.concerns.budgets import Budget, paced
+from cbandit.policies.budget import Budget, paced
 from cbandit.policies.safe.action import Safe
 from cbandit.recommend import Recommendation
 

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from cbandit._core import devices
 from cbandit._core.distributed import ALONE, Ranks
 from cbandit._core.randomness import Streams
 from cbandit.actions import Shown
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
-from cbandit.policies.balls import Barred
+from cbandit.policies.balls import Balls
 from cbandit.policies.choices import Entry, Ledger
 from cbandit.posterior.look import Best
 from cbandit.posterior.observations import Ahead
 
+SAME = 1e-7  # coordinates that differ by less, relative to their size, are equal
 ALIKE = 1e-9  # excesses within this share of the least one count as equal to it
 NONE = torch.zeros(1, 0)  # limits of a round that has none
+Purpose = Literal["rule", "design", "recommend"]
 
 
 class Fence(NamedTuple):
@@ -59,7 +62,7 @@ class Turn(NamedTuple):
         observed_costs: this round's costs, as ``ask`` was given them.
         streams: where draws come from; an ``ask`` that fails puts them back.
         ledger: the choices that wait for feedback.
-        barred: on a box, the balls around failed points; ``None``: nothing has failed.
+        balls: on a box, those around points that are left out; ``None``: none is.
         shown: the context, on sets that have one. ``actions`` and ``mask`` are then
             what :meth:`~cbandit.actions.Shown.round` returns, and a decision is one of
             them.
@@ -68,8 +71,8 @@ class Turn(NamedTuple):
         limits: the thresholds of the round, ``(T, m)``.
         beliefs: the policy's; ``None``: it has none that concerns look at.
         fences: on a box, what concerns rule out. On sets, the mask says so.
-        by_rule: whether the policy's rule chooses, and not its design; nothing is
-            chosen where an action is only recommended.
+        purpose: what the round is for: the policy's rule chooses, or its design does,
+            or an action is recommended and nothing is played.
         tight: whether the round chooses again, among what fits.
         restarted: the trials ``(T,)`` that start anew in this round; ``None``: none.
         pending: the outstanding choices that beliefs count as told at their means.
@@ -86,7 +89,7 @@ class Turn(NamedTuple):
     observed_costs: Any
     streams: Streams
     ledger: Ledger
-    barred: Barred | None = None
+    balls: Balls | None = None
     shown: Shown | None = None
     confidence: Tensor | None = None
     limits: Tensor = NONE
@@ -94,7 +97,7 @@ class Turn(NamedTuple):
     ranks: Ranks = ALONE
     fences: tuple[Fence, ...] = ()
     must_work: Callable[[], Sequence[tuple[int | None, Tensor]]] | None = None
-    by_rule: bool = True
+    purpose: Purpose = "rule"
     tight: bool = False
     restarted: Tensor | None = None
     pending: list[Ahead] = []  # noqa: RUF012  # never changed
@@ -126,6 +129,43 @@ class Turn(NamedTuple):
         near = over <= least + ALIKE * least.abs()
         mask = torch.where(empty.unsqueeze(-1), near, mask)
         return self._replace(mask=mask), empty
+
+    def without(self, points: Sequence[Tensor], why: str) -> Turn:
+        """Return the round without its actions at some points, ``(k, d)`` a trial.
+
+        On a box it is without the balls around them, see :mod:`.balls`. If no action is
+        left in a trial, it is an error that says ``why``: every action "has failed".
+        """
+        on = self.actions
+        if on.continuous:
+            balls = Balls(on, tuple(points))
+            if self.balls is not None:
+                balls = self.balls.joined(balls)
+            return self._replace(balls=balls)
+        left = torch.ones(len(points), on.size, dtype=torch.bool)
+        every = on.block(0, on.size).double().cpu()
+        every = every if every.dim() == 3 else every.unsqueeze(0)
+        for i, rows in enumerate(points):
+            for point in rows.double().cpu():
+                gap = (every[i % len(every)] - point).abs().amax(-1)
+                left[i] &= gap > SAME * (1 + point.abs().max())
+        return self.only(devices.put(left, self.limits.device), why)
+
+    def only(self, left: Tensor, why: str) -> Turn:
+        """Return the round with the actions ``left (T, N)`` alone.
+
+        If there is none in a trial, it is an error that says ``why`` all are left out.
+        """
+        of, mask = "of this round", left
+        if self.mask is not None:
+            of, mask = "that among allows", self.mask & left
+        some = mask.any(-1)
+        if not bool(some.all()):
+            trial = f" in trial {int((~some).nonzero()[0])}" * (len(mask) > 1)
+            raise CBanditError(
+                f"every action {of} {why}{trial}: nothing is left to ask for"
+            )
+        return self._replace(mask=mask)
 
     def _over_set(
         self, beliefs: Any, look: Callable[[Tensor, Tensor], Tensor], other: float
@@ -161,19 +201,24 @@ class Turn(NamedTuple):
         return excess
 
     def allows(self, x: Tensor) -> Tensor | None:
-        """Return which points ``x (T, n, d)`` of a box have not failed; ``None``: all.
+        """Return which points ``x (T, n, d)`` of a box are left; ``None``: all.
 
-        They are those inside lasting fences and outside the balls of failed points.
+        They are those inside lasting fences and outside balls.
         """
         left: Tensor | None = None
-        if self.barred is not None:
-            left = ~torch.stack([self.barred.holds(each) for each in x.unbind(1)], 1)
+        if self.balls is not None:
+            left = ~torch.stack([self.balls.holds(each) for each in x.unbind(1)], 1)
         for fence in self.fences:
             if not fence.lasting:
                 continue
             inside = (self._excess(fence)(x) <= 0).all(1)
             left = inside if left is None else left & inside
         return left
+
+    @property
+    def by_rule(self) -> bool:
+        """Whether the policy's rule chooses."""
+        return self.purpose == "rule"
 
     @property
     def waiting(self) -> list[Entry]:

@@ -11,87 +11,26 @@ form: the mean of one outcome plus 1.64 of its deviations, at most 1 for a binar
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
-from cbandit._core import checks, devices
-from cbandit._core.hints import hinted
+from cbandit._core import devices
 from cbandit.errors import BudgetError, CBanditError
 from cbandit.policies.choices import News
 from cbandit.policies.round import Concern
 from cbandit.policies.turn import Decision, Fence, Turn
 from cbandit.posterior.units import Units
 
+if TYPE_CHECKING:
+    from cbandit.policies.setup import Setup
+
 FEW = 10  # choices, answered or not, whose sums can be compared
 DEAR = 3.0  # times the cost of answered choices at which a promise is implausible
 SURE = 1.6448536269514722  # deviations above the mean of a one-sided 95 % bound
-
-
-@hinted
-class Budget:
-    """A total that a cost may reach over so many rounds; a threshold of a GP policy.
-
-    The limit of each round is what is left, divided by the rounds left. A choice is
-    made only if its one-sided 95 % bound, added to those of outstanding choices, is at
-    most what is left.
-
-    A cost whose belief has ``outcome="binary"`` or ``"count"`` spends its successes or
-    events, one try (or an exposure of 1) a round: ``cb.Budget(20, rounds=1000)`` are 20
-    failed requests of 1000.
-
-    Args:
-        total: above 0, a number or ``(*trials,)``.
-        rounds: the number of rounds.
-
-    Example:
-        >>> import cbandit as cb, torch
-        >>> actions = cb.Finite(torch.linspace(0, 1, 20).double().unsqueeze(-1))
-        >>> gp = cb.GP.default(actions)
-        >>> policy = cb.CKB(
-        ...     actions, reward=gp, costs={"usd": gp},
-        ...     thresholds={"usd": cb.Budget(120.0, rounds=50_000)},
-        ... )
-        >>> policy.tell(policy.ask(), reward=0.3, cost={"usd": 0.5})
-        >>> policy.budget["usd"].left
-        tensor(119.5000, dtype=torch.float64)
-    """
-
-    def __init__(self, total: ArrayLike, rounds: int) -> None:
-        self.total = checks.positive("total", total)
-        if self.total.dim() > 1:
-            raise CBanditError(
-                "total must be a number or of shape (*trials,); got "
-                f"{tuple(self.total.shape)}"
-            )
-        self.rounds = checks.whole("rounds", rounds, 1, "a positive int")
-        #: how many rounds came before its first one
-        self.before = 0
-
-    def from_round(self, t: int) -> Budget:
-        """Return the same budget, its first round being ``t``."""
-        later = copy.copy(self)
-        later.before = t - 1
-        return later
-
-    @property
-    def last(self) -> int:
-        """Its last round."""
-        return self.before + self.rounds
-
-    @property
-    def pace(self) -> float | Tensor:
-        """The limit of the first round, a number or ``(*trials,)``."""
-        pace = self.total / self.rounds
-        return pace if pace.dim() else pace.item()
-
-    def __repr__(self) -> str:
-        return f"Budget({self.total.tolist()}, rounds={self.rounds})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,22 +181,25 @@ class Budgets(Concern[Account]):
     last: tuple[int, ...]
 
     @classmethod
-    def of(
-        cls,
-        budgets: Mapping[int, Budget],
-        labels: Sequence[str],
-        batch_shape: tuple[int, ...],
-        device: torch.device,
-    ) -> Budgets:
-        """Return ``budgets``, given by column; ``labels`` are those of all costs."""
+    def of(cls, setup: Setup) -> Self | None:
+        """Return the budgets among a policy's limits; ``None``: there are none."""
+        objective = setup.objective
+        budgets, labels = objective.budgets, setup.labels[1:]
+        if not budgets:
+            return None
+        if setup.sees_costs or setup.functions <= objective.m:
+            raise CBanditError(
+                "a cb.Budget in thresholds needs a belief about every cost, and costs "
+                f"that are told; {setup.name} goes without: give a limit of one round"
+            )
         totals = [
-            checks.per_trial(f"the total of {labels[j]!r}", budget.total, batch_shape)
+            setup.per_trial(f"the total of {labels[j]!r}", budget.total)
             for j, budget in budgets.items()
         ]
         return cls(
             tuple(budgets),
             tuple(labels[j] for j in budgets),
-            devices.put(torch.stack(totals, -1).double(), device),
+            torch.stack(totals, -1).double(),
             tuple(budget.last for budget in budgets.values()),
         )
 
@@ -268,6 +210,10 @@ class Budgets(Concern[Account]):
     def hear(self, state: Account, news: News, beliefs: object) -> tuple[Account, News]:
         """Charge what was told."""
         return state.after(news, self.columns, news.limits.shape[-1]), news
+
+    def take_over(self, state: Account, before: Budgets, j: int) -> Account:
+        """Return the account after cost ``j`` got another limit."""
+        return state.over(before.columns, self.columns, j)
 
     def limit(self, state: Account, limits: Tensor, t: int) -> Tensor:
         """Return thresholds ``(T, m)`` with the budgets' limits of round ``t``."""
@@ -450,35 +396,3 @@ class Budgets(Concern[Account]):
             f"and an action may cost up to {least[i, j].item():.4g} (its one-sided "
             f"95 % bound){hint}"
         )
-
-
-def paced(
-    thresholds: Any, names: Sequence[str] | None, m: int
-) -> tuple[Any, dict[int, Budget]]:
-    """Return thresholds with each budget replaced by its pace, and budgets by cost.
-
-    Args:
-        thresholds: as a user gives them.
-        names: the costs' names, if they have any.
-        m: how many costs there are.
-    """
-    if isinstance(thresholds, Budget):
-        thresholds = [thresholds]
-    if isinstance(thresholds, Mapping) and names is not None:
-        placed = [thresholds.get(name) for name in names]
-    elif isinstance(thresholds, list | tuple):
-        placed = list(thresholds)
-    else:
-        return thresholds, {}
-    budgets = {j: v for j, v in enumerate(placed) if isinstance(v, Budget)}
-    if not budgets:
-        return thresholds, budgets
-    if isinstance(thresholds, Mapping):
-        pairs = thresholds.items()
-        return {k: v.pace if isinstance(v, Budget) else v for k, v in pairs}, budgets
-    if len(thresholds) != m:
-        raise CBanditError(
-            f"thresholds must be {m}, one a cost, where some are budgets; got "
-            f"{len(thresholds)}"
-        )
-    return [v.pace if isinstance(v, Budget) else v for v in thresholds], budgets

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
@@ -18,9 +19,19 @@ from cbandit.policies.turn import Decision, Fence, Turn
 from cbandit.posterior.units import Units, normal
 from cbandit.recommend import log_chances
 
+if TYPE_CHECKING:
+    from cbandit.policies.setup import Setup
+
 
 class Confidence(Concern[None]):
     """Leave out what is not sure enough, in rounds that ask for it."""
+
+    in_studies = True
+
+    @classmethod
+    def of(cls, setup: Setup) -> Self | None:
+        """Return the concern of a policy with beliefs about all costs."""
+        return cls() if setup.narrows else None
 
     def start(self) -> None:
         """Return no state: nothing is kept between rounds."""
@@ -60,24 +71,21 @@ def log_chance(
     mean: Tensor,
     std: Tensor,
     limits: Tensor,
-    played: bool = False,
 ) -> Tensor:
     """Return the log probability ``(T, n)`` that all limits are kept.
 
     With standardised outcomes, a cost with fewer than two outcomes keeps its limit with
-    probability one half, as its scale is unknown. If it was ``played``, its one outcome
-    says whether it keeps the limit.
+    probability one half, as its scale is unknown.
 
     Args:
         units: the units of the functions; ``None``: the user's.
         mean: ``(T, 1 + m, n)``, in units.
         std: the standard deviations, likewise.
         limits: the thresholds ``(T, m)`` or ``(T, m, n)``, in the user's units.
-        played: whether these points are those whose outcomes are known.
     """
-    room, spread, vague = _room(units, mean, std, limits)
+    room, spread, vague = room_of(units, mean, std, limits)
     chances = log_chances(room, spread)
-    if vague is not None and not played:
+    if vague is not None:
         chances = chances.masked_fill(vague, math.log(0.5))
     return chances.sum(-2)
 
@@ -107,13 +115,13 @@ def _surely(
 
 def _deviates(units: Units | None, mean: Tensor, std: Tensor, limits: Tensor) -> Tensor:
     """Return how many deviations each cost is below its limit, ``(T, m, n)``."""
-    room, spread, vague = _room(units, mean, std, limits)
+    room, spread, vague = room_of(units, mean, std, limits)
     # a cost without deviation keeps or exceeds its limit for certain
     deviates = (room / spread).nan_to_num(torch.inf, torch.inf, -torch.inf)
     return deviates if vague is None else deviates.masked_fill(vague, 0.0)
 
 
-def _room(
+def room_of(
     units: Units | None, mean: Tensor, std: Tensor, limits: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return limits less means, deviations, and which costs have no known scale.

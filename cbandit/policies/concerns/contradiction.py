@@ -17,7 +17,7 @@ looked at, nor are binary and counted outcomes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -25,8 +25,12 @@ from torch import Tensor
 from cbandit.confidence.drift import change_detected
 from cbandit.policies.choices import News, Place
 from cbandit.policies.round import Concern, Past
+from cbandit.policies.timing import AtOnce
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import Units
+
+if TYPE_CHECKING:
+    from cbandit.policies.setup import Setup
 
 RATE = 0.01  # the share of policies that warn though the belief is right
 KEPT = 64  # readings, the longest window
@@ -128,8 +132,18 @@ class Contradictions(Concern[Contradiction]):
         linked: the functions that are not looked at.
     """
 
+    in_studies = True
+
     def __init__(self, labels: Sequence[str], linked: Sequence[int]) -> None:
         self._labels, self._linked = tuple(labels), tuple(linked)
+
+    @classmethod
+    def of(cls, setup: Setup) -> Self | None:
+        """Return the concern of a policy whose data all count alike, old and new."""
+        alike = type(setup.timing) is AtOnce and not setup.forget and not setup.fades
+        if not (alike and setup.abilities.readings):
+            return None
+        return cls(setup.labels, setup.linked)
 
     def start(self) -> Contradiction:
         """Return that nothing was told."""

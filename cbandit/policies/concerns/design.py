@@ -8,7 +8,7 @@ point of the sequence that belongs to no other round.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -20,8 +20,12 @@ from cbandit.actions import (
     designed_number,
     designed_point,
 )
+from cbandit.errors import CBanditError
 from cbandit.policies.round import Concern
 from cbandit.policies.turn import Decision, Turn
+
+if TYPE_CHECKING:
+    from cbandit.policies.setup import Setup
 
 POINTS_PER_ROUND = 8  # on a box; the first is played unless it has failed
 
@@ -37,6 +41,8 @@ class Design(Concern[Any]):
         dtype: of the points of a box.
     """
 
+    needs_beliefs = False
+
     def __init__(
         self,
         actions: Any,
@@ -48,13 +54,30 @@ class Design(Concern[Any]):
         self._actions, self._count = actions, count
         self._seed, self._trials, self._dtype = seed, trials, dtype
 
+    @classmethod
+    def of(cls, setup: Setup) -> Self | None:
+        """Return the design of a policy that begins with one."""
+        count, actions = setup.keywords["design"], setup.actions
+        if not count:
+            return None
+        if "design" in setup.abilities.refuses:
+            raise CBanditError(
+                f"{setup.name} takes no design= ({count}): "
+                f"{setup.abilities.refuses['design']}"
+            )
+        if not (actions.finite or actions.continuous):
+            raise CBanditError(
+                f"design= ({count}) needs numbered actions or a Box; got {actions!r}"
+            )
+        return cls(actions, count, setup.seed, setup.trials, setup.dtype)
+
     def start(self) -> Any:
         """Return the set that the design fills."""
         return self._actions
 
     def choose(self, state: Any, turn: Turn) -> Decision | None:
         """Return the action of the design; ``None``: it is the rule's turn."""
-        if turn.by_rule:
+        if turn.purpose != "design":
             return None
         streams = Streams(self._seed, self._trials, "design")
         z = design_points(state.menu, POINTS_PER_ROUND * self._count, streams)

@@ -18,7 +18,7 @@ least likely to fail are left.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -26,12 +26,16 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
+from cbandit.errors import CBanditError
 from cbandit.policies.choices import Data, News, Place
 from cbandit.policies.history import STATES
 from cbandit.policies.round import Concern, Past
 from cbandit.policies.turn import Fence, Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.observations import Part
+
+if TYPE_CHECKING:
+    from cbandit.policies.setup import Setup
 
 USUAL = 0.05  # the share of all actions that fails, before any data
 TRIED = 256  # how many of the latest tries the least probability is taken over
@@ -110,8 +114,34 @@ class FailureBelief(Concern[Failing | None]):
         dtype: of the policy's arrays.
     """
 
+    in_studies = True
+    keywords: ClassVar = {
+        "failures": """``None``: where actions fail is learned. At the first
+        ``tell(choice, failed=True)`` a belief about the probability to fail is made,
+        from all that was measured. What likely fails is not asked for while anything
+        else is left: from a probability on that is half-way between one half and the
+        least at any action tried, mostly a little above one quarter. An action that
+        failed once may be asked for again. ``False``: what has failed is never asked
+        for again, and nothing is said of others. So it is too where the rule is not one
+        score alone (SafeOpt, StageOpt, BoTorchPolicy, ADMMBO, OPB), for arms known by
+        their covariance alone, and for contexts of more than eight numbers."""
+    }
+
     def __init__(self, awaits: int, device: torch.device, dtype: torch.dtype) -> None:
         self._awaits, self._device, self._dtype = awaits, device, dtype
+
+    @classmethod
+    def of(cls, setup: Setup) -> Self | None:
+        """Return the concern of a policy that learns where actions fail."""
+        failures = setup.keywords.get("failures")
+        if failures is not None and failures is not False:
+            raise CBanditError(f"failures must be None or False; got {failures!r}")
+        able = setup.functions and setup.abilities.failures
+        # arms known by their covariance alone have no default kernel
+        if failures is False or not able or setup.actions.domain.covariance is not None:
+            return None
+        m = 0 if setup.sees_costs else setup.objective.m
+        return cls(1 + m, setup.device, setup.dtype)
 
     def start(self) -> None:
         """Return the state before any failure."""

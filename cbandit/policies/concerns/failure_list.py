@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -11,10 +11,16 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit.actions import Actions, Shown, Unit
 from cbandit.errors import CBanditError
-from cbandit.policies.balls import RADIUS, Barred
+from cbandit.policies.balls import RADIUS
 from cbandit.policies.choices import Data, News
+from cbandit.policies.concerns.failure_belief import FailureBelief
 from cbandit.policies.round import Concern
 from cbandit.policies.turn import Turn
+
+if TYPE_CHECKING:
+    from cbandit.policies.setup import Setup
+
+WHY = "has failed"
 
 
 class Failed:
@@ -100,24 +106,6 @@ class Failed:
         pairs = zip(index, away.tolist(), strict=True)
         return [number if moved else None for number, moved in pairs]
 
-    def restricted(
-        self, on: Any, mask: Tensor | None, shown: Shown | None = None
-    ) -> tuple[Tensor | None, Barred | None]:
-        """Return a mask of the actions left; on a box, the balls to avoid.
-
-        Args:
-            on: the set of this round.
-            mask: ``(1 or T, N)``, what ``among`` allows.
-            shown: the context of this round, if there is any.
-        """
-        if on.continuous:
-            points = self.points if shown is None else self._in_context(shown)
-            return mask, Barred(on, points)
-        left = self.left() if on is self.actions else self._left_in(on)
-        if mask is None:
-            return left, None
-        return _some(mask & left, "action that among allows has"), None
-
     def left(self) -> Tensor:
         """Return the actions of the policy's set that have not failed, ``(T, N)``."""
         if self._left is None:
@@ -125,23 +113,14 @@ class Failed:
             left = torch.ones(shape, dtype=torch.bool)
             for row, numbers in zip(left, self.numbers, strict=True):
                 row[list(numbers)] = False
-            left = _some(left, "action has")
             self._left = devices.put(left, self.device)
         return self._left
 
-    def _left_in(self, on: Actions) -> Tensor:
-        """Return the actions of another set that have not failed, ``(T, N)``.
-
-        Its numbers are its own, so points are compared.
-        """
-        left = torch.ones(len(self.numbers), on.size, dtype=torch.bool)
-        every = on.block(0, on.size).double().cpu()
-        every = every if every.dim() == 3 else every.unsqueeze(0)
-        for i, points in enumerate(self._failed_points()):
-            for point in points:
-                gap = (every[i % len(every)] - point).abs().amax(-1)
-                left[i] &= gap > 1e-7 * (1 + point.abs().max())
-        return devices.put(_some(left, "action of this round has"), self.device)
+    def points_in(self, turn: Turn) -> tuple[Tensor, ...]:
+        """Return the failed points of a round's set, ``(k, d)`` a trial."""
+        if not turn.actions.continuous:
+            return tuple(self._failed_points())
+        return self.points if turn.shown is None else self._in_context(turn.shown)
 
     def _failed_points(self) -> Iterator[Tensor]:
         """Yield the coordinates of all failures of each trial, ``(k, d)``."""
@@ -187,10 +166,22 @@ class FailureList(Concern[Failed]):
         size: how many trials there are.
     """
 
+    needs_beliefs = False
+    in_studies = True
+
     def __init__(
         self, actions: Actions, apart: bool, device: torch.device, size: int
     ) -> None:
         self._none, self._apart = Failed.none(actions, device, size), apart
+
+    @classmethod
+    def of(cls, setup: Setup) -> Self | None:
+        """Return the concern of a policy that learns nothing of failures."""
+        if FailureBelief.of(setup) is not None:
+            return None
+        domain = setup.actions.domain
+        apart = domain is not setup.actions  # its numbers are not those of choices
+        return cls(domain, apart, setup.device, setup.size)
 
     def start(self) -> Failed:
         """Return an empty list."""
@@ -224,8 +215,9 @@ class FailureList(Concern[Failed]):
                 "the safe action has failed, and the policy needs one: build a policy "
                 "with another safe="
             )
-        mask, barred = state.restricted(turn.actions, turn.mask, turn.shown)
-        return state, turn._replace(mask=mask, barred=barred)
+        if turn.actions is state.actions and not turn.actions.continuous:
+            return state, turn.only(state.left(), WHY)
+        return state, turn.without(state.points_in(turn), WHY)
 
     def grow(self, state: Failed, actions: Actions) -> Failed:
         """Return the failures in a set that has grown."""
@@ -248,12 +240,3 @@ def only(left: Tensor | None, mean: Tensor) -> Tensor:
     bad = torch.full_like(mean[:1, :, :1], torch.inf)
     bad[:, 0] = -torch.inf
     return torch.where(left.unsqueeze(1), mean, bad)
-
-
-def _some(left: Tensor, what: str) -> Tensor:
-    """Return ``left``; raise an error if a trial has no action left."""
-    if bool(left.any(-1).all()):
-        return left
-    trial = int((~left.any(-1)).nonzero()[0])
-    where = f" in trial {trial}" if len(left) > 1 else ""
-    raise CBanditError(f"every {what} failed{where}: nothing is left to ask for")

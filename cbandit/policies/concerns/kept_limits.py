@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from torch import Tensor
 from cbandit.policies.choices import News, Told
 from cbandit.policies.round import Concern
 from cbandit.policies.signs import Objective
+
+if TYPE_CHECKING:
+    from cbandit.policies.setup import Setup
 
 LAST = 100  # rounds that count as recent
 EVERY = 15  # rounds told between two looks at the counts
@@ -133,6 +136,9 @@ class KeptLimits(Concern[LimitCounts]):
         trials: the trials' numbers; ``None``: there is no trials axis.
     """
 
+    needs_beliefs = False
+    in_studies = True
+
     def __init__(
         self,
         size: int,
@@ -143,6 +149,12 @@ class KeptLimits(Concern[LimitCounts]):
     ) -> None:
         self._size, self._device, self._labels = size, device, tuple(labels)
         self._objective, self._trials = objective, trials
+
+    @classmethod
+    def of(cls, setup: Setup) -> Self:
+        """Return the concern, which every policy has."""
+        shape = setup.size, setup.device, setup.labels
+        return cls(*shape, setup.objective, setup.trials)
 
     def start(self) -> LimitCounts:
         """Return the counts before the first round."""

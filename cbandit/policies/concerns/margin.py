@@ -6,11 +6,17 @@ the less was known there, the farther from the limits the next choice is to stay
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Self
+
 from torch import Tensor
 
+from cbandit.errors import CBanditError
 from cbandit.policies.round import Concern
 from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.units import deviations
+
+if TYPE_CHECKING:
+    from cbandit.policies.setup import Setup
 
 
 class Margin(Concern[Tensor | None]):
@@ -21,8 +27,23 @@ class Margin(Concern[Tensor | None]):
         forget: whether beliefs drop their data where an epoch begins.
     """
 
+    in_studies = True
+
     def __init__(self, margin: Tensor, forget: bool) -> None:
         self._margin, self._forget = margin, forget
+
+    @classmethod
+    def of(cls, setup: Setup) -> Self | None:
+        """Return the concern of a policy whose exploration has a margin."""
+        margin, m = setup.explore.margin, setup.objective.m
+        if not (margin.dim() or bool(margin)):
+            return None
+        if not m or setup.functions != 1 + m:
+            raise CBanditError(
+                "margin of explore= goes with beliefs about all costs; "
+                f"{setup.name} has beliefs about {setup.functions - 1} of {m}"
+            )
+        return cls(setup.per_cost("margin", margin), setup.forget)
 
     def start(self) -> None:
         """Return that nothing was chosen yet."""

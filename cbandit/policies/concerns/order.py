@@ -7,8 +7,7 @@ their bounds before predictions are compared with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cbandit.policies.concerns.budgets import Budgets
 from cbandit.policies.concerns.confidence import Confidence
@@ -23,6 +22,9 @@ from cbandit.policies.concerns.pending import Pending
 from cbandit.policies.concerns.restarts import Restarts
 from cbandit.policies.concerns.share import Share
 from cbandit.policies.round import Concern, Concerns
+
+if TYPE_CHECKING:
+    from cbandit.policies.setup import Setup
 
 ORDER: tuple[type[Concern[Any]], ...] = (
     KeptLimits,
@@ -39,8 +41,12 @@ ORDER: tuple[type[Concern[Any]], ...] = (
     Design,
 )
 
+#: the keywords of policies that are for one concern alone, with their help
+KEYWORDS = {name: text for kind in ORDER for name, text in kind.keywords.items()}
 
-def in_order(concerns: Iterable[Concern[Any] | None]) -> Concerns:
-    """Return a policy's concerns in their order; ``None`` is one that it lacks."""
-    present = [concern for concern in concerns if concern is not None]
-    return Concerns(*sorted(present, key=lambda concern: ORDER.index(type(concern))))
+
+def concerns_of(setup: Setup) -> Concerns:
+    """Return a policy's concerns in their order."""
+    kinds = [kind for kind in ORDER if setup.functions or not kind.needs_beliefs]
+    concerns = [kind.of(setup) for kind in kinds]
+    return Concerns(*(concern for concern in concerns if concern is not None))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from cbandit.policies.choices import Data, News
 from cbandit.policies.round import Concern
 from cbandit.policies.signs import Objective
 from cbandit.posterior.beliefs import Beliefs
+
+if TYPE_CHECKING:
+    from cbandit.policies.setup import Setup
 
 RECENT = 3  # how many of the last readings are kept
 MOVED = 2  # the level has moved if this many are beyond the same bound
@@ -120,6 +123,8 @@ class Outliers(Concern[Readings]):
         rough: whether bounds stay wide, as beliefs hold stand-ins for late feedback.
     """
 
+    in_studies = True
+
     def __init__(
         self,
         shape: tuple[int, int],
@@ -130,6 +135,14 @@ class Outliers(Concern[Readings]):
     ) -> None:
         self._shape, self._device, self._rescaled = shape, device, rescaled
         self._objective, self._rough = objective, rough
+
+    @classmethod
+    def of(cls, setup: Setup) -> Self | None:
+        """Return the concern of a policy with a standardised belief."""
+        if not (bool(setup.rescaled.any()) and setup.abilities.readings):
+            return None
+        shape, rough = (setup.size, setup.functions), setup.timing.adds_pending
+        return cls(shape, setup.device, setup.rescaled, setup.objective, rough)
 
     def start(self) -> Readings:
         """Return the summary before any reading."""

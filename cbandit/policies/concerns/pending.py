@@ -7,12 +7,18 @@ row are several places.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
+from cbandit._core import checks
+from cbandit.errors import CBanditError
+from cbandit.explore import UCB
 from cbandit.policies.choices import Entry
 from cbandit.policies.round import Concern
 from cbandit.policies.turn import Turn
 from cbandit.posterior.observations import Ahead, counted
+
+if TYPE_CHECKING:
+    from cbandit.policies.setup import Setup
 
 
 class Counted(NamedTuple):
@@ -32,8 +38,42 @@ class Pending(Concern[Counted]):
         window: how many rounds the beliefs remember; ``None``: all.
     """
 
+    in_studies = True
+    keywords: ClassVar = {
+        "pending": """``"ignore"`` outstanding choices, or ``"hallucinate"``: count
+        their variance and keep their mean, so that several in a row are several places.
+        ``None``: the latter for GPUCB, CKB, RPOL and CONFIG with UCB and without
+        ``Delayed``, the former elsewhere."""
+    }
+
     def __init__(self, window: int | None) -> None:
         self._window = window
+
+    @classmethod
+    def of(cls, setup: Setup) -> Self | None:
+        """Return the concern of a policy that hallucinates."""
+        pending, abilities = setup.keywords.get("pending"), setup.abilities
+        bounds, delayed = isinstance(setup.explore, UCB), setup.timing.adds_pending
+        if pending is None:
+            able = abilities.hallucinates and bounds and not delayed
+            pending = "hallucinate" if able else "ignore"
+        checks.one_of("pending", pending, "ignore", "hallucinate", other="None")
+        if pending == "ignore":
+            return None
+        if not bounds:
+            raise CBanditError(
+                "pending='hallucinate' goes with explore=cb.UCB(...): draws already "
+                f"spread choices apart; got cb.{setup.explore.name}"
+            )
+        if delayed:
+            raise CBanditError(
+                "feedback=cb.Delayed(...) counts outstanding rounds itself: it goes "
+                "with pending='ignore'; got pending='hallucinate'"
+            )
+        if "hallucinate" in abilities.refuses:
+            reason = abilities.refuses["hallucinate"]
+            raise CBanditError(f"{setup.name} takes no {pending=}: {reason}")
+        return cls(setup.timing.memory)
 
     def start(self) -> Counted:
         """Return that nothing is outstanding."""

@@ -23,23 +23,45 @@ Veeravalli, 2024).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from cbandit._core import checks
 from cbandit.confidence.bound import BoundWidths
 from cbandit.confidence.drift import change_detected
+from cbandit.errors import CBanditError
+from cbandit.explore import UCB
 from cbandit.policies.choices import News, Place
 from cbandit.policies.round import Concern
+from cbandit.policies.timing import AtOnce
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import Units
 
+if TYPE_CHECKING:
+    from cbandit.policies.setup import Setup
+
 ADAPTIVE = "adaptive"
+NOT_ADAPTIVE = (
+    "restart='adaptive' compares Gaussian outcomes with bounds, so it goes with "
+    "forget=True and explore=cb.UCB(...), and without feedback=, share=, outcome= and "
+    "shared studies; restart= a number of rounds goes with all of them"
+)
 DELTA = 0.1  # the share of runs that may start anew though nothing changes
 LAST = 64  # outcomes, the longest window
 KNOWN = 0.5  # noise deviations; outcomes of means less certain do not count
 MANY = 20  # outcomes, before which a learned unit is not relied on
+
+
+def checked_restart(restart: object) -> int | str | None:
+    """Return the argument ``restart=``, checked."""
+    if restart is None:
+        return None
+    if not isinstance(restart, str):
+        return checks.whole("restart", restart)
+    checks.one_of("restart", restart, "doubling", ADAPTIVE, other="a number of rounds")
+    return restart
 
 
 def epoch_start(restart: int | str | None, t: int) -> int:
@@ -121,20 +143,44 @@ class Restarts(Concern[Errors | None]):
 
     Args:
         restart: see :func:`epoch_start`, or ``"adaptive"``.
-        noises: of the beliefs, ``(T, F)``.
+        shape: the numbers of trials and of functions, ``(T, F)``.
+        device: where beliefs live.
         widths: of the bounds that predictions are compared with.
         chances: how many bounds must hold together.
     """
 
+    in_studies = True
+
     def __init__(
-        self, restart: int | str, noises: Tensor, widths: BoundWidths, chances: int
+        self,
+        restart: int | str,
+        shape: tuple[int, int],
+        device: torch.device,
+        widths: BoundWidths,
+        chances: int,
     ) -> None:
-        self._restart, self._noises = restart, noises
+        self._restart, self._shape, self._device = restart, shape, device
         self._widths, self._chances = widths, chances
+
+    @classmethod
+    def of(cls, setup: Setup) -> Self | None:
+        """Return the concern of a policy that restarts."""
+        restart, widths = setup.restart, setup.widths
+        if restart is None or widths is None:
+            return None
+        at_once = type(setup.timing) is AtOnce and not setup.linked
+        bounds = setup.forget and isinstance(setup.explore, UCB)
+        if restart == ADAPTIVE and not (at_once and bounds):
+            raise CBanditError(NOT_ADAPTIVE)
+        shape = setup.size, setup.functions
+        chances = setup.timing.chances(setup.functions)
+        return cls(restart, shape, setup.device, widths, chances)
 
     def start(self) -> Errors | None:
         """Return the errors before the first round."""
-        return Errors.none(self._noises) if self._restart == ADAPTIVE else None
+        if self._restart != ADAPTIVE:
+            return None
+        return Errors.none(torch.zeros(self._shape).double().to(self._device))
 
     def hear(
         self, state: Errors | None, news: News, beliefs: Beliefs
@@ -158,4 +204,4 @@ class Restarts(Concern[Errors | None]):
             return state.begun(t), state.changed
         if epoch_start(self._restart, t) != t:
             return None, None
-        return None, torch.ones(len(self._noises), dtype=torch.bool)
+        return None, torch.ones(self._shape[0], dtype=torch.bool)

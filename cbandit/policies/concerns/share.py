@@ -16,18 +16,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit.errors import CBanditError
+from cbandit.policies.checks import probability
 from cbandit.policies.choices import Entry, News, Place
-from cbandit.policies.concerns.confidence import log_chance
-from cbandit.policies.concerns.restarts import epoch_start
+from cbandit.policies.concerns.confidence import log_chance, room_of
+from cbandit.policies.concerns.restarts import ADAPTIVE, NOT_ADAPTIVE, epoch_start
 from cbandit.policies.round import Concern, Past
 from cbandit.policies.turn import Turn
 from cbandit.posterior.beliefs import Beliefs
+from cbandit.recommend import log_chances
+
+if TYPE_CHECKING:
+    from cbandit.policies.setup import Setup
 
 GAIN = 1.0  # deviations by which each round short of the share raises the confidence
 RESERVE = 1.0  # rounds aimed at beyond the share
@@ -138,7 +144,12 @@ def _count_within(
     x = torch.stack([each.x for each in rounds], 1)
     limits = torch.stack([each.limits for each in rounds], -1)
     where = torch.stack([each.where for each in rounds], -1)
-    chance = log_chance(beliefs.units(), *beliefs.anywhere(x), limits, told).exp()
+    given = beliefs.units(), *beliefs.anywhere(x), limits
+    if told:  # one outcome says whether a cost of unknown scale keeps its limit
+        room, spread, _ = room_of(*given)
+        chance = log_chances(room, spread).sum(-2).exp()
+    else:
+        chance = log_chance(*given).exp()
     return where.double().sum(-1), (chance.double() * where).sum(-1)
 
 
@@ -159,6 +170,14 @@ class Share(Concern[Rounds]):
         forget: whether the beliefs drop their data in the first round of an epoch.
     """
 
+    keywords: ClassVar = {
+        "share": """of all rounds so far at least this share is to be within all limits,
+        a number or ``(*trials,)``, as far as today's beliefs can tell: a control moves
+        the confidence that rounds ask for (see ``ask(confidence=)``, which goes before
+        it), up while too few were within, down while there is room. Rounds whose costs
+        never came do not count. ``None``: no such share."""
+    }
+
     def __init__(
         self,
         share: Tensor,
@@ -168,6 +187,23 @@ class Share(Concern[Rounds]):
     ) -> None:
         self._share, self._window = share, window
         self._restart, self._forget = restart, forget
+
+    @classmethod
+    def of(cls, setup: Setup) -> Self | None:
+        """Return the concern of a policy that was given a share."""
+        share, restart = setup.keywords.get("share"), setup.restart
+        if share is None:
+            return None
+        if not setup.narrows:
+            raise CBanditError(
+                f"{setup.name} takes no share= ({share!r}): cb.CKB, cb.RPOL, "
+                "cb.baselines.CONFIG and rules on cb.GPPolicy do, where they have "
+                "beliefs about their costs"
+            )
+        if restart == ADAPTIVE:
+            raise CBanditError(NOT_ADAPTIVE)
+        goal = probability("share", setup.per_trial("share", share), share)
+        return cls(goal, setup.timing.memory, restart, setup.forget)
 
     def start(self) -> Rounds:
         """Return the count before the first round."""

@@ -315,7 +315,7 @@ class Stagewise(Policy):
         now = self._catch_up()
         limits = self.limits(max(now.t, 1))
         size = (self.size, int(self.actions.size))
-        data, left = self._has_data(now.state).expand(size), self._recommendable()
+        data, left = self._has_data(now.state).expand(size), self._to_recommend().mask
 
         def best(among: Tensor | None) -> Recommendation:
             return self._likely(now.state, limits, confidence, among)

@@ -10,7 +10,7 @@ from cbandit.policies.timing.base import Held, Timing
 from cbandit.policies.timing.delayed import Delayed
 from cbandit.policies.timing.sliding import Sliding
 
-__all__ = ["Held", "Timing", "timing_of"]
+__all__ = ["AtOnce", "Held", "Timing", "timing_of"]
 
 
 def timing_of(
