@@ -9,15 +9,21 @@ import cbandit as cb
 from cbandit.policies.concerns import order
 from cbandit.policies.concerns.kept_limits import KeptLimits
 from cbandit.policies.concerns.order import ORDER
+from cbandit.policies.concerns.retirements import Retirements
 from cbandit.policies.round import Concern, Concerns
 
 POINTS = cb.Finite(torch.linspace(0, 1, 9).double().unsqueeze(-1))
 BOX = cb.Box([0.0], [1.0])
+NAMED = {
+    "set": cb.Space(x=cb.Float(0, 1, step=0.1), kind=cb.Category("a", "b")),
+    "box": cb.Space(x=cb.Float(0, 1), kind=cb.Category("a", "b")),
+}
 ROUNDS = 8
 
 # each concern with keywords of CKB or RPOL that bring it in
 BRINGING = {
     "KeptLimits": {},
+    "Retirements": {},
     "FailureList": {"failures": False},
     "FailureBelief": {},
     "Budgets": {"thresholds": cb.Budget(9.0, rounds=20)},
@@ -52,8 +58,9 @@ def play(policy):
 
 
 @pytest.mark.parametrize("kind", ORDER, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("actions", [POINTS, BOX], ids=["set", "box"])
-def test_policies_play_without_a_concern(kind, actions, monkeypatch, tmp_path):
+@pytest.mark.parametrize("form", ["set", "box"])
+def test_policies_play_without_a_concern(kind, form, monkeypatch, tmp_path):
+    actions = NAMED[form] if kind is Retirements else {"set": POINTS, "box": BOX}[form]
     keywords = BRINGING[kind.__name__]
     assert policy(actions, **keywords)._concerns.find(kind) is not None
     monkeypatch.setattr(order, "ORDER", [each for each in ORDER if each is not kind])

@@ -248,9 +248,9 @@ def test_sets_of_one_round_leave_out_what_is_retired():
     assert all(
         policy.ask(actions=rows).params["model"] == "huge" for _ in range(3)
     )  # fmt: skip
-    with pytest.raises(cb.CBanditError, match="one that is not retired"):
+    with pytest.raises(cb.CBanditError, match="every action of this round is retired"):
         policy.ask(actions=rows[:1])
-    with pytest.raises(cb.CBanditError, match="an action that is not retired"):
+    with pytest.raises(cb.CBanditError, match="that among allows is retired"):
         policy.ask(among={"model": "large"})
 
 

@@ -201,10 +201,6 @@ class Policy(metaclass=ABCMeta):
     _ranks: Ranks = ALONE  # the processes that share the set
     _reminded = False
     _together = 0  # the largest n= of an ask
-    #: positions in categories that are not chosen any more, by name
-    _retired: frozenset[tuple[str, float]] = frozenset()
-    #: what is left of the choices, a mask or a smaller box, once some are retired
-    _offer: tuple[Any, Tensor | None] | None = None
     #: the value after all feedback is absorbed, and the one that an ask begins with
     _ready: tuple[Now, Now] | None = None
     _latest: Turn | None = None  # the latest round, while its beliefs are the current
@@ -546,33 +542,6 @@ class Policy(metaclass=ABCMeta):
             return Place(choice.index.reshape(-1).tolist(), x, choice.t)
         return Place(self.actions.keys(x), x, choice.t)
 
-    def _choosable(self, mask: Tensor | None) -> tuple[Any, Tensor | None]:
-        """Return the set to choose from and its mask, without retired values.
-
-        ``mask`` is ``(1 or T, N)``, what ``among`` allows; ``None``: all.
-        """
-        if self._offer is None:
-            return self.actions.menu, mask
-        menu, left = self._offer
-        if mask is None or left is None:
-            return menu, left if mask is None else mask
-        mask = mask & left
-        if not bool(mask.any(-1).all()):
-            raise CBanditError("among must leave an action that is not retired")
-        return menu, mask
-
-    def _mask_without_retired(self, on: Actions) -> Tensor | None:
-        """Return a mask ``(1 or T, N)`` without retired values; ``None``: none is."""
-        if self._offer is None or self.actions.names is None:
-            return None
-        points, columns = on.block(0, on.size), self.actions.names.columns
-        gone = torch.zeros(points.shape[:-1], dtype=torch.bool, device=points.device)
-        for name, position in self._retired:
-            gone |= points[..., columns.index(name)] == position
-        if bool(gone.all(-1).any()):
-            raise CBanditError("actions must hold one that is not retired")
-        return ~gone.reshape(-1, on.size)
-
     def _read_context(self, context: Values | None) -> Shown | None:
         """Return a user's context, checked; ``None`` if the set has none."""
         if not isinstance(self.actions, Contextual):
@@ -595,9 +564,9 @@ class Policy(metaclass=ABCMeta):
 
     def _to_recommend(self, shown: Shown | None = None) -> Turn:
         """Return a round of which an action is recommended, and none played."""
-        on, mask = self._choosable(None)
+        on, mask = self.actions.menu, None
         if shown is not None:
-            on, mask = shown.round(on, mask, bool(self.batch_shape))
+            on, mask = shown.round(on, None, bool(self.batch_shape))
         now = self._catch_up()
         turn = Turn(now.t + 1, on, mask, None, self._streams, self._ledger)
         turn = turn._replace(
@@ -754,13 +723,7 @@ class Policy(metaclass=ABCMeta):
             mask = round_mask(among, menu, self.batch_shape, self.device)
         now, streams, ledger = self._catch_up(), self._streams, self._ledger
         streams.go(now.position)
-        if actions is not None:
-            on = self._round_actions(actions)
-            mask = self._mask_without_retired(on)
-        elif contextual or self._offer is not None:
-            on, mask = self._choosable(mask)
-        else:
-            on = self.actions
+        on = self.actions.menu if actions is None else self._round_actions(actions)
         if shown is not None:
             on, mask = shown.round(on, mask, bool(self.batch_shape))
         turn = Turn(
@@ -771,6 +734,7 @@ class Policy(metaclass=ABCMeta):
             streams,
             ledger,
             shown=shown,
+            apart=actions is not None,
             confidence=(None if confidence is None else self._least_chance(confidence)),
             limits=self.limits(t),
             must_work=self._must_work,
@@ -876,7 +840,7 @@ class Policy(metaclass=ABCMeta):
         x = on.at(index) if decision.x is None else outside(decision.x)
         keys = decision.keys
         if shown is not None:
-            keys, on = None, self.actions
+            keys = None
             if index is not None:
                 index = shown.choices(index)
             elif decision.x is not None:
@@ -892,7 +856,6 @@ class Policy(metaclass=ABCMeta):
         if pi is not None:
             number = pi.index if shown is None else shown.choices(pi.index)
             pi = Distribution(outside(number), outside(pi.probability))
-        other = on is not self.actions and on is not self._choosable(None)[0]
         return Choice(
             turn.t,
             index,
@@ -900,7 +863,7 @@ class Policy(metaclass=ABCMeta):
             infeasible.clone(),  # whoever asked may change it in place
             pi,
             self._ledger.id(turn.t),
-            on if other else None,
+            on if turn.apart else None,
             keys,
             self.actions.names,
             idle,

@@ -48,9 +48,9 @@ from cbandit.policies.choices import Data, Made, News, Place
 from cbandit.policies.concerns.budgets import Budgets, Standing
 from cbandit.policies.concerns.contradiction import Contradictions
 from cbandit.policies.concerns.restarts import ADAPTIVE, checked_restart
+from cbandit.policies.concerns.retirements import Retired, Retirements, category_of
 from cbandit.policies.keywords import GP_POLICY, CostBeliefs, RuleKeywords
 from cbandit.policies.recommending import recommended
-from cbandit.policies.retired import Retired, category_of, offered
 from cbandit.policies.round import put
 from cbandit.policies.round_search import Search, stretches
 from cbandit.policies.saving import locked
@@ -972,17 +972,17 @@ class GPPolicy(Policy):
         """
         position = self._category("add", name).place(plain(value))
         if position is not None:
-            if (name, position) not in self._retired:
+            slot, retirements = self._retirements()
+            retired = self._now.concerns[slot]
+            if (name, position) not in retired.values:
                 raise CBanditError(f"add: {name} has the value {value!r} already")
-            retired = self._retired - {(name, position)}
-            self._retire(retired)
+            self._retire(retirements.bring_back(retired, (name, position)), slot)
             return
-        grown = with_value(self.actions, name, plain(value))
-        actions = grown.to(self.device, self.dtype)
+        actions = with_value(self.actions, name, plain(value))
+        actions = actions.to(self.device, self.dtype)
         now = self._catch_up()
         concerns = self._concerns.grow(now.concerns, actions)
         beliefs = now.state.beliefs.over(actions.domain)
-        offer = offered(actions.menu, self._retired, self.batch_shape, self.device)
 
         def renamed(choice: Choice) -> Choice:
             if choice.index is None or choice.actions is not None:
@@ -992,7 +992,7 @@ class GPPolicy(Policy):
 
         self._ledger.rename(renamed, self._place)
         self._change(now.state._replace(beliefs=beliefs), concerns)
-        vars(self).update(actions=actions, _offer=offer)
+        vars(self).update(actions=actions)
 
     @locked
     def retire(self, name: str, value: Any) -> None:
@@ -1013,14 +1013,21 @@ class GPPolicy(Policy):
             raise CBanditError(
                 f"retire: {name} is a context, which is shown and not chosen"
             )
-        retired = self._retired | {(name, position)}
-        self._retire(retired)
+        slot, retirements = self._retirements()
+        retired = self._now.concerns[slot]
+        self._retire(retirements.retire(retired, (name, position)), slot)
 
-    def _retire(self, retired: Retired) -> None:
+    def _retirements(self) -> tuple[int, Retirements]:
+        """Return the concern that leaves out retired values, and its slot."""
+        found = self._concerns.find(Retirements)
+        if found is None:
+            raise CBanditError(f"{type(self).__name__} was built without categories")
+        return found
+
+    def _retire(self, retired: Retired, slot: int) -> None:
         """Set which values are never chosen."""
-        menu, device = self.actions.menu, self.device
-        self._offer = offered(menu, retired, self.batch_shape, device)
-        self._retired = retired
+        concerns = put(self._now.concerns, slot, retired)
+        self._now = self._now._replace(concerns=concerns)
 
     def _category(self, call: str, name: str) -> Category:
         """Return a category by its name, or raise an error that names the call."""

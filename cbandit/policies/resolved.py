@@ -178,8 +178,7 @@ class Resolved(Dual):
                 "the estimates are not finite numbers at every action; look at "
                 "policy.posterior()"
             )
-        offered = None if shown is None else policy._choosable(None)[1]
-        f, g = _allowed(values[:, 0], turn, numbers, offered), values[:, 1:]
+        f, g = _allowed(values[:, 0], turn, numbers), values[:, 1:]
         row, budgets = values[:, :, -1], policy.objective.budgets
         target, unit = self.target(
             spending, turn.limits, beliefs.units(), turn.t, budgets
@@ -295,16 +294,14 @@ def _window(
     return values, numbers
 
 
-def _allowed(
-    f: Tensor, turn: Turn, numbers: Tensor | None, offered: Tensor | None
-) -> Tensor:
+def _allowed(f: Tensor, turn: Turn, numbers: Tensor | None) -> Tensor:
     """Return rewards ``(T, n, K)``, minus infinity where a choice is not allowed.
 
-    Retired choices, those not ``offered``, are allowed in no context. What this round
-    bars is barred in its own context, the last one.
+    Choices that are not offered are allowed in no context. What this round leaves out
+    is left out in its own context, the last one.
     """
-    if offered is not None:
-        f = f.masked_fill(~offered.to(f.device).unsqueeze(1), -torch.inf)
+    if turn.offered is not None:
+        f = f.masked_fill(~turn.offered.to(f.device).unsqueeze(1), -torch.inf)
     if turn.mask is None:
         return f
     mask = turn.mask.expand(len(f), -1)

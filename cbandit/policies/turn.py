@@ -70,6 +70,8 @@ class Turn(NamedTuple):
             was given one.
         limits: the thresholds of the round, ``(T, m)``.
         beliefs: the policy's; ``None``: it has none that concerns look at.
+        apart: whether the set was given for this round alone.
+        offered: the choices that may be chosen at all, ``(1, N)``; ``None``: all.
         fences: on a box, what concerns rule out. On sets, the mask says so.
         purpose: what the round is for: the policy's rule chooses, or its design does,
             or an action is recommended and nothing is played.
@@ -95,6 +97,8 @@ class Turn(NamedTuple):
     limits: Tensor = NONE
     beliefs: Any = None
     ranks: Ranks = ALONE
+    apart: bool = False
+    offered: Tensor | None = None
     fences: tuple[Fence, ...] = ()
     must_work: Callable[[], Sequence[tuple[int | None, Tensor]]] | None = None
     purpose: Purpose = "rule"

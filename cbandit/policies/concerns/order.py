@@ -1,8 +1,8 @@
 """The order in which the concerns of a policy hear and shape a round.
 
-Failed actions are left out first, then those that do not fit a budget. Only among the
-rest are actions sought that surely keep the limits. Outlying readings are moved to
-their bounds before predictions are compared with them.
+Actions that were retired or have failed are left out first, then those that do not fit
+a budget. Only among the rest are actions sought that surely keep the limits. Outlying
+readings are moved to their bounds before predictions are compared with them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from cbandit.policies.concerns.margin import Margin
 from cbandit.policies.concerns.outliers import Outliers
 from cbandit.policies.concerns.pending import Pending
 from cbandit.policies.concerns.restarts import Restarts
+from cbandit.policies.concerns.retirements import Retirements
 from cbandit.policies.concerns.share import Share
 from cbandit.policies.round import Concern, Concerns
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 ORDER: tuple[type[Concern[Any]], ...] = (
     KeptLimits,
+    Retirements,
     FailureList,
     FailureBelief,
     Budgets,
