@@ -287,10 +287,11 @@ def settings_of_experiment(name, **given):
     return find(name).settings(**given)
 
 
-def reproduced(folder, name, resume=False, **given):
+def reproduced(folder, name, resume=False, figures=False, **given):
     """Carry out an experiment of the catalogue; its summary."""
     settings = settings_of_experiment(name, **given)
-    return carry_out(find(name), settings, folder, resume=resume, progress=False)
+    how = {"resume": resume, "figures": figures, "progress": False}
+    return carry_out(find(name), settings, folder, **how)
 
 
 def settings_from_toml(path, **over):

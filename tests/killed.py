@@ -66,7 +66,7 @@ def killed(home, times, seed, say=lambda text: None):
             done += 1
         else:
             lasted = slept  # it is quicker now
-        process.communicate()
+        process.communicate(timeout=60)
         psutil.wait_procs(alive, timeout=60)
         assert not [each for each in alive if each.is_running()]
         if done == times or process.returncode == 0:

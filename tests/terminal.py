@@ -14,15 +14,25 @@ ROOT = Path(__file__).parents[1]
 SMALL = ["--trials", "3", "--horizon", "40"]
 
 
-def call(capsys, *arguments):
-    """Exit code, what was printed, and what was complained about."""
+def call(capsys, *arguments, figures=False):
+    """Exit code, what was printed, and what was complained about.
+
+    Experiments draw figures only where a test looks at them: they take seconds.
+    """
     try:
-        main([str(each) for each in arguments])
+        main(undrawn(arguments) if not figures else [*map(str, arguments)])
         code = 0
     except SystemExit as stop:
         code = stop.code or 0
     out = capsys.readouterr()
     return code, out.out, out.err
+
+
+def undrawn(arguments):
+    """The words of a command that draws no figures."""
+    words = [str(each) for each in arguments]
+    plays = words[:1] in (["run"], ["reproduce"]) and "--help" not in words
+    return [*words, "--no-figures"] if plays else words
 
 
 def complaint(capsys, *arguments):
@@ -42,7 +52,7 @@ def command(*arguments, **how):
         "RAY_USAGE_STATS_ENABLED": "0",
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "cbandit", *map(str, arguments)],
+        [sys.executable, "-m", "cbandit", *undrawn(arguments)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -92,8 +92,7 @@ SIGNATURES = {
     "baselines.BoTorchPolicy": "actions, *, reward, costs=None, make_acquisition",
     # policies of the user's own
     "GPPolicy": "actions, *, reward, costs, explore=None, start=None, restart=None, "
-    "forget=False, observed_costs=False, clip=None, engine='auto', feedback=None, "
-    "pending=None",
+    "forget=False, observed_costs=False, clip=None, engine='auto', feedback=None",
     "GPPolicy.score": "t, multiplier",
     "GPPolicy.acquire": "t, multiplier, estimates",
     "Estimates": "mean, std, f, g, unit, incumbent",

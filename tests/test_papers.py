@@ -189,7 +189,8 @@ def test_the_account_of_each_phase(tmp_path):
 
 def test_the_papers_figures_and_where_a_policy_stopped(tmp_path):
     small = {"trials": 2, "horizon": 130}
-    reproduced(tmp_path / "shi", "shi-small-feasible", policies=["ADMMBO"], **small)
+    drawn = {"figures": True, "policies": ["ADMMBO"]}
+    reproduced(tmp_path / "shi", "shi-small-feasible", **drawn, **small)
     names = {each.name for each in (tmp_path / "shi").glob("*.png")}
     assert names == {"account.png", "averages.png", "boxes.png", "early.png"}
     table = read_curves(tmp_path / "shi")["ADMMBO"]
@@ -198,7 +199,7 @@ def test_the_papers_figures_and_where_a_policy_stopped(tmp_path):
     assert [bool(first) for first in run.stopped] == ended
     assert float(table["stopped"].mean[-1]) == pytest.approx(sum(ended) / 2)
     assert float(table["stopped"].mean[0]) == 0
-    reproduced(tmp_path / "trade", "shi-trade-off", trials=2, horizon=20)
+    reproduced(tmp_path / "trade", "shi-trade-off", trials=2, horizon=20, figures=True)
     assert (tmp_path / "trade" / "trade-off.png").is_file()
 
 

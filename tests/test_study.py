@@ -151,7 +151,6 @@ class TestOwnProblemAndPolicy:
         sys.modules.pop(mine)
         Path(f"{mine}.py").unlink()
         out = Path("results/study")
-        (out / "account.png").unlink()
         assert call(capsys, "plot", out)[0] == 0
         assert (out / "account.png").exists()
         code, text, _ = call(capsys, "compare", out)
@@ -732,7 +731,8 @@ class TestNames:
 
     def test_dollars_and_formulas_are_names(self, capsys, written):
         text = STUDY.replace("[policies.Random]", "[policies.'$x^{$ in $']")
-        code, out, err = call(capsys, "run", written(text), "--trials", 3)
+        few = [written(text), "--trials", 3]
+        code, out, err = call(capsys, "run", *few, figures=True)
         assert (code, err) == (0, "")
         assert "$x^{$ in $" in out
         assert Path("results/study/account.png").exists()

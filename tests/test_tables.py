@@ -72,7 +72,7 @@ class TestCommands:
         assert kept["problem"]["limits"] == {"latency": "<= 6", "accuracy": ">= 0.9"}
         assert len(kept["policies"]) == 5
         few = ["--trials", 2, "--horizon", 4]
-        code, text, err = call(capsys, "run", "study.toml", *few)
+        code, text, err = call(capsys, "run", "study.toml", *few, figures=True)
         assert (code, err) == (0, "")
         assert "rows that miss a value and are left out: 1, at line 9" in text
         rows = pd.read_parquet("results/study/rounds.parquet")

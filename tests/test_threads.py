@@ -152,10 +152,11 @@ def test_a_fork_is_noticed():
         policy, answers = policy_of(), context.Queue()
         if used:
             policy.ask()
-        child = context.Process(target=_ask, args=(policy, answers))
+        child = context.Process(target=_ask, args=(policy, answers), daemon=True)
         child.start()
         assert words in answers.get(timeout=60)
-        child.join()
+        child.kill()  # a fork of several threads may not end by itself
+        child.join(60)
         policy.ask()
 
 

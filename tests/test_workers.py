@@ -48,8 +48,7 @@ def words(process):
 
 
 @pytest.mark.parametrize(
-    ("number", "workers"),
-    [(signal.SIGINT, 2), (signal.SIGTERM, 2), (signal.SIGTERM, "ray")],
+    ("number", "workers"), [(signal.SIGINT, 2), (signal.SIGTERM, "ray")]
 )
 def test_a_signal_to_the_parent_ends_all_and_leaves_checkpoints(
     tmp_path, number, workers
@@ -68,12 +67,11 @@ def test_a_signal_to_the_parent_ends_all_and_leaves_checkpoints(
         assert read(path, "simulation", dict)["tape"].rounds > 0
 
 
-@pytest.mark.parametrize("workers", [2, "ray"])
-def test_workers_end_when_their_parent_is_killed(tmp_path, workers):
-    shared, processes = begun(tmp_path / "out", workers)
+def test_workers_end_when_their_parent_is_killed(tmp_path):
+    shared, processes = begun(tmp_path / "out", 2)
     assert len(processes) >= 3
     shared.kill()
-    shared.communicate()
+    shared.communicate(timeout=60)
     until(lambda: not any(map(ours, processes)), 30)
 
 
@@ -91,7 +89,5 @@ def test_a_worker_that_is_killed_is_told_in_a_line(tmp_path):
 
 
 def test_killed_with_all_its_workers_it_ends_as_if_it_never_had_been(tmp_path):
-    # once amid the run, and once well before the end of what is left of it
-    done, compared = killed(tmp_path, 2, seed=9)
-    assert done == 2
-    assert compared >= 1
+    done, compared = killed(tmp_path, 1, seed=9)  # amid the run
+    assert done == compared == 1

@@ -65,6 +65,13 @@ class Options:
             metavar="N", min=1, help="Write one round in N to rounds.parquet."
         ),
     ] = 1
+    figures: Annotated[
+        bool,
+        typer.Option(
+            "--figures/--no-figures",
+            help="Whether to draw figures; `cbandit plot DIR` draws them later.",
+        ),
+    ] = True
     trust: Annotated[
         list[str] | None,
         typer.Option(

@@ -239,6 +239,7 @@ def _done(job: Job, folder: Path, options: Options, aloud: bool) -> None:
             resume=options.resume,
             workers="ray" if options.workers == "ray" else int(options.workers),
             every=options.every,
+            figures=options.figures,
             trust=tuple(options.trust or ()),
             say=_say if aloud else None,
         )
@@ -271,9 +272,10 @@ def _tell(summary: dict[str, Any], folder: Path, again: bool) -> None:
         print(line)
     print(growth(read_curves(folder), summary["horizon"]))
     print(rounds_in_words(folder))
-    paths = ", ".join(str(folder / name) for name in summary.get("figures", ()))
+    paths = [str(folder / name) for name in summary.get("figures", ())]
+    drawn = ", ".join(paths) or f"none; cbandit plot {quote(str(folder))} draws them"
     replaced = " (in place of earlier results of the same settings)" if again else ""
-    print(f"figures: {paths}{replaced}")
+    print(f"figures: {drawn}{replaced}")
     status = {name: row["status"] for name, row in summary["policies"].items()}
     failed = {name: words for name, words in status.items() if words != "complete"}
     if failed:

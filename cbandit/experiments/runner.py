@@ -46,6 +46,7 @@ def carry_out(
     workers: int | str = 1,
     progress: bool = True,
     every: int = 1,
+    figures: bool = True,
     trust: tuple[str, ...] = (),
     say: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
@@ -70,6 +71,7 @@ def carry_out(
             draws but several trials are solved together.
         progress: show progress bars on a terminal.
         every: write one round in ``every``, and the last, to ``rounds.parquet``.
+        figures: draw figures.
         trust: names of modules that checkpoints in the folder may name, besides those
             of the experiment's policies; they are imported.
         say: called with a line of text for each policy that has been played.
@@ -92,7 +94,7 @@ def carry_out(
             return finished
         _imported(trust)  # raise here, not in each task
         played = place.play(workers, progress, trust, say)
-        return ranks.first(lambda: place.conclude(played, every))
+        return ranks.first(lambda: place.conclude(played, every, figures))
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,7 @@ class _Place:
         ]
 
     def conclude(
-        self, played: Mapping[str, list[Ending]], every: int
+        self, played: Mapping[str, list[Ending]], every: int, draws: bool
     ) -> dict[str, Any]:
         """Write the results of all finished runs; return the summary."""
         experiment, settings, out = self.experiment, self.settings, self.out
@@ -246,7 +248,7 @@ class _Place:
             boxes = results.write_boxes(runs, figures.boxes, figures.averaged, out)
         design = summary.get("design", 0)
         outcome = Outcome(experiment, settings, curves, design=design)
-        drawn = outcome.draw(boxes, out)
+        drawn = outcome.draw(boxes, out) if draws else []
         summary["figures"] = [path.name for path in drawn]
         # last, since this file says that all others are there
         results.write_summary(summary, out)
