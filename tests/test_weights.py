@@ -163,7 +163,7 @@ def test_numbers_may_differ_from_trial_to_trial():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fade", "rounds"),
-    [(None, 100_000), (0.997, 20_000)],  # a round of 10 000 ago counts 1e-13 there
+    [(None, 40_000), (0.997, 15_000)],  # a round of 10 000 ago counts 1e-13 there
 )
 def test_many_rounds_are_a_dense_solve(fade, rounds):
     """Told to the engine one by one, as a policy does; 1e-9 of a spread."""
