@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import gpytorch
 import pytest
@@ -132,6 +132,7 @@ ENGINES = [
     EngineRow("stream", by_features=True),
     EngineRow("dense", BOX, keeps_all=True, by_features=True),
     EngineRow("weights", kernel=linear, keeps_all=True, by_slots=False),
+    EngineRow("gpytorch", keeps_all=True, by_features=True),
 ]
 OVER_A_SET = [row for row in ENGINES if not row.actions.continuous]
 
@@ -177,6 +178,13 @@ def close(one, other, limit=1e-10):
 
 @pytest.mark.parametrize("row", ENGINES, ids=lambda row: row.name)
 class TestEngine:
+    def test_it_believes_what_gpytorch_does(self, row):
+        engine = row.made()
+        reference = replace(row, name="gpytorch", actions=row.points).made()
+        for each in (engine, reference):
+            each.observe(row.told(14))
+        close(row.believed(engine), kept(reference), 1e-9)
+
     def test_one_by_one_is_many_at_once(self, row):
         one, many = row.made(), row.made()
         for seen in row.told(20):

@@ -458,3 +458,28 @@ def test_no_noise_where_nothing_varies():
         policy.tell(policy.ask(), reward=3.0, noise=0.0)
     found = policy.posterior().reward
     assert (found.mean.tolist(), found.std.tolist()) == ([0.0], [0.0])
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+def test_gpytorch_itself_chooses_the_same(trials):
+    """Rounds with an outstanding choice now and then, by real ``ExactGP`` models."""
+    x = torch.rand(50, 2, generator=torch.Generator().manual_seed(0)).double()
+    kernel = gpytorch.kernels.MaternKernel(2.5, ard_num_dims=2).double()
+    kernel.lengthscale = torch.tensor([[0.3, 0.5]], dtype=torch.float64)
+    gp = cb.GP(gpytorch.kernels.ScaleKernel(kernel).double(), noise=1e-2)
+    fixed = {"step": 0.1, "cap": 5.0, "explore": cb.UCB(2.0), "trials": trials}
+    actions = cb.Finite(x)
+    policies = [
+        cb.CKB(actions, reward=gp, costs=gp, engine=name, **fixed)
+        for name in ("gpytorch", "joint")
+    ]
+    for t in range(24):
+        one, other = [policy.ask() for policy in policies]
+        assert torch.equal(one.index, other.index)
+        for policy, choice in zip(policies, (one, other), strict=True):
+            if t % 4 != 3:
+                a, b = choice.x.unbind(-1)
+                policy.tell(choice, reward=(6 * a).sin(), cost=b - 0.5)
+    one, other = [policy.posterior() for policy in policies]
+    assert torch.allclose(one.reward.mean, other.reward.mean, rtol=0, atol=1e-9)
+    assert torch.allclose(one.costs.std, other.costs.std, rtol=0, atol=1e-9)

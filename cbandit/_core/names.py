@@ -53,10 +53,11 @@ CLASSES = {
         Sliding Spending Stage Told Trust _Turned Waiting
     """,
     "cbandit.posterior": """
-        Ahead Beliefs Best Block Change Coming Covariance Engine Form Group History
-        Inputs Joint Known Kronecker Link Log Lots Merged Moments Observation _Opened
-        Outcomes Part _Pending Plan Prior Recent Recomputed Ridge Root Scale Slots Spot
-        Stacked Stored Swept System TableKernel Tally Term Units Update Weights
+        Ahead Beliefs Best Block Change Coming Covariance Engine ExactGPs Form Group
+        History Inputs Joint Known Kronecker Link Log Lots Merged Moments Observation
+        _Opened Outcomes Part _Pending Plan Prior Recent Recomputed Ridge Root Scale
+        Slots Spot Stacked Stored Swept System TableKernel Tally Term Units Update
+        Weights
     """,
     "cbandit.scores": "Feasible LeastViolating PrimalDual Rectified Reward",
     "cbandit.search": "Climbs",

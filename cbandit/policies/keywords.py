@@ -48,7 +48,10 @@ POLICY = {
 GP_POLICY = {
     "clip": """``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
         subtracted, ``[-G, G]``; in spreads where a belief is standardised.""",
-    "engine": "one of " + ", ".join(f'``"{name}"``' for name in ENGINES) + ".",
+    "engine": "what keeps the posterior, one of "
+    + ", ".join(f'``"{name}"``' for name in ENGINES)
+    + """. ``"gpytorch"`` asks GPyTorch's own models for the whole set each round: slow,
+        for comparison.""",
     "feedback": "``None``, :class:`~cbandit.Delayed` or :class:`~cbandit.Sliding`.",
     **KEYWORDS,
     **POLICY,

@@ -16,6 +16,7 @@ from cbandit.beliefs.features import FeatureKernel
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Covariance, Prior, axes_of
 from cbandit.posterior.digits import WIDE
+from cbandit.posterior.engines.exact_gps import ExactGPs
 from cbandit.posterior.engines.joint import Joint
 from cbandit.posterior.engines.protocol import Engine, Plan
 from cbandit.posterior.engines.swept import Swept
@@ -55,6 +56,7 @@ MAKERS: dict[str, Callable[[Prior, int, Plan], Engine]] = {
     "product": partial(_swept, Kronecker),
     "stream": partial(_swept, Recomputed),
     "weights": Weights,
+    "gpytorch": ExactGPs,
 }
 """How each engine over a set is made, from a prior, the functions and a plan."""
 ENGINES = ("auto", *MAKERS)
