@@ -599,9 +599,9 @@ class BKB(GPPolicy):
             return super()._coefficient(state, turn)
         beliefs = state.beliefs
         (dimension, mass), noises = beliefs.dimension(), beliefs.noises()
-        chances = self._bound_count(state)
+        bound_count = self._count_bounds(state)
         width = self._timing.width(
-            turn.t, self._widths, chances, beliefs, state.held
+            turn.t, self._widths, bound_count, beliefs, state.held
         ).clone()
         for part, at in parts:
             width[:, at] = sketched_width(

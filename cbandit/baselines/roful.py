@@ -85,7 +85,7 @@ class ROFUL(Stagewise):
         floor = nu * (1 - MARGIN) / ways.tips.norm(dim=-2)
         return ways.play(ways.optimistic(), turn, floor), state
 
-    def _likely(
+    def _recommend_likely(
         self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
     ) -> Recommendation:
         return self._plane.likely(state, limits, confidence, left)

@@ -92,7 +92,7 @@ class SafeLTS(Stagewise):
         bounds = Bounds(state.seen, scale, shift)
         return self._plane.play(self.name, state, turn, bounds, tau, at)
 
-    def _likely(
+    def _recommend_likely(
         self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
     ) -> Recommendation:
         return self._plane.likely(state, limits, confidence, left)

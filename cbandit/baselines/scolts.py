@@ -86,7 +86,7 @@ class SCOLTS(Stagewise):
         moved[:, 1:].neg_()
         return ways.play(ways.mean + moved, turn), state
 
-    def _likely(
+    def _recommend_likely(
         self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
     ) -> Recommendation:
         return self._plane.likely(state, limits, confidence, left)

@@ -89,7 +89,7 @@ class Widths:
 
 
 class BoundWidths:
-    """Widths as a function ``(t, gain (T, F), noise, chances) -> (T, F)``.
+    """Widths as a function ``(t, gain (T, F), noise, bound_count) -> (T, F)``.
 
     The result must not be changed in place. ``noise()`` returns the likelihood
     variances ``(T, F)``, and is called only if a schedule needs it.
@@ -116,23 +116,26 @@ class BoundWidths:
         t: int,
         gain: Tensor,
         noise: Callable[[], Tensor],
-        chances: int | None = None,
+        bound_count: int | None = None,
     ) -> Tensor:
-        """Return the widths of round ``t``; ``chances`` is the ``c`` of RKHS widths."""
+        """Return the widths of round ``t``.
+
+        ``bound_count`` is the ``c`` of RKHS widths: how many bounds must hold together.
+        """
         if self.fixed is not None:
             return self.fixed
         known = noise() if self._needs_noise else None
         widths = []
         for part, at in self._parts:
             lam = None if known is None else known[:, at]
-            widths.append(part(t, gain[:, at], lam, chances or self.functions))
+            widths.append(part(t, gain[:, at], lam, bound_count or self.functions))
         return widths[0] if len(widths) == 1 else torch.cat(widths, -1)
 
-    def around(self, beliefs: Learned, t: int, chances: int) -> Tensor:
+    def around(self, beliefs: Learned, t: int, bound_count: int) -> Tensor:
         """Return the widths of round ``t`` around these beliefs."""
         if self.fixed is not None:
             return self.fixed
-        return self(t, beliefs.gains(), beliefs.noises, chances)
+        return self(t, beliefs.gains(), beliefs.noises, bound_count)
 
     def with_noise(self, subgaussian: Tensor) -> BoundWidths:
         """Return the widths for other noise constants ``R (T, F)``."""

@@ -141,7 +141,7 @@ class Player:
                 arrived = (excess.nan_to_num(0.0),)  # no unit yet: 0
             estimate = _row(record.estimate)
             state = state._replace(multiplier=phi, estimate=estimate, arrived=arrived)
-            phi = policy._next(state, record.t + 1, None)
+            phi = policy._next_multiplier(state, record.t + 1, None)
         return phi
 
     def _units(self, state: GPState) -> list[float | None]:

@@ -36,7 +36,10 @@ _FAILED = ": an action that could not be measured is told with failed=True"
 
 
 def array_type(dtype: torch.dtype | str | None, device: torch.device) -> torch.dtype:
-    """Return the dtype of arrays over the actions, from a dtype or its name."""
+    """Return the torch dtype that a user's ``dtype`` stands for.
+
+    ``None`` is float32 on CUDA and float64 elsewhere.
+    """
     if dtype is None:
         return torch.float32 if device.type == "cuda" else torch.float64
     if isinstance(dtype, str | torch.dtype):
@@ -216,7 +219,7 @@ def _names(base: Actions, name: str) -> Names:
     return base.names
 
 
-def named_points(base: Actions, x: ArrayLike | None, params: Any) -> Any:
+def read_points(base: Actions, x: ArrayLike | None, params: Any) -> Any:
     """Return points that a user gives by coordinates or by name."""
     if params is None:
         return x

@@ -147,7 +147,10 @@ class News(NamedTuple):
         return self if self.as_told is None else self.as_told
 
     def by_functions(self) -> list[tuple[Told, list[int]]]:
-        """Return each item told with its functions: 0 is the reward, costs follow."""
+        """Return each item told, with the numbers of the functions that it is about.
+
+        Number 0 is the reward; cost ``j`` has the number ``1 + j``.
+        """
         out = []
         for told in self.rewards:
             out.append((told, [0]))

@@ -252,8 +252,12 @@ class CKB(GPPolicy):
     def _choice_of(self, turn: Turn, decision: Decision) -> Choice:
         return super()._choice_of(turn, self._dual.complete(decision))
 
-    def _next(self, state: GPState, t: int, restarted: Tensor | None) -> Tensor:
-        return self._dual.next_multiplier(super()._next(state, t, restarted), state)
+    def _next_multiplier(
+        self, state: GPState, t: int, restarted: Tensor | None
+    ) -> Tensor:
+        return self._dual.next_multiplier(
+            super()._next_multiplier(state, t, restarted), state
+        )
 
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with the news in its beliefs and in the costs spent."""

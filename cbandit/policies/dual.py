@@ -129,7 +129,7 @@ class Given:
     epoch: int | str | None
 
     @property
-    def by_default(self) -> bool:
+    def has_defaults(self) -> bool:
         """Whether what is left out has a default: all constants are in spreads."""
         return self.slater is None and self.units is not None and self.units.shared
 
@@ -181,7 +181,7 @@ class Given:
     def _width(self) -> Tensor | None:
         """Return the width that the multiplier is judged by; ``None``: the score's."""
         beta = self.beta
-        if beta is None and self.by_default:
+        if beta is None and self.has_defaults:
             beta = DUAL_BETA
         if beta is None or (isinstance(beta, str) and beta == "score"):
             return None

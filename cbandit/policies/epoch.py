@@ -106,21 +106,23 @@ class Epoch(NamedTuple):
 
 
 class EpochPenalty(GPPolicy):
-    """Penalised GP-UCB with multipliers that move once an epoch.
+    """Choose by the reward less penalties, whose multipliers move once an epoch.
 
     Args:
         actions: what can be chosen.
         reward: the belief about the penalised reward; or a list with one belief an
             epoch, of which the last one serves all later epochs.
         costs: how many costs, ``m``, or their names.
-        explore: :class:`~cbandit.UCB`, or :class:`~cbandit.TS` with ``inner="ts"``; of
-            width 1 unless given. A rule as ``inner`` gets such estimates as ``f``.
+        explore: how estimates explore: :class:`~cbandit.UCB`, or :class:`~cbandit.TS`
+            with ``inner="ts"``; of width 1 unless given. If ``inner`` is a function,
+            any will do, and it finds these estimates in ``f``.
         epoch: ``S``, rounds an epoch.
-        psi: above 0, ``exp(c z)``: ``"exp"`` or ``("exp", c)``; ``(c z + 1)^n``:
-            ``("polynomial", n)`` or ``("polynomial", n, c)``, whose violation is
-            sublinear if ``n > 1``; a callable, 1 up to 0, convex and increasing above,
-            with ``psi(x) psi(y) >= psi(x + y)``; or ``"linear"``, for noisy
-            constraints.
+        psi: the penalty of a cost that is ``z`` above its threshold. It is 1 for ``z <=
+            0``. Above, ``"exp"`` is ``exp(z)``, ``("exp", c)`` is ``exp(c z)``,
+            ``("polynomial", n)`` is ``(z + 1)^n`` and ``("polynomial", n, c)`` is ``(c
+            z + 1)^n``; with ``n > 1`` the violation is sublinear. Or a function: 1 up
+            to 0, convex and increasing above, with ``psi(x) psi(y) >= psi(x + y)``. Or
+            ``"linear"``, for noisy constraints: the cost itself is charged.
         rate: the multipliers' step with ``psi="linear"``, a number, ``(*trials,)`` or
             ``(1 or *trials, m)``; by the theorem ``O(1 / sqrt(epochs))``. 0, with any
             ``psi``, keeps ``kappa`` fixed (a baseline: no fixed one gives both
@@ -189,7 +191,7 @@ class EpochPenalty(GPPolicy):
         self.inner = checks.one_of(
             "inner", inner, "ucb", "ts", other="a function of estimates", called=True
         )
-        explore = _exploration(inner, explore)
+        explore = _checked_exploration(inner, explore)
         if self._acquires and common.get("clip") is not None:
             raise CBanditError("clip goes with inner='ucb' or 'ts', not with a rule")
         beliefs = _listed(reward)
@@ -275,7 +277,9 @@ class EpochPenalty(GPPolicy):
         """Return the number of round ``t``'s epoch; negative during the design."""
         return (t - 1 - self.design) // self.epoch
 
-    def _next(self, state: GPState, t: int, restarted: Tensor | None) -> Tensor:
+    def _next_multiplier(
+        self, state: GPState, t: int, restarted: Tensor | None
+    ) -> Tensor:
         """Return ``kappa`` of round ``t``, always finite."""
         kept = self._epoch_at(t, state.own).kept
         if self._psi is None:
@@ -327,7 +331,7 @@ class EpochPenalty(GPPolicy):
 
     # -- widths, units and words -------------------------------------------------------
 
-    def _bound_count(self, state: GPState) -> int:
+    def _count_bounds(self, state: GPState) -> int:
         """Return ``c`` of the RKHS widths."""
         number: int = state.own.number
         epochs = (number + 1) * (number + 2)
@@ -371,7 +375,7 @@ class EpochPenalty(GPPolicy):
         return replace(super().recommend(confidence, context), penalised=True)
 
 
-def _exploration(inner: object, explore: Explore | None) -> Explore:
+def _checked_exploration(inner: object, explore: Explore | None) -> Explore:
     """Return how epochs explore; the width is 1 unless given."""
     wanted: type[UCB | TS] = TS if inner == "ts" else UCB
     explore = wanted(1.0) if explore is None else explore

@@ -41,7 +41,7 @@ from cbandit.policies.checks import (
     changed,
     functions_of,
     multiplier_of,
-    named_points,
+    read_points,
     score_of,
 )
 from cbandit.policies.choices import Data, Made, News, Place
@@ -79,11 +79,11 @@ if TYPE_CHECKING:
 LIGHT = 256 * 1024**2  # bytes; checkpoints leave out larger arrays
 SMALL = 0.5  # noise below which the small-lam form is a heuristic
 START = "; without start= there is no multiplier"
-COUNTED_NOISE = (
+NO_COUNTED_NOISE = (
     "noise= cannot go with outcome='binary' or 'count', whose spread follows from the "
     "probability or the rate; several tries at once are a pair (successes, tries)"
 )
-LEARNED_NOISE = (
+NO_LEARNED_NOISE = (
     "noise= cannot go with a cb.GP.linear that learns the noise: state the belief's, "
     "cb.GP.linear(space, noise=...)"
 )
@@ -246,7 +246,7 @@ class GPPolicy(Policy):
         self.standardized = any(rescaled) and self.abilities.readings
         self._rescaled = torch.tensor(rescaled).to(self.device)
         if any(belief.conjugate for belief in beliefs):
-            self.refuse("noise", LEARNED_NOISE)
+            self.refuse("noise", NO_LEARNED_NOISE)
         timing = timing_of(
             feedback, len(beliefs), self.batch_shape, self.device, self.horizon
         )
@@ -322,7 +322,7 @@ class GPPolicy(Policy):
             )
         if self._timing.no_outcome:
             raise CBanditError(self._timing.no_outcome)
-        self.refuse("noise", COUNTED_NOISE)
+        self.refuse("noise", NO_COUNTED_NOISE)
         limits = self._stated_limits(1)
         for f, kind in kinds.items():
             if f:
@@ -580,7 +580,16 @@ class GPPolicy(Policy):
         turn: Turn,
         beside: Tensor | Estimate | None,
     ) -> tuple[Best, Tensor | None]:
-        """Return the best action under ``look``, see :meth:`Search.best`."""
+        """Return the action of greatest score, and the trials where none is feasible.
+
+        These trials are ``None`` where the score does not ask for feasibility.
+
+        Args:
+            beliefs: about the policy's set.
+            look: the score, and how estimates are made.
+            turn: the round.
+            beside: costs that are known before choosing; ``None``: there are none.
+        """
         return Search(
             beliefs.actions,
             self.explore.samples,
@@ -624,7 +633,7 @@ class GPPolicy(Policy):
         if not self.abilities.by_score:
             return state
         state = state.measured()
-        multiplier = self._next(state, turn.t, turn.restarted)
+        multiplier = self._next_multiplier(state, turn.t, turn.restarted)
         state = self._begin_epoch(state._replace(multiplier=multiplier), turn)
         beliefs = state.beliefs
         if beliefs.fades:
@@ -643,7 +652,9 @@ class GPPolicy(Policy):
         beliefs = state.beliefs.forget_all() if self.forget else state.beliefs
         return state._replace(beliefs=beliefs, epoch=turn.t, waiting=None)
 
-    def _next(self, state: GPState, t: int, restarted: Tensor | None) -> Tensor:
+    def _next_multiplier(
+        self, state: GPState, t: int, restarted: Tensor | None
+    ) -> Tensor:
         """Return the multiplier of round ``t``, moved by the costs that arrived.
 
         The state is :meth:`GPState.measured`. In the trials that are ``restarted (T,)``
@@ -791,17 +802,19 @@ class GPPolicy(Policy):
 
     def _coefficient(self, state: GPState, turn: Turn) -> Tensor:
         """Return the factor of this round's spreads, ``(T, F)``."""
-        widths, chances = self._widths_of(state), self._bound_count(state)
-        width = self._timing.width(turn.t, widths, chances, state.beliefs, state.held)
+        widths, bound_count = self._widths_of(state), self._count_bounds(state)
+        width = self._timing.width(
+            turn.t, widths, bound_count, state.beliefs, state.held
+        )
         return self.explore.coefficient(width, turn.streams)
 
     def _widths_of(self, state: GPState) -> BoundWidths:
         """Return the confidence widths of a round."""
         return self._widths
 
-    def _bound_count(self, state: GPState) -> int:
+    def _count_bounds(self, state: GPState) -> int:
         """Return ``c`` of the RKHS widths: how many bounds must hold together."""
-        return self._timing.chances(state.beliefs.functions)
+        return self._timing.bound_count(state.beliefs.functions)
 
     def _moments(
         self, state: GPState, turn: Turn
@@ -1049,7 +1062,7 @@ class GPPolicy(Policy):
         if moved is None:
             coming = now.t + 1
             _, restarted = self._concerns.open_epoch(now.concerns, coming)
-            moved = self._next(now.state.measured(), coming, restarted)
+            moved = self._next_multiplier(now.state.measured(), coming, restarted)
             self._ready = self._now, now._replace(state=now.state._replace(moved=moved))
         return self._outside(moved.clone())
 
@@ -1132,7 +1145,7 @@ class GPPolicy(Policy):
         """
         beliefs = self._catch_up().state.beliefs
         params = [params] if isinstance(params, Mapping) else params
-        x = named_points(self.actions, x, params)
+        x = read_points(self.actions, x, params)
         if context is not None and x is not None:
             raise CBanditError("posterior takes context=, or points that hold it")
         if x is None and not self.actions.continuous:

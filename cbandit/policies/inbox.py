@@ -17,7 +17,7 @@ from torch import Tensor
 from cbandit._core import checks, devices
 from cbandit.actions import Actions
 from cbandit.errors import CBanditError
-from cbandit.policies.checks import named_points, told_values
+from cbandit.policies.checks import read_points, told_values
 from cbandit.policies.choices import Data, Entry, Feedback, Told
 from cbandit.policies.history import STATES, holds, read_rows
 from cbandit.policies.signs import Objective
@@ -345,7 +345,7 @@ class Inbox(NamedTuple):
 
         ``actions`` is the policy's set; for the others see :meth:`GPPolicy.observe`.
         """
-        x = named_points(actions, x, params)
+        x = read_points(actions, x, params)
         if not self.outcomes:
             checks.no_flag("reward", reward)
             checks.no_flag("cost", cost)

@@ -117,7 +117,7 @@ class LCLUCB(Stagewise):
         bounds = Bounds(state.seen, scale)  # V_r and V_c
         return self._plane.play(self.name, state, turn, bounds, tau, at)
 
-    def _likely(
+    def _recommend_likely(
         self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
     ) -> Recommendation:
         return self._plane.likely(state, limits, confidence, left)

@@ -221,7 +221,7 @@ class GPOPB(GPPolicy):
         tau, safe = level(units, limits), estimate.within(units)
         # a cost gets its unit from outcomes alone; outcomes all alike deserve a warning
         enough = self._trust.enough(units, patience=FEW)
-        index = self._safe.index if on is self.actions else self._safe.within(on)
+        index = self._safe.index if on is self.actions else self._safe.number_in(on)
         at = numbered(index)
         must_hold(turn.mask, at)
         beta = self._coefficient(state, turn).abs()
@@ -243,7 +243,11 @@ class GPOPB(GPPolicy):
         return decision, state._replace(multiplier=pi.multiplier)
 
     def absorb(self, state: GPState, news: News) -> GPState:
-        """Return the state with the news in its beliefs and in the safe estimate."""
+        """Return the state after news.
+
+        The beliefs take it in. So does the estimate of the safe action's values, until
+        these are known in all trials.
+        """
         safe, state = state.own, super().absorb(state, news)
         if not safe.ready:
             safe = safe.after(news.raw, state.beliefs.units())

@@ -133,7 +133,7 @@ class OPNLB(Stagewise):
         pulled: Tensor = (state.seen.count > 0).any(-1)
         return pulled.all(-1, keepdim=True)
 
-    def _likely(
+    def _recommend_likely(
         self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
     ) -> Recommendation:
         """Return the distribution of greatest fitted reward believed feasible.

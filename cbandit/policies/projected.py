@@ -39,7 +39,7 @@ class Projected(Dual):
             raise CBanditError(
                 "step and slack may be callables of the round with dual='queue' only"
             )
-        if given.by_default:
+        if given.has_defaults:
             step = STEP if given.step is None else given.step
             given = replace(
                 given, step=step, cap=CAP if given.cap is None else given.cap

@@ -41,7 +41,7 @@ class Queue(Dual):
                 "cap goes with dual='projected', for a queue has none; got "
                 f"{given.cap!r} (with step left out, the queue's step follows from it)"
             )
-        if given.by_default and given.step is None and given.cap is None:
+        if given.has_defaults and given.step is None and given.cap is None:
             given = replace(given, step=STEP)
         step, slack, _, beta, no_limit = given.constants(capped=given.step is None)
         return cls(step, slack, beta, no_limit)

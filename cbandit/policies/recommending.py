@@ -32,7 +32,8 @@ def recommended(
 ) -> Recommendation:
     """Return the action of greatest mean reward that is likely feasible.
 
-    Where the beliefs hold no reward, it is withheld.
+    In a trial without data of the reward, value, probability and margin are NaN. A cost
+    without data has no say in the choice, which is then not called feasible.
 
     Args:
         beliefs: the policy's, with all that was told.

@@ -295,10 +295,16 @@ def _window(
 
 
 def _allowed(f: Tensor, turn: Turn, numbers: Tensor | None) -> Tensor:
-    """Return rewards ``(T, n, K)``, minus infinity where a choice is not allowed.
+    """Return rewards ``(T, n, K)``, minus infinity for choices that may not be made.
 
-    Choices that are not offered are allowed in no context. What this round leaves out
-    is left out in its own context, the last one.
+    The ``n`` contexts end with the current one. Choices outside ``turn.offered`` are
+    excluded in all contexts, those outside ``turn.mask`` in the current one.
+
+    Args:
+        f: the rewards.
+        turn: the round.
+        numbers: the choices' numbers in the round's set, ``(T, K)``; ``None``: they are
+            the same.
     """
     if turn.offered is not None:
         f = f.masked_fill(~turn.offered.to(f.device).unsqueeze(1), -torch.inf)

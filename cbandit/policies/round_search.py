@@ -167,7 +167,7 @@ class Search:
             return values
 
         if fresh is None:
-            return self._climbed(estimate)
+            return self._climb(estimate)
         x = point_in_middle(box).expand(len(fresh), -1)
         fresh = fresh.to(x.device)
         left = turn.allows(x.unsqueeze(1))
@@ -180,7 +180,7 @@ class Search:
         begun = Best(value, None, at_middle.squeeze(-1), x)
         if bool(fresh.all()):
             return finite(begun, look), None
-        best, infeasible = self._climbed(estimate)
+        best, infeasible = self._climb(estimate)
         column = fresh.unsqueeze(-1)
         merged = Best(
             torch.where(fresh, begun.value, best.value),
@@ -190,7 +190,7 @@ class Search:
         )
         return finite(merged, look), infeasible
 
-    def _climbed(self, estimate: Estimate) -> tuple[Best, Tensor | None]:
+    def _climb(self, estimate: Estimate) -> tuple[Best, Tensor | None]:
         """Return the best point of a box, by climbs from many places."""
         look, turn, beliefs = self.look, self.turn, self.beliefs
         box, balls, climbs = turn.actions, turn.balls, self.climbs
@@ -267,7 +267,10 @@ class Search:
 
 
 def _rows(functions: Sequence[Estimate], x: Tensor) -> Tensor:
-    """Return the rows ``(T, b, n)`` of several functions of points."""
+    """Return the values ``(T, b, n)`` of several functions at ``x``, joined.
+
+    Each function has ``b`` values of its own, which the result has one after another.
+    """
     return torch.cat([each(x).double() for each in functions], 1)
 
 

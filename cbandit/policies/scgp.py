@@ -48,7 +48,10 @@ CONSTANTS = "slater= and clip= are for the limits that it was built with"
 
 
 class SCGPUCB(GPPolicy):
-    """A virtual queue on constraints that are observed in full.
+    """Choose by GP-UCB where the costs of all actions are seen before each choice.
+
+    Each cost has a virtual queue, its multiplier, which grows by what the cost exceeds
+    its threshold. The longer the queue, the more the cost lowers an action's score.
 
     Args:
         actions: what can be chosen.
@@ -56,8 +59,11 @@ class SCGPUCB(GPPolicy):
         costs: how many costs, ``m``, or their names.
         explore: :class:`~cbandit.UCB` in the paper; RKHS widths have the theorem's
             ``ln(2 / delta)``.
-        schedule: 1 or 2, for ``eps_t`` and ``V_t``.
-        slater: ``delta``, a number or ``(*trials,)``. The theorems assume at most 1. A
+        schedule: which of the paper's two pairs of formulas gives ``eps_t`` and
+            ``V_t``, 1 or 2.
+        slater: Slater's constant ``delta``, a number or ``(*trials,)``: some action (or
+            distribution) has every cost at least this far below its threshold. The
+            theorems assume at most 1. A
             larger value is allowed, for costs that are scaled up, but the theorems do
             not cover it.
         clip: ``B``, which the schedules need. In ``(B, G)``, ``G`` is not used, as
@@ -122,9 +128,9 @@ class SCGPUCB(GPPolicy):
         delta = self._per_trial("slater", checks.positive("slater", slater))
         self._delta = delta.unsqueeze(-1)
 
-    def _bound_count(self, state: GPState) -> int:
+    def _count_bounds(self, state: GPState) -> int:
         """Return ``c`` of the RKHS widths, so that they have ``ln(2 / delta)``."""
-        return self._timing.chances(2)
+        return self._timing.bound_count(2)
 
     def score(self, t: int, q: Tensor) -> scores.PrimalDual:
         """Return ``f - (1 / V_t) sum_j Q_j g_j``."""

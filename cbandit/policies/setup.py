@@ -88,11 +88,17 @@ class Setup(NamedTuple):
         return m > 0 and self.functions == 1 + m and self.abilities.by_score
 
     def per_trial(self, name: str, value: ArrayLike) -> Tensor:
-        """Return a number or ``(*trials,)`` as ``(T,)``."""
+        """Return a value for every trial ``(T,)``, from a number or ``(*trials,)``."""
         return devices.put(checks.per_trial(name, value, self.batch_shape), self.device)
 
     def per_cost(self, name: str, value: ArrayLike) -> Tensor:
-        """Return a number, ``(*trials,)`` or ``(1 or *trials, m)`` as ``(T, m)``."""
+        """Return a value for every trial and cost, ``(T, m)``.
+
+        Args:
+            name: the argument's, for errors.
+            value: a number, one per trial ``(*trials,)``, one per cost ``(m,)``, or
+                ``(1 or *trials, m)``. What fits trials and costs is one per trial.
+        """
         given, batch = checks.finite(name, checks.tensor(name, value)), self.batch_shape
         if batch and tuple(given.shape) == batch:
             given = given.unsqueeze(-1)

@@ -377,7 +377,7 @@ class Budgets(Concern[Account]):
 
         Args:
             account: the current account.
-            least: the smallest bound of an action, ``(T, b)``.
+            least: the 95 % bound of what the cheapest choice may cost, ``(T, b)``.
         """
         left = self.left(account)
         short = (least > left).double().mean(0).argmax()

@@ -50,7 +50,7 @@ NOT_ADAPTIVE = (
 )
 DELTA = 0.1  # the share of runs that may start anew though nothing changes
 LAST = 64  # outcomes, the longest window
-KNOWN = 0.5  # noise deviations; outcomes of means less certain do not count
+KNOWN_STD = 0.5  # noise deviations; outcomes of means less certain do not count
 MANY = 20  # outcomes, before which a learned unit is not relied on
 
 
@@ -108,22 +108,22 @@ class Errors(NamedTuple):
         place: Place,
         beliefs: Beliefs,
         widths: BoundWidths,
-        chances: int,
+        bound_count: int,
     ) -> Errors:
         """Return the errors with those of the news; look for a change.
 
-        ``beliefs`` do not hold the news yet; ``chances`` is the ``c`` of RKHS widths.
+        ``beliefs`` do not hold the news yet.
         """
         mean, std = (part[..., 0] for part in beliefs.anywhere(place.x.unsqueeze(1)))
         noise = beliefs.noises().double().clone()
-        known = std <= KNOWN * noise.sqrt()
+        known = std <= KNOWN_STD * noise.sqrt()
         for part, at in widths.rkhs_parts():
             noise[:, at] = part.subgaussian.square()
         units = beliefs.units() or Units.own(noise)
         values, came, noise = news.readings(noise, units.size)
         came &= known & units.known & (units.seen >= MANY)
         error = (values - units.center) / units.size - mean
-        band = widths.around(beliefs, place.t, chances).abs() * std
+        band = widths.around(beliefs, place.t, bound_count).abs() * std
         new = torch.stack([error, band, noise]).unsqueeze(0)
         last = torch.where(came, torch.cat([self.last[1:], new]), self.last)
         (errors, bands, variances), seen = last.unbind(1), self.seen + came
@@ -146,7 +146,7 @@ class Restarts(Concern[Errors | None]):
         shape: the numbers of trials and of functions, ``(T, F)``.
         device: where beliefs live.
         widths: of the bounds that predictions are compared with.
-        chances: how many bounds must hold together.
+        bound_count: how many bounds must hold together.
     """
 
     in_studies = True
@@ -157,10 +157,10 @@ class Restarts(Concern[Errors | None]):
         shape: tuple[int, int],
         device: torch.device,
         widths: BoundWidths,
-        chances: int,
+        bound_count: int,
     ) -> None:
         self._restart, self._shape, self._device = restart, shape, device
-        self._widths, self._chances = widths, chances
+        self._widths, self._chances = widths, bound_count
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
@@ -173,8 +173,8 @@ class Restarts(Concern[Errors | None]):
         if restart == ADAPTIVE and not (at_once and bounds):
             raise CBanditError(NOT_ADAPTIVE)
         shape = setup.size, setup.functions
-        chances = setup.timing.chances(setup.functions)
-        return cls(restart, shape, setup.device, widths, chances)
+        bound_count = setup.timing.bound_count(setup.functions)
+        return cls(restart, shape, setup.device, widths, bound_count)
 
     def start(self) -> Errors | None:
         """Return the errors before the first round."""

@@ -171,7 +171,7 @@ class SafeAction:
             f"threshold {tau:g}"
         )
 
-    def within(self, actions: Actions) -> Tensor | None:
+    def number_in(self, actions: Actions) -> Tensor | None:
         """Return the action's number in another set, ``(T,)``; ``None`` on a star.
 
         It raises an error if the set lacks the action. On a star it is the centre.
@@ -180,7 +180,7 @@ class SafeAction:
             _centre(actions, self.x)
             return None
         try:
-            return _numbers_at(actions, self.x)
+            return _find_numbers(actions, self.x)
         except CBanditError as error:
             raise CBanditError(
                 f"actions of this round must contain the safe action: {error}"
@@ -228,12 +228,12 @@ def _place(
             raise CBanditError(f"safe.{error}") from None
     x = _point(safe.x, actions.dim, batch, size).to(device)
     try:
-        return _numbers_at(actions, x), x
+        return _find_numbers(actions, x), x
     except CBanditError as error:
         raise CBanditError(f"safe.{error}") from None
 
 
-def _numbers_at(actions: Actions, x: Tensor) -> Tensor:
+def _find_numbers(actions: Actions, x: Tensor) -> Tensor:
     """Return the numbers ``(T,)`` of actions at ``x (T, d)``."""
     if actions.batch_shape:
         index: Tensor = actions.index(x.unsqueeze(1))

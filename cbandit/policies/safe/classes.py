@@ -104,7 +104,14 @@ class Classes:
         return [belief.values[members[trial]] for belief, members in pairs]
 
     def ends(self, inside: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the least and the greatest values in the sets, ``(T, 1 + m, K)``."""
+        """Return each arm's least and greatest values over the confidence sets.
+
+        Both are ``(T, 1 + m, K)``, the reward first.
+
+        Args:
+            inside: for the reward and each cost, which functions are in its confidence
+                set, ``(T, G)`` bool.
+        """
         pairs = [
             (belief.values, members.unsqueeze(-1))
             for belief, members in zip(self._beliefs, inside, strict=True)

@@ -200,7 +200,10 @@ class SafeEstimate:
         return self
 
     def _sizes(self, units: Units | None) -> Tensor:
-        """Return the units' sizes ``(T, 1 + m)``, infinite where there is no unit."""
+        """Return the size of each function's unit, ``(T, 1 + m)``.
+
+        It is infinite for a function without a unit yet, 1 if there are no ``units``.
+        """
         if units is None:
             return torch.ones_like(self.action.subgaussian)
         return torch.where(units.known, units.size, torch.inf)

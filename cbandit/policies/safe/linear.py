@@ -91,8 +91,10 @@ class Plane:
             self.subgaussian.square() * dim,
             self._lam.sqrt() * norm,
         )
-        self._beta = beta if beta is None or callable(beta) else self._given(beta)
-        self._fan = _fan(actions, safe.x) if isinstance(actions, Star) else None
+        self._beta = beta if beta is None or callable(beta) else self._shape_beta(beta)
+        self._fan = (
+            _centre_and_tips(actions, safe.x) if isinstance(actions, Star) else None
+        )
 
     def _stacked(self, name: str, values: Sequence[Any]) -> Tensor:
         """Stack values, each a number or ``(*trials,)``, as columns, ``(T, k)``."""
@@ -142,7 +144,9 @@ class Plane:
     def width(self, t: int, state: Stage) -> Tensor:
         """Return ``beta`` of every function in round ``t``, ``(T, F)``."""
         if self._beta is not None:
-            beta = self._given(self._beta(t)) if callable(self._beta) else self._beta
+            beta = (
+                self._shape_beta(self._beta(t)) if callable(self._beta) else self._beta
+            )
             return beta.expand_as(self._floor)
         length = state.longest if self.stated is None else self.stated
         square = length.square().unsqueeze(-1)
@@ -168,7 +172,7 @@ class Plane:
         bonus = rho * torch.maximum(costs * state.seen.stretch, reward)
         return torch.cat([reward + bonus.amax(-1, keepdim=True), costs], -1)
 
-    def _given(self, beta: ArrayLike) -> Tensor:
+    def _shape_beta(self, beta: ArrayLike) -> Tensor:
         return self._stacked("beta", [checks.nonnegative("beta", beta)])
 
     # -- sets ------------------------------------------------------------------------
@@ -185,7 +189,7 @@ class Plane:
                 "actions of this round must be points, a cb.Finite, a cb.ProductGrid "
                 f"or a cb.Star; got {on!r}"
             )
-        longest, at = self.length(on), self.safe.within(on)
+        longest, at = self.length(on), self.safe.number_in(on)
         longest = torch.maximum(state.longest, longest)
         return at, state._replace(longest=longest)
 
@@ -229,7 +233,7 @@ class Plane:
         """Return the centre and the tips of a star, ``(T or 1, d, 1 + K)``."""
         if self._fan is not None and star is self.actions:
             return self._fan
-        return _fan(star, self.safe.x)
+        return _centre_and_tips(star, self.safe.x)
 
     def close(self, state: Stage) -> Tensor:
         """Return the difference below which rewards count as equal, ``(T,)``."""
@@ -387,7 +391,7 @@ def _best_on_star(
     All points of the star with ``V_c <= tau`` are considered, and its centre.
 
     Args:
-        fan: the star, see :func:`_fan`.
+        fan: the star, see :func:`_centre_and_tips`.
         mask: the segments allowed, ``(1 or T, K)``.
         bounds: ``V_r`` and ``V_c``.
         tau: the thresholds, ``(T, m)``.
@@ -467,7 +471,7 @@ def _reach(
     )
 
 
-def _fan(star: Star, x0: Tensor) -> Tensor:
+def _centre_and_tips(star: Star, x0: Tensor) -> Tensor:
     """Return the centre and the tips of a star, ``(T or 1, d, 1 + K)``.
 
     Args:

@@ -14,7 +14,7 @@ from cbandit._core import devices
 from cbandit.choice import Distribution
 from cbandit.search.conic import Array, SafePolicies
 
-PAIRED = 64  # with at most so many actions, midpoints of pairs are considered too
+MOST_PAIRED = 64  # with at most so many actions, midpoints of pairs are considered too
 STARTS, NEAR = 8, 0.9  # starts of the ascent, and the cosine below which two differ
 CLIMBS = 3  # ascents; the starts of largest V_r after one step of all starts
 LEAP = 0.05  # the ascent's longest step ahead, as a share of a point's length
@@ -69,7 +69,7 @@ def best_mixture(
     starts.sort(key=lambda start: -round(start[0], 9))
     best, reached, met = None, -math.inf, _Places(dim)
     for height, start, x in starts[:CLIMBS]:
-        climbed = _climbed(safe, towards(x)[0], towards, met)
+        climbed = _climb(safe, towards(x)[0], towards, met)
         for found, after in ((start, height), climbed):
             if _gained(after, reached):
                 best, reached = found, after
@@ -100,7 +100,7 @@ def _gained(value: float, before: float) -> bool:
     return before == -math.inf or value > before + 1e-9 * (1 + abs(before))
 
 
-def _climbed(
+def _climb(
     safe: SafePolicies,
     theta: Array,
     towards: Callable[[Array], tuple[Array, float]],
@@ -141,13 +141,14 @@ def _climbed(
 def _promising(
     points: Array, w: Array, root: Array, tau: Array, x0: Array
 ) -> list[Array]:
-    """Return a few feasible points of large ``V_r`` in different directions.
+    """Return up to ``STARTS`` feasible points with a high upper bound of the reward.
 
-    They lie on lines from the safe action to every action and, if there are not too
-    many, to the midpoint of every pair.
+    They lie in different directions. Each is on a line from the safe action to another
+    action, as far along it as is surely feasible. With at most ``MOST_PAIRED`` actions
+    the midpoints of pairs are ends of lines too.
     """
     ends = points
-    if len(points) <= PAIRED:
+    if len(points) <= MOST_PAIRED:
         first, second = np.triu_indices(len(points), 1)
         ends = np.concatenate([points, (points[first] + points[second]) / 2])
     candidates = np.concatenate([x0[None], ends])

@@ -17,7 +17,7 @@ from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.abilities import SAFE_REFUSES, Abilities
 from cbandit.policies.base import Policy, Posterior
-from cbandit.policies.checks import listed, named_points
+from cbandit.policies.checks import listed, read_points
 from cbandit.policies.choices import News, Told
 from cbandit.policies.inbox import check_ranges
 from cbandit.policies.keywords import PolicyKeywords
@@ -247,7 +247,7 @@ class Stagewise(Policy):
             reward: ``(n,)`` or ``(*trials, n)``.
             cost: ``(n, m)`` or ``(*trials, n, m)``; without the last axis if m = 1.
         """
-        x = named_points(self.actions, x, params)
+        x = read_points(self.actions, x, params)
         if (index is None) == (x is None):
             raise CBanditError("observe takes one of index=, x= and params=")
         if reward is None and cost is None:
@@ -280,7 +280,10 @@ class Stagewise(Policy):
     def _rows_of(
         self, index: ArrayLike | None, x: ArrayLike | None
     ) -> tuple[Tensor | None, Tensor]:
-        """Return the numbers ``(T, n)``, if given, and the points ``(T, n, d)``."""
+        """Return the actions' numbers ``(T, n)`` and their points ``(T, n, d)``.
+
+        The numbers are ``None`` if the user gave points.
+        """
         if index is not None:
             numbers = checks.tensor("index", index, None, self.device)
             numbers = checks.rows("index", numbers, self.batch_shape)
@@ -318,7 +321,7 @@ class Stagewise(Policy):
         data, left = self._has_data(now.state).expand(size), self._to_recommend().mask
 
         def best(among: Tensor | None) -> Recommendation:
-            return self._likely(now.state, limits, confidence, among)
+            return self._recommend_likely(now.state, limits, confidence, among)
 
         answer = now.state.safe.recommended(data, left, best)
         return self.objective.recommended(answer.of(self._outside))
@@ -327,7 +330,7 @@ class Stagewise(Policy):
         """Return the actions with data of all functions, ``(T, 1 or N)``."""
         return self._model.has_data(state.seen)
 
-    def _likely(
+    def _recommend_likely(
         self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
     ) -> Recommendation:
         """Return each trial's best that is believed feasible with ``confidence``."""

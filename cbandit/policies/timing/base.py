@@ -70,23 +70,23 @@ class Timing(ABC):
         """Return a user's widths in the form that holds under this timing."""
         return widths
 
-    def chances(self, functions: int) -> int:
+    def bound_count(self, functions: int) -> int:
         """Return how many bounds must hold together, the ``c`` of RKHS widths."""
         return functions
 
     def width(
-        self, t: int, widths: BoundWidths, chances: int, beliefs: Any, held: Held
+        self, t: int, widths: BoundWidths, bound_count: int, beliefs: Any, held: Held
     ) -> Tensor:
         """Return the widths of the bounds of round ``t``, ``(T, F)``.
 
         Args:
             t: the round.
             widths: the user's.
-            chances: how many bounds must hold together.
+            bound_count: how many bounds must hold together.
             beliefs: the policy's.
             held: what is kept beside them.
         """
-        return widths.around(beliefs, t, chances)
+        return widths.around(beliefs, t, bound_count)
 
     def allowance(self, t: int) -> Tensor | None:
         """Return what a drift adds to the widths in round ``t``, ``(T, F)``.

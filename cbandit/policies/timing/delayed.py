@@ -110,29 +110,29 @@ class Delayed(Timing):
                 )
         return widths
 
-    def chances(self, functions: int) -> int:
+    def bound_count(self, functions: int) -> int:
         """Return the divisor of ``delta``: two bands a function share half of it."""
         return 4 * functions
 
     def width(
-        self, t: int, widths: BoundWidths, chances: int, beliefs: Any, held: Held
+        self, t: int, widths: BoundWidths, bound_count: int, beliefs: Any, held: Held
     ) -> Tensor:
         """Return ``v_t``, ``(T, F)``, of round ``t``."""
-        theory, beta = widths.rkhs_parts(), widths.around(beliefs, t, chances)
-        b_r = self._b_r(widths, beta, chances)
+        theory, beta = widths.rkhs_parts(), widths.around(beliefs, t, bound_count)
+        b_r = self._b_r(widths, beta, bound_count)
         if theory:
             beta = beta.clone()
         for part, at in theory:
             gains, noises = beliefs.gains()[:, at], beliefs.noises()[:, at]
             r = part.subgaussian + b_r[:, at]
-            beta[:, at] = part.rkhs(t, gains, chances, noises, part.norm, r)
+            beta[:, at] = part.rkhs(t, gains, bound_count, noises, part.norm, r)
         idle = self._weightless or (self._weight is None and not theory)
         if idle or not held.recent_points:
             return beta
         sigma: Tensor = beliefs.deviations(torch.stack(list(held.recent_points), 1))
         return beta + b_r * sigma.sum(-1)
 
-    def _b_r(self, widths: BoundWidths, beta: Tensor, chances: int) -> Tensor:
+    def _b_r(self, widths: BoundWidths, beta: Tensor, bound_count: int) -> Tensor:
         """Return ``B_r``, ``(T, F)``: the user's, or the theory's."""
         if self._weight is not None:
             count = beta.shape[-1]
@@ -145,6 +145,8 @@ class Delayed(Timing):
                     "Delayed's weight is B + R sqrt(2 ln(4 (m + 1) T / delta)) by the "
                     "theory: give the policy horizon=, or Delayed(window, weight=)"
                 )
-            root = math.sqrt(2 * math.log(chances * self._horizon / part.rkhs.delta))
+            root = math.sqrt(
+                2 * math.log(bound_count * self._horizon / part.rkhs.delta)
+            )
             b_r[:, at] = part.norm + part.subgaussian * root
         return b_r

@@ -73,12 +73,12 @@ class Sliding(Timing):
         """Return the widths with RKHS schedules in the form for any noise."""
         return widths.for_any_noise()
 
-    def chances(self, functions: int) -> int:
+    def bound_count(self, functions: int) -> int:
         """Return how many bounds must hold together: each round has another window."""
         return functions * (self._horizon or 1)
 
     def width(
-        self, t: int, widths: BoundWidths, chances: int, beliefs: Any, held: Held
+        self, t: int, widths: BoundWidths, bound_count: int, beliefs: Any, held: Held
     ) -> Tensor:
         """Return ``beta_t``, ``(T, F)``, of round ``t``."""
         if self._horizon is None and widths.rkhs_parts():
@@ -86,7 +86,7 @@ class Sliding(Timing):
                 "RKHS widths hold for horizon= rounds with feedback=cb.Sliding(...), "
                 "each with a window of its own: give the policy horizon="
             )
-        return widths.around(beliefs, t, chances)
+        return widths.around(beliefs, t, bound_count)
 
     def allowance(self, t: int) -> Tensor | None:
         """Return ``Gam_t``, ``(T, F)``; ``None``: no drift was given."""
