@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import cbandit as cb
+from cbandit._core.threads import Limit
 
 F64 = torch.float64
 
@@ -135,6 +136,27 @@ def test_copies_do_not_take_each_others_choices(copied, tmp_path):
                 theirs.tell(meant, reward=1.0, cost=0.0)
         ours.tell(choice, reward=1.0, cost=0.0)
         theirs.tell(other.id, reward=1.0, cost=0.0)
+
+
+def test_a_lock_that_an_interrupt_left_locked_is_replaced():
+    """It was seen: threads waited for ever after an interrupt amid a round."""
+    limit = Limit()
+    lost = threading.Thread(target=limit._lock.acquire)
+    lost.start()
+    lost.join()
+    passed = []
+
+    def enter_and_leave():
+        limit.enter()
+        limit.leave()
+        passed.append(limit.holds)
+
+    threads = [threading.Thread(target=enter_and_leave, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert passed == [False] * 3
 
 
 def _ask(policy, answers) -> None:

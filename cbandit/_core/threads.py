@@ -18,6 +18,7 @@ import math
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -29,6 +30,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 LARGE = 100_000  # numbers; a pass over so many gains from more threads
+LOST = 1.0  # seconds; what is done under the lock takes a millisecond
 
 
 class Pool(NamedTuple):
@@ -41,10 +43,14 @@ class Pool(NamedTuple):
 Limited = list[tuple[Pool, int]]  # pools, and what they were limited to before
 
 
+class Entry:
+    """Held by who is inside: a limit whose entry is gone was not left, and is void."""
+
+
 class _Mine(threading.local):
     """The limits that one Python thread has set for itself."""
 
-    inside = False
+    entry: weakref.ref[Entry] | None = None
     before: Limited = []  # noqa: RUF012  # replaced, never changed
     mkl: int | None = None
 
@@ -52,8 +58,9 @@ class _Mine(threading.local):
 class Limit:
     """One thread in every pool, counted over the Python threads that are inside.
 
-    Both methods may be interrupted anywhere: :meth:`leave` then restores what is known,
-    and :meth:`enter` never takes a limit of its own for the user's.
+    Both methods may be interrupted anywhere. Whoever enters next then goes on from what
+    is known, and never takes a limit of its own for the user's. An interrupt just
+    before the lock is released leaves it locked; others replace it after a second.
     """
 
     def __init__(self) -> None:
@@ -72,14 +79,19 @@ class Limit:
     @property
     def holds(self) -> bool:
         """Whether this Python thread is inside."""
-        return self._mine.inside
+        entry = self._mine.entry
+        return entry is not None and entry() is not None
 
-    def enter(self) -> None:
-        """Limit every pool to one thread for this Python thread."""
-        mine = self._mine
-        mine.inside = True
+    def enter(self, entry: Entry | None = None) -> Entry:
+        """Limit every pool to one thread for this Python thread, until :meth:`leave`.
+
+        It holds while somebody keeps the answer; ``entry`` is that of an earlier call.
+        """
+        mine, entry = self._mine, entry or Entry()
+        mine.entry = weakref.ref(entry)
         torch.get_num_threads()  # a new Python thread gets torch's number by this
-        with self._lock:
+        lock = self._locked()
+        try:
             if not self._inside:
                 self._find()
             self._inside.add(threading.get_ident())
@@ -87,27 +99,47 @@ class Limit:
                 self._before = _several(self._shared)
             for pool, _ in self._before:
                 pool.limit(1)
-        mine.before = _several(self._own)
+        finally:
+            lock.release()
+        mine.before = mine.before or _several(self._own)
         for pool, _ in mine.before:
             pool.limit(1)
         limit = _mkl()
-        if limit is not None:
+        if limit is not None and mine.mkl is None:
             mine.mkl = limit(1)
+        return entry
 
-    def leave(self) -> None:
-        """Undo :meth:`enter`; shared pools keep one thread while others are inside."""
+    def leave(self) -> Entry | None:
+        """Undo :meth:`enter`, and return its answer.
+
+        Shared pools keep one thread while others are inside.
+        """
         mine = self._mine
-        mine.inside = False
-        with self._lock:
+        entry = None if mine.entry is None else mine.entry()
+        mine.entry = None
+        lock = self._locked()
+        try:
             self._inside.discard(threading.get_ident())
             if not self._inside:
                 self._restore()
+        finally:
+            lock.release()
         for pool, threads in mine.before:
             pool.limit(threads)
         limit = _mkl()
         if limit is not None and mine.mkl is not None:
             limit(mine.mkl)
         mine.before, mine.mkl = [], None
+        return entry
+
+    def _locked(self) -> Any:
+        """Lock, and return the lock; a new one if nobody releases the old one."""
+        lock = self._lock
+        while not lock.acquire(timeout=LOST):
+            if lock is self._lock:
+                self._lock = threading.RLock()
+            lock = self._lock
+        return lock
 
     def _restore(self) -> None:
         for pool, threads in self._before:
@@ -182,11 +214,12 @@ def threads_for(size: float, large: int = LARGE) -> Iterator[None]:
     if inside == (size < large) or size == math.inf:
         yield
         return
+    entry = None
     try:
-        LIMIT.leave() if inside else LIMIT.enter()
+        entry = LIMIT.leave() if inside else LIMIT.enter()
         yield
     finally:
-        LIMIT.enter() if inside else LIMIT.leave()
+        LIMIT.enter(entry) if inside else LIMIT.leave()
 
 
 def on_one_thread(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -196,10 +229,12 @@ def on_one_thread(function: Callable[Arguments, Result]) -> Callable[Arguments, 
     def go(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         if LIMIT.holds:
             return function(*args, **kwargs)
+        entry = None  # the limit holds while this function has it
         try:
-            LIMIT.enter()
+            entry = LIMIT.enter()
             return function(*args, **kwargs)
         finally:
             LIMIT.leave()
+            del entry
 
     return go
