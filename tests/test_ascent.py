@@ -97,7 +97,7 @@ def test_the_ascent_finds_the_grids_optimum(d, seeds):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("d", "count"), [(1, 1000), (2, 600), (3, 400)])
+@pytest.mark.parametrize(("d", "count"), [(1, 500), (2, 300), (3, 200)])
 def test_the_ascent_finds_the_grids_optimum_in_hundreds_of_rounds(d, count):
     assert short(d, range(count)) == []
 

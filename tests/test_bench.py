@@ -386,8 +386,8 @@ class TestFeedback:
 class TestContention:
     @pytest.mark.slow
     def test_every_engine_is_timed_alone_and_beside_others(self):
-        small = {"grid": 400, "free": 4_000, "small": 30, "distinct": 12}
-        small |= {"fits": 8, "first": 8}
+        small = {"grid": 200, "free": 1_000, "small": 10, "distinct": 6}
+        small |= {"fits": 6, "first": 4}
         rows = contention.measure(contention.Sizes(**small, turns=1, rounds=1))
         assert failed(rows) == []
         none = [row["ratio"] is None for row in rows]

@@ -218,7 +218,7 @@ def test_lc_lucb_meets_another_set_every_round():
 
 @pytest.mark.slow
 def test_lc_lucb_never_violates():
-    """200 runs of 2000 rounds, delta = 0.01: 2 allowed on average, above 7 is one in
+    """200 runs of 1000 rounds, delta = 0.01: 2 allowed on average, above 7 is one in
     a thousand; with the theory's widths none is seen."""
     problem = cb.problems.pacchiano_sphere(5, trials=200, seed=1)
     lin = cb.Linear(1.0, length=1.0)
@@ -232,7 +232,7 @@ def test_lc_lucb_never_violates():
         trials=200,
     )
     problem.thresholds = problem._tau = problem.thresholds.clamp_min(0.02)
-    run = cb.simulate(policy, problem, 2000, progress=False)
+    run = cb.simulate(policy, problem, 1000, progress=False)
     assert int(run.rounds_in_violation[:, -1].sum()) == 0
 
 

@@ -14,7 +14,7 @@ from service import world
 
 import cbandit as cb
 
-KILLS = 3
+KILLS = 2
 KINDS = {"failed", "cancelled", "told"}
 
 

@@ -144,10 +144,10 @@ def test_opb_keeps_its_stage_cost():
         costs=counts,
         safe=cb.Safe(index=0, reward=0.0, cost=0.0),
         thresholds=problem.thresholds,
-        horizon=3000,
+        horizon=1500,
         trials=100,
     )
-    run = cb.simulate(policy, problem, 3000, progress=False)
+    run = cb.simulate(policy, problem, 1500, progress=False)
     kept = (run.stage_costs <= 1e-12).all(-1).all(-1)
     assert kept.double().mean() >= 0.9
     gap = run.stochastic_optimum - run.expected_rewards
