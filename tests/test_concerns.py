@@ -14,10 +14,7 @@ from cbandit.policies.round import Concern, Concerns
 
 POINTS = cb.Finite(torch.linspace(0, 1, 9).double().unsqueeze(-1))
 BOX = cb.Box([0.0], [1.0])
-NAMED = {
-    "set": cb.Space(x=cb.Float(0, 1, step=0.1), kind=cb.Category("a", "b")),
-    "box": cb.Space(x=cb.Float(0, 1), kind=cb.Category("a", "b")),
-}
+NAMED = cb.Space(x=cb.Float(0, 1, step=0.1), kind=cb.Category("a", "b"))
 ROUNDS = 8
 
 # each concern with keywords of CKB or RPOL that bring it in
@@ -60,7 +57,9 @@ def play(policy):
 @pytest.mark.parametrize("kind", ORDER, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("form", ["set", "box"])
 def test_policies_play_without_a_concern(kind, form, monkeypatch, tmp_path):
-    actions = NAMED[form] if kind is Retirements else {"set": POINTS, "box": BOX}[form]
+    actions = POINTS if form == "set" else BOX
+    if kind is Retirements:  # needs categories; boxes of them are in test_newcomers.py
+        actions = NAMED
     keywords = BRINGING[kind.__name__]
     assert policy(actions, **keywords)._concerns.find(kind) is not None
     monkeypatch.setattr(order, "ORDER", [each for each in ORDER if each is not kind])
