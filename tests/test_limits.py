@@ -271,10 +271,11 @@ def test_others_take_them():
         ("m", "cannot be assigned"),
         ("multiplier", "cannot be assigned"),
         ("horizon", "another horizon="),
+        ("pending", "another pending="),
     ],
 )
 def test_what_the_state_rests_on_is_read_only(name, words):
-    policy = rpol()
+    policy = rpol(pending="ignore")
     with pytest.raises(cb.CBanditError) as error:
         setattr(policy, name, 3)
     assert isinstance(error.value, AttributeError)

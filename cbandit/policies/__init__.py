@@ -7,7 +7,8 @@ they share).
 concerns shape the round, asks the rule, and lets the concerns check its choice.
 ``turn.py`` has a round as rules and concerns see it, ``round.py`` what a concern is,
 and ``concerns/`` has one a file: budgets, shares of rounds within limits, failures,
-outliers, restarts, margins, the design and so on; ``concerns/order.py`` is their order.
+outliers, restarts, margins, the design and so on; ``concerns/order.py`` is their order,
+and ``setup.py`` all that they are made from.
 ``abilities.py`` is what a class states that it can do.
 ``inbox.py`` reads what users tell, ``choices.py`` keeps the choices that wait for
 feedback, ``history.py`` what happened, ``checks.py`` checks what users hand in,
@@ -17,9 +18,9 @@ a round's best action, and ``timing/`` says when feedback counts: at once, after
 (RPOL-CensoredUCB), or for a window of rounds (RPOL-SWUCB). The stage-wise policies
 share ``safe/``.
 
-A new concern is a file in ``concerns/``, its place in ``concerns/order.py``, a line
-where ``GPPolicy`` (or ``Policy``) lists its own, and its name in ``_core/names.py``, so
-that checkpoints may hold it.
+A new concern is a file in ``concerns/``, which says from what of ``setup.py`` it is
+made, its place in ``concerns/order.py``, and its name in ``_core/names.py``, so that
+checkpoints may hold it. If it has a keyword, type checkers know it by ``keywords.py``.
 
 A new algorithm is a file here, or in :mod:`cbandit.baselines` if papers only compare
 with it. Add its name
@@ -31,8 +32,8 @@ with it. Add its name
   promises. Tests that fail name what is missing.
 
 Where it fits, also in the README's table of promises, in the help on ``pending`` in
-``keywords.py`` (if it hallucinates), in ``KINDS`` of :mod:`cbandit.optuna` (if the
-numbers of a trial tell its state), and in CHANGELOG.
+``concerns/pending.py`` (if it hallucinates), in ``KINDS`` of :mod:`cbandit.optuna` (if
+the numbers of a trial tell its state), and in CHANGELOG.
 """
 
 from cbandit.policies.ckb import CKB

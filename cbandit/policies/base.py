@@ -1285,7 +1285,9 @@ class Policy(metaclass=ABCMeta):
             way = ""
             if name in ("thresholds", "objective"):
                 way = ": limit(name, '<= 60') changes a limit, from the next ask on"
-            elif name in inspect.signature(type(self)).parameters or name in POLICY:
+            elif (
+                name in self.common or name in inspect.signature(type(self)).parameters
+            ):
                 way = f": build a policy with another {name}="
             raise ReadOnlyError(
                 f"{type(self).__name__}.{name} cannot be assigned, as the policy's "
@@ -1296,6 +1298,8 @@ class Policy(metaclass=ABCMeta):
     def _keeps(self, name: str) -> bool:
         """Return whether an attribute stays as the constructor has set it."""
         held = vars(self)
+        if name in held.get("_keywords", ()):
+            return True
         if name in FIXED or name in held.get("settings", ()):
             return name in held or isinstance(getattr(type(self), name, 0), property)
         return False

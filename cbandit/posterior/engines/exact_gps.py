@@ -108,11 +108,11 @@ class ExactGPs(Engine):
         size = trials * (model.train_targets.shape[-1] + POINTS) ** 2
         with _exact():
             found = [model(part) for part in x.split(max(1, ROOM // size))]
-            means = torch.cat([each.mean for each in found])
-            variances = torch.cat([_diagonal(each) for each in found])
-        return tuple(  # type: ignore[return-value]
-            part.transpose(0, 1).flatten(1)[:, :n] for part in (means, variances)
-        )
+            mean = torch.cat([each.mean for each in found])
+            var = torch.cat([_diagonal(each) for each in found])
+        # batches x T x POINTS, with points that fill the last batch
+        mean, var = (each.transpose(0, 1).flatten(1) for each in (mean, var))
+        return mean[:, :n], var[:, :n]
 
 
 def _diagonal(posterior: MultivariateNormal) -> Tensor:
