@@ -111,6 +111,7 @@ from cbandit.posterior.observations import (
     Log,
     Observation,
     Part,
+    Step,
     Update,
 )
 from cbandit.posterior.refit import General, fit_hyperparameters
@@ -385,7 +386,7 @@ def torn(policy):
 def tear(beliefs):
     """Make the engines of some beliefs stand for no log: they are rebuilt."""
     for group in beliefs.groups:
-        group.held.history.stands_for = None
+        group.held.version = None
 
 
 @contextmanager

@@ -54,10 +54,10 @@ CLASSES = {
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Engine ExactGPs Form Group
-        History Inputs Joint Known Kronecker Link Log Lots Merged Moments Observation
-        _Opened Outcomes Part _Pending Plan Prior Recent Recomputed Ridge Root Scale
-        Slots Spot Stacked Stored Swept System TableKernel Tally Term Units Update
-        Weights
+        History Inputs Joint Known Kronecker Lineage Link Log Lots Merged Moments
+        Observation _Opened Outcomes Part _Pending Plan Prior Recent Recomputed Ridge
+        Root Scale Slots Spot Stacked Step Stored Swept System TableKernel Tally Term
+        Units Update Weights
     """,
     "cbandit.scores": "Feasible LeastViolating PrimalDual Rectified Reward",
     "cbandit.search": "Climbs",

@@ -51,15 +51,16 @@ from cbandit.policies.projected import Projected
 from cbandit.policies.queue import Queue
 from cbandit.policies.saving import locked
 from cbandit.policies.turn import Turn
-from cbandit.posterior.covariance import Covariance
+from cbandit.posterior.covariance import Covariance, Prior
+from cbandit.posterior.engines.protocol import Engine, Plan
 from cbandit.posterior.look import Best, Block, scan
 from cbandit.posterior.observations import (
-    BLANK,
     Ahead,
     History,
     Log,
     Observation,
     Part,
+    Step,
     Update,
 )
 from cbandit_kernels import Look
@@ -159,7 +160,7 @@ class Sketched:
         mean: the prior mean, ``(T,)``.
         within: scores that differ by less count as equal, ``(T,)``.
         log: the observations.
-        merged: the observations by action; reading them brings them up to date.
+        engine: the observations by action; reading them brings them up to date.
         chosen: which of the tried actions are in the dictionary, ``(T, n)``.
         past: the sketch from which the dictionary was drawn; ``None``: there was none.
     """
@@ -172,7 +173,7 @@ class Sketched:
     mean: Tensor
     within: Tensor
     log: Log
-    merged: History
+    engine: Engine
     chosen: Tensor
     past: Sketch | None = None
 
@@ -191,43 +192,29 @@ class Sketched:
         noise = checks.per_trial("noise", gp.noise, batch_shape).to(device)
         mean = checks.per_trial("mean", gp.mean, batch_shape).to(device)
         within = covariance.tolerance(actions, dtype).expand(len(noise))
-        merged = History(covariance, len(noise), 1, device)
+        over = Prior(actions, covariance, batch_shape, dtype, device)
+        engine = Engine(over, 1, Plan("sketch", "asked for"))
         chosen = torch.zeros(len(noise), 0, dtype=torch.bool, device=device)
         prior = covariance, noise.maximum(least), least, mean, within
-        return cls(actions, dtype, *prior, Log(), merged, chosen)
+        return cls(actions, dtype, *prior, Log(), engine, chosen)
 
     @property
     def history(self) -> History:
-        """The observations merged by action, brought in line with the log."""
-        history = self.merged
-        if history.stands_for == self.log.number:
-            return history
-        if not (len(self.log) == 0 and history.stands_for == BLANK):
-            fresh = History(self.covariance, len(self.noise), 1, self.noise.device)
-            vars(history).update(vars(fresh))
-        history.stands_for = None
-        for row in self.log:
-            self._enter(history, row)
-        history.stands_for = self.log.number
-        return history
+        """The observations merged by action."""
+        self.engine.catch_up(self.log, 1, self._update, False)
+        return self.engine.history
 
-    def _enter(self, history: History, row: Observation) -> None:
-        slots, _ = history.place(row.keys, row.x, row.wanted)
-        if not history.used:
-            return
+    def _update(self, row: Observation) -> Update:
+        """Return a row of the log as an engine takes it."""
         noise = self.noise if row.noise is None else row.noise.maximum(self.least)
         precision = devices.put(row.wanted, row.x.device) / noise
         values = row.values - self.mean.unsqueeze(-1)
-        history.enter(slots, Update(row.keys, row.x, values, precision, row.wanted))
+        return Update(row.keys, row.x, values, precision, row.wanted)
 
     def absorb(self, row: Observation) -> Self:
         """Return the belief with one more observation and the same dictionary."""
-        history = self.history
-        belief = replace(self, log=self.log.enter(row))
-        history.stands_for = None
-        belief._enter(history, row)
-        history.stands_for = belief.log.number
-        return belief
+        step = Step("add", (self._update(row),))
+        return replace(self, log=self.log.enter(row, step))
 
     def variances(self) -> Tensor:
         """Return the variances ``(T, n)`` at the tried actions, by the last sketch."""

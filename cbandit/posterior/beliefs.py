@@ -33,13 +33,12 @@ from cbandit.posterior.likelihood import Learning, merged
 from cbandit.posterior.links import Link
 from cbandit.posterior.look import Best, Block, among, scan
 from cbandit.posterior.observations import (
-    BLANK,
     Ahead,
     Coming,
     Log,
     Observation,
     Part,
-    add_up,
+    Step,
     joined,
 )
 from cbandit.posterior.refit import fit_hyperparameters
@@ -316,7 +315,7 @@ class Beliefs(Value):
             shard = self.ranks.size > 1 and not engine.keeps_all
             engine.light = sum(sizes) > limit or shard
             if engine.light:
-                engine.history.stands_for = None
+                engine.version = None
 
     # -- a round ---------------------------------------------------------------------
 
@@ -738,28 +737,16 @@ class Group(Value):
 
     @property
     def engine(self) -> Engine:
-        """The engine, rebuilt from the log if it holds another log."""
+        """The engine, with all observations of the log."""
         engine: Engine = self.held
-        if engine.history.stands_for != self.log.number:
-            self._rebuild(engine)
-        engine.first = self.functions[0]
+        scale = self.scale
         if self.now:
             engine.turn(self.now)
+        engine.catch_up(self.log, scale.columns, scale.update, self._own_noise)
+        if self._elastic and engine.keeps_rows:
+            engine.make_room()
+        engine.first = self.functions[0]
         return engine
-
-    def _rebuild(self, engine: Engine) -> None:
-        """Rebuild the engine from the log."""
-        history, count = engine.history, self.scale.columns
-        if history.stands_for != BLANK or engine.functions != count:
-            history.stands_for = None
-            engine.clear(count)
-            # saves waiting for the device again
-            engine.history.sharpness = history.sharpness
-        engine.history.stands_for = None
-        engine.turn(self.now)
-        if len(self.log):
-            engine.observe([self.scale.update(row) for row in self.log])
-        engine.history.stands_for = self.log.number
 
     def _fresh(self, plan: Plan) -> Engine:
         prior = replace(self.prior, stretch=self._stretch())
@@ -799,7 +786,7 @@ class Group(Value):
                 "policy.posterior(x) in place of policy.model"
             )
         engine = Engine(self.prior, self.scale.columns, self.held.plan)
-        engine.observe([self.scale.update(row) for row in self.log])
+        engine.add_all([self.scale.update(row) for row in self.log])
         return engine.history.merged()
 
     def _summed(self) -> str | None:
@@ -840,7 +827,6 @@ class Group(Value):
         """Condition on one more observation."""
         if self.scale.link is not None:
             row = self.aged(max(self.now, row.t))._stood_in(row, self.scale.link)
-        log = self.log.enter(row)
         more: dict[str, Any] = {
             "unfitted": self.unfitted + 1,
             "_own_noise": self._own_noise or row.noise is not None,
@@ -848,20 +834,16 @@ class Group(Value):
         if self.prior.fade is not None:
             more["now"] = max(self.now, row.t)
         if not self.held.takes(row.keys):
-            return self._over(log, held=self._fresh(BEYOND), **more)
-        if self.prior.covariance.open and self._reframed(row):
-            return self._over(log, **more)
-        if self.scale.standardize:
-            if more["_own_noise"]:  # the weight depends on the spread, which changes
-                return self._over(log, **more)
-        if self.scale.standardize or self.scale.link is not None:
-            more["scale"] = self.scale.counted(row)
-        other, engine = self._with(log=log, **more), self.engine
-        with engine.history.writing(log.number):
-            engine.append(other.scale.update(row))
-            if self._elastic and engine.keeps_rows:
-                engine.make_room()
-        return other
+            return self._over(self.log.enter(row), held=self._fresh(BEYOND), **more)
+        # a weight by the spread changes with the spread
+        weighted = self.scale.standardize and more["_own_noise"]
+        if weighted or (self.prior.covariance.open and self._reframed(row)):
+            return self._over(self.log.enter(row), **more)
+        scale = self.scale
+        if scale.standardize or scale.link is not None:
+            scale = scale.counted(row)
+        log = self.log.enter(row, Step("add", (scale.update(row),)))
+        return self._with(log=log, scale=scale, **more)
 
     def _reframed(self, row: Observation) -> bool:
         """Return whether a late row changes how inputs are standardised."""
@@ -925,14 +907,12 @@ class Group(Value):
             values[:, at] = torch.where(come, new[:, j : j + 1], values[:, at])
             arrived[:, at] |= come
         full = row._replace(values=values, arrived=arrived)
-        log, scale = self.log.replaced(place, full), self.scale
+        scale = self.scale
         if scale.standardize:
             scale = scale.counted(full._replace(noise=None, arrived=come))
         before = self.scale.update(row)
         after = before._replace(values=scale.targets(full))
-        engine = self.engine
-        with engine.history.writing(log.number):
-            engine.correct(before, after)
+        log = self.log.replaced(place, full, Step("aim", (before, after)))
         return self._with(log=log, scale=scale)
 
     def expire(self, first: int) -> Self:
@@ -944,18 +924,13 @@ class Group(Value):
 
     def forget_oldest(self) -> Self:
         """Forget the oldest observation."""
-        row, log = self.log[0], self.log.without_first()
-        scale = self.scale.counted(row, -1)
+        row, scale = self.log[0], self.scale.counted(self.log[0], -1)
+        log = self.log.without_first(Step("remove", (scale.update(row),)))
         if scale.drained(self.scale):
             scale = scale.over(log)
         other = self._with(log=log, scale=scale, forgotten=self.forgotten + 1)
         if scale.standardize and self._recounted(scale.outcomes):
-            return other._over(log)
-        if self._own_noise and self._drowns(row):
-            return other
-        engine = self.engine
-        with engine.history.writing(log.number):
-            engine.forget(scale.update(row))
+            return other._over(log.anew())
         return other
 
     def _recounted(self, outcomes: Outcomes) -> bool:
@@ -963,13 +938,6 @@ class Group(Value):
         return (
             self._own_noise or outcomes.lost or (self.held.drifts and outcomes.astray)
         )
-
-    def _drowns(self, row: Observation) -> bool:
-        if not self.held.by_slots:
-            return True  # sums with other observations would keep its rounding error
-        history = self.engine.history
-        slots, _ = history.place(row.keys, row.x, row.wanted)
-        return history.drowns(slots, self.scale.precision(row), row.wanted)
 
     def refreshed(self, every: int) -> Self:
         """Compute arrays of narrow dtype afresh after every ``every`` removals."""
@@ -982,20 +950,10 @@ class Group(Value):
         """Replace all outcomes by what ``target`` makes of their sources."""
         if not len(self.log):
             return self
-        log = Log([row._replace(values=target(row.source)) for row in self.log])
-        engine, other = self.engine, self._over(log)
-        if not engine.by_slots:
-            return other
-        history, slots, changes = engine.history, [], []
-        for row in log:
-            slots.append(history.place(row.keys, row.x, row.wanted)[0])
-            update = other.scale.update(row)
-            changes.append(update.values * update.precision.unsqueeze(-1))
-        weighted = torch.zeros_like(history.weighted)
-        add_up(weighted.mT, slots, torch.stack(changes))
-        with history.writing(log.number):
-            engine.revise(weighted[..., : history.used])
-        return other
+        rows = [row._replace(values=target(row.source)) for row in self.log]
+        scale = self.scale.over(Log(rows))
+        step = Step("aim_all", (list(map(scale.update, rows)),))
+        return self._with(log=self.log.with_targets(rows, step), scale=scale)
 
     def emptied(self) -> Self:
         """Return the group without data, on a new engine, with its hyperparameters."""
@@ -1026,11 +984,10 @@ class Group(Value):
     def split(self, functions: list[int]) -> tuple[Self, Self]:
         """Return the group without the functions, and a group of the functions."""
         others = [f for f in self.functions if f not in functions]
-        engine, parts, columns = self.engine, [], []
+        parts = []
         for members in (others, functions):
             places = [self.functions.index(f) for f in members]
             at = torch.tensor(places, device=self.prior.device)
-            columns.append(self.scale.engine_columns(at))
             part = self._with(
                 functions=members,
                 scale=self.scale.narrowed(at),
@@ -1038,10 +995,7 @@ class Group(Value):
             )
             parts.append(part)
         remaining, split = parts
-        new_engine = engine.split(*columns)
-        engine.history.stands_for = remaining.log.number
-        new_engine.history.stands_for = split.log.number
-        return remaining, split._with(held=new_engine)
+        return remaining, split._with(held=split._fresh(self.held.plan))
 
     # -- hyperparameters -------------------------------------------------------------
 

@@ -30,7 +30,6 @@ from cbandit.beliefs.features import Frame
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.observations import (
-    BLANK,
     Between,
     Coming,
     Update,
@@ -204,19 +203,15 @@ class Moments:
         self._told: set[int] = set()  # blocks that have changed since
         #: how often the sums have changed
         self.version = 0
-        # number of the log that the sums belong to; None while they are written
-        self.stands_for: int | None = BLANK
+        self.whole = True
+        """Whether no call broke off while it wrote the sums."""
 
     @contextmanager
-    def writing(self, number: int | None = None) -> Iterator[None]:
-        """Mark the sums as belonging to no log while they are written.
-
-        Afterwards they belong to the log of ``number``, or to the same log as before.
-        """
-        number = self.stands_for if number is None else number
-        self.stands_for = None
+    def writing(self) -> Iterator[None]:
+        """Mark the sums as not whole while they are written."""
+        whole, self.whole = self.whole, False
         yield
-        self.stands_for = number
+        self.whole = whole
 
     def distinct(self) -> list[int]:
         """Return how many distinct actions each trial has observed."""
@@ -233,15 +228,6 @@ class Moments:
             numbers: list[Hashable] = [key for key in keys if isinstance(key, int)]
             kept.append(numbers or keys)
         return kept
-
-    def keep(self, functions: Tensor) -> None:
-        """Drop all functions but these."""
-        self.functions = len(functions)
-        self._weighted = self._weighted[:, :, functions].contiguous()
-        self._rotated = self._rotated[:, :, functions].contiguous()
-        self._fitted = self._fitted[:, :, functions][..., functions].contiguous()
-        self._squares = self._squares[:, functions][..., functions].contiguous()
-        self._changed(None)
 
     def _changed(self, blocks: Iterable[int] | None) -> None:
         """Note which blocks have changed; ``None``: all may have."""

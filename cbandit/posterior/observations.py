@@ -34,7 +34,6 @@ from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.digits import LIMITS, WIDE
 from cbandit.posterior.system import Spot, System
 
-BLANK = 0  # stands for the log without observations
 DROPPED = 64  # rows dropped by a log before it frees their memory
 WAITING = 64
 SPARE = 32
@@ -173,22 +172,45 @@ class Update(NamedTuple):
     t: int = 0
 
 
-class Log:
-    """Observations in the order of rounds: a value, identified by a number.
+class Step(NamedTuple):
+    """A change of a log by one row, or of all its targets, as an engine takes it.
 
-    All versions of a log share one list of rows, to which the newest one appends.
-    Inserting or replacing a row elsewhere costs a copy of the list.
+    Args:
+        call: the engine's method: "add", "remove", "aim" or "aim_all".
+        given: its arguments.
     """
 
-    __slots__ = ("_rows", "_start", "_stop", "number")
+    call: str
+    given: tuple[Any, ...]
 
-    number: int
 
-    def __init__(self, rows: list[Observation] | None = None, start: int = 0) -> None:
-        # its rows are those from start to stop: later versions append to the same list
-        self._rows, self._start = [] if rows is None else rows, start
-        self._stop = len(self._rows)
+class Lineage:
+    """Versions of a log that each follow from the one before by a step."""
+
+    __slots__ = ("kept", "number")
+
+    def __init__(self) -> None:
         self.number = next(_numbers)
+        #: the version from which steps are kept, and the steps since
+        self.kept: tuple[int, list[Step]] = 0, []
+
+
+class Log:
+    """Observations in the order of rounds: a value.
+
+    All versions of a log share one list of rows, to which the newest one appends.
+    Inserting or replacing a row elsewhere costs a copy of the list. An engine that
+    holds an earlier version takes the steps since then; where a version came about
+    otherwise, it has a lineage of its own, and the engine is rebuilt from the rows.
+    """
+
+    __slots__ = ("_lineage", "_rows", "_start", "_stop", "_version")
+
+    def __init__(self, rows: list[Observation] | None = None) -> None:
+        self._rows: list[Observation] = [] if rows is None else rows
+        # its rows are those from start to stop: later versions append to the same list
+        self._start, self._stop = 0, len(self._rows)
+        self._lineage, self._version = Lineage(), 0
 
     def __len__(self) -> int:
         return self._stop - self._start
@@ -201,6 +223,43 @@ class Log:
             raise IndexError(place)
         return self._rows[self._start + place]
 
+    @property
+    def number(self) -> tuple[int, int]:
+        """What identifies the version: its lineage's number, and its own in it."""
+        return self._lineage.number, self._version
+
+    def _next(self, rows: list[Observation], start: int, step: Step | None) -> Log:
+        """Return the version that has these rows, one step from this one."""
+        log = Log(rows)
+        log._start = start
+        first, steps = self._lineage.kept
+        if step is not None and first + len(steps) == self._version:  # the newest
+            steps.append(step)
+            log._lineage, log._version = self._lineage, self._version + 1
+        return log
+
+    def since(self, number: tuple[int, int] | None) -> list[Step] | None:
+        """Return the steps from an earlier version to this one, oldest first.
+
+        ``None``: none lead here.
+        """
+        first, steps = self._lineage.kept
+        if number is None or number[0] != self._lineage.number:
+            return None
+        if not first <= number[1] <= self._version:
+            return None
+        return steps[number[1] - first : self._version - first]
+
+    def taken(self) -> None:
+        """Drop the steps to this version, as an engine has taken them."""
+        first, steps = self._lineage.kept
+        if self._version > first:
+            self._lineage.kept = self._version, steps[self._version - first :]
+
+    def anew(self) -> Log:
+        """Return a version with the same rows to which no steps lead."""
+        return Log(self._rows[self._start : self._stop])
+
     def has_data(self, trials: int, functions: int) -> Tensor:
         """Return which trials have observed each function, ``(T, f)``, on the host."""
         known = torch.zeros(trials, functions, dtype=torch.bool)
@@ -211,7 +270,7 @@ class Log:
             known |= wanted if row.arrived is None else wanted & row.arrived.cpu()
         return known
 
-    def enter(self, row: Observation) -> Log:
+    def enter(self, row: Observation, step: Step | None = None) -> Log:
         """Return the log with one more row, placed after all rows of its round."""
         rows, start, stop = self._rows, self._start, self._stop
         late = stop > start and rows[stop - 1].t > row.t
@@ -221,24 +280,28 @@ class Log:
             rows.insert(bisect_right(rows, row.t, key=_round), row)
         else:
             rows.append(row)
-        return Log(rows, start)
+        return self._next(rows, start, step)
 
     def merged(self, rows: Iterable[Observation]) -> Log:
         """Return the log with more rows, in the order of rounds."""
         return Log(sorted([*self, *rows], key=_round))
 
-    def without_first(self) -> Log:
+    def without_first(self, step: Step | None = None) -> Log:
         """Return the log without its oldest row."""
         rows, start = self._rows, self._start + 1
         if len(rows) > self._stop or start > max(DROPPED, len(self)):
             rows, start = rows[start : self._stop], 0
-        return Log(rows, start)
+        return self._next(rows, start, step)
 
-    def replaced(self, place: int, row: Observation) -> Log:
+    def replaced(self, place: int, row: Observation, step: Step | None = None) -> Log:
         """Return the log with another row at ``place``."""
         rows = self._rows[self._start : self._stop]
         rows[place] = row
-        return Log(rows)
+        return self._next(rows, 0, step)
+
+    def with_targets(self, rows: list[Observation], step: Step) -> Log:
+        """Return the log with other targets: ``rows`` are equal in all else."""
+        return self._next(rows, 0, step)
 
     def first_of(self, t: int) -> int:
         """Return the place of the first row of round ``t`` or later."""
@@ -450,8 +513,8 @@ class History:
         # if the prior variance is the same everywhere, new slots do not change that
         self._level = table is None and covariance.level
         self._stale = False  # whether the system has old targets
-        # number of the log that the engine's arrays hold; None while they are written
-        self.stands_for: int | None = BLANK
+        self.whole = True
+        """Whether no call broke off while it wrote the engine's arrays."""
 
     @property
     def used(self) -> int:
@@ -475,16 +538,14 @@ class History:
         return list(self._distinct)
 
     @contextmanager
-    def writing(self, number: int | None = None) -> Iterator[None]:
-        """Mark the arrays as belonging to no log while they are written.
+    def writing(self) -> Iterator[None]:
+        """Mark the arrays as not whole while they are written.
 
-        So an interrupt is noticed later. Afterwards they belong to the log of
-        ``number``, or to the same log as before.
+        So an interrupt is noticed later, and the engine is rebuilt.
         """
-        number = self.stands_for if number is None else number
-        self.stands_for = None
+        whole, self.whole = self.whole, False
         yield
-        self.stands_for = number
+        self.whole = whole
 
     # -- observations --------------------------------------------------------------
 
@@ -624,12 +685,6 @@ class History:
         """Sums of precision times target, ``(T, F, capacity)``."""
         self._sum_up()
         return self._weighted
-
-    def keep(self, functions: Tensor) -> None:
-        """Drop all functions except ``functions``."""
-        self._weighted = self.weighted[:, functions].contiguous()
-        self.functions = len(functions)
-        self._forget_system()
 
     def drowns(
         self, slots: Sequence[int], precision: Tensor, wanted: Sequence[bool]

@@ -351,12 +351,6 @@ class Scale(Value):
         known = self.standardize, constants, self.link, self.limit
         return type(self)(means, noise, least, *known)
 
-    def engine_columns(self, at: Tensor) -> Tensor:
-        """Return the numbers of the engine's columns for the functions ``at``."""
-        if not self.standardize:
-            return at
-        return torch.cat([at, at.new_tensor([self.means.shape[1]])])
-
     # -- into the engine -------------------------------------------------------------
 
     def update(self, row: Observation) -> Update:

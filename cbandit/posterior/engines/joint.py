@@ -89,16 +89,9 @@ class Joint(Engine):
         """Return whether these are numbered actions of the set."""
         return isinstance(keys[0], int)
 
-    def _shared(self) -> list[object]:
-        return [*super()._shared(), self._table, self._root]
-
-    def _keep(self, functions: Tensor) -> None:
-        self.mean = self.mean[:, functions].contiguous()
-        super()._keep(functions)
-
     # -- changes -------------------------------------------------------------------
 
-    def append(self, update: Update) -> None:
+    def add(self, update: Update) -> None:
         """Condition on one more observation."""
         self.settle()
         self._changed()
@@ -138,7 +131,7 @@ class Joint(Engine):
         scaled = (column * weight).unsqueeze(-2)
         self.cov.addcmul_(column.unsqueeze(-1), scaled, value=sign)
 
-    def forget(self, update: Update) -> None:
+    def remove(self, update: Update) -> None:
         """Remove an observation by solving without it."""
         self.settle()
         self._changed()

@@ -1,29 +1,27 @@
 """The engine, which keeps the posterior of functions observed together.
 
-Of the posterior only engines change in place. :class:`Engine` keeps its history alone
-and solves for points on request, which is all that a box needs. Other engines also keep
-arrays over a set. They derive from it and replace what their arrays do better:
-:meth:`Engine.blocks` at least, and ``append``, ``forget``, ``refresh`` and ``clear`` if
-arrays follow the history.
+An engine is a cache of a log of observations. Only engines change in place.
+:class:`Engine` keeps its history alone and solves for points on request, which is all
+that a box needs. Other engines also keep arrays over a set. They derive from it and
+replace what their arrays do better: :meth:`Engine.blocks` at least, and ``add``,
+``remove``, ``refresh`` and ``clear`` if arrays follow the history.
 
-``history.stands_for`` is the number of the log whose observations the arrays hold, and
-``None`` while they are written. The user of an engine compares it with the current
-log's number; if they differ, it clears the engine and observes the log anew. The caller
-sets the number around ``append``, ``forget``, ``observe``, ``correct``, ``revise`` and
-``clear``. If an engine writes arrays in other calls, it does so inside ``with
-self.history.writing():``.
+:meth:`Engine.catch_up` is the one place that knows whether arrays are current. It is
+called before a look, and takes the steps that the log has made since: rows that were
+added or removed, and targets that changed. All else is a rebuild from the rows, also
+what comes after an interrupt: if an engine writes arrays in other calls, it does so
+inside ``with self.history.writing():``.
 
 An engine must keep its history up to date, as others read it:
 
-* ``append``: ``place`` the keys, ask ``clashes`` before ``enter`` (if it is true,
+* ``add``: ``place`` the keys, ask ``clashes`` before ``enter`` (if it is true,
   compute arrays that are changed one by one afresh), then ``enter``;
-* ``forget``: ``enter`` with ``sign=-1``, then solve; ``release`` once no change that
+* ``remove``: ``enter`` with ``sign=-1``, then solve; ``release`` once no change that
   is still to be applied refers to an emptied slot.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -39,7 +37,16 @@ from cbandit.posterior.digits import LIMITS, Error, Kept, Limits, compare
 from cbandit.posterior.draws.features import Pathwise
 from cbandit.posterior.draws.roots import pivoted_root
 from cbandit.posterior.look import Best, Block
-from cbandit.posterior.observations import Between, Coming, History, Update
+from cbandit.posterior.observations import (
+    Between,
+    Coming,
+    History,
+    Log,
+    Observation,
+    Step,
+    Update,
+    add_up,
+)
 from cbandit.posterior.units import Scale
 
 Path = Callable[[Tensor], Tensor]
@@ -101,6 +108,11 @@ class Engine:
     """Whether its pass that updates and scores takes outstanding choices."""
     stale = False
     """Whether the means in its arrays belong to earlier targets."""
+    version: tuple[int, int] | None = None
+    """The number of the log that its arrays hold; ``None``: of none for certain."""
+    rebuilds = 0
+    """How often it was computed from a log with data."""
+    _blank = True  # whether it has never held data
 
     def __init__(self, prior: Prior, functions: int, plan: Plan) -> None:
         self.prior, self.plan = prior, plan
@@ -152,6 +164,64 @@ class Engine:
         """Return the engine's name and the reason for it, in words."""
         return f"{self.plan.name} ({self.plan.why})"
 
+    # -- the log ---------------------------------------------------------------------
+
+    def catch_up(
+        self,
+        log: Log,
+        functions: int,
+        update: Callable[[Observation], Update],
+        mixed: bool,
+    ) -> None:
+        """Bring the arrays in line with a log.
+
+        Args:
+            log: the observations.
+            functions: how many functions they are of.
+            update: returns a row of the log as an engine takes it.
+            mixed: whether some of them have a noise of their own.
+        """
+        version, number = self.version, log.number
+        if version == number and self.history.whole:
+            return
+        self.version = None  # an interrupt leads to a rebuild
+        steps = log.since(version) if self.history.whole else None
+        if steps is None or functions != self.functions or not self._take(steps, mixed):
+            self._rebuild(log, functions, update)
+        self.version = number
+        log.taken()
+
+    def _take(self, steps: Sequence[Step], mixed: bool) -> bool:
+        """Take steps of the log; return whether that was possible without a loss."""
+        self._blank = self._blank and not steps
+        for call, given in steps:
+            if mixed and call == "remove" and self.drowns(*given):
+                return False
+            getattr(self, call)(*given)
+        return True
+
+    def _rebuild(
+        self, log: Log, functions: int, update: Callable[[Observation], Update]
+    ) -> None:
+        """Compute everything from a log."""
+        blank, self._blank = self._blank, False
+        if not blank or functions != self.functions:
+            sharpness = self.history.sharpness
+            self.clear(functions)
+            self.history.sharpness = sharpness  # saves waiting for the device again
+        if len(log):
+            self.rebuilds += 1
+            self.add_all([update(row) for row in log])
+        self._blank = not len(log)
+
+    def drowns(self, update: Update) -> bool:
+        """Return whether an observation is too precise to be subtracted.
+
+        That would leave mostly rounding errors of the others of its action.
+        """
+        slots, _ = self.history.place(update.keys, update.x, update.wanted)
+        return self.history.drowns(slots, update.precision, update.wanted)
+
     # -- changes ---------------------------------------------------------------------
 
     def clear(self, functions: int) -> None:
@@ -165,20 +235,20 @@ class Engine:
         slots, _ = self.history.place(update.keys, update.x, update.wanted)
         return slots if self.history.used else None
 
-    def append(self, update: Update) -> None:
+    def add(self, update: Update) -> None:
         """Condition on one more observation."""
         slots = self.place(update)
         if slots is not None:
             self.history.enter(slots, update)
 
-    def forget(self, update: Update) -> None:
+    def remove(self, update: Update) -> None:
         """Remove an observation by solving without it."""
         slots = self.place(update)
         if slots is not None:
             self.history.enter(slots, update, -1)
             self.history.release()
 
-    def observe(self, updates: Iterable[Update]) -> None:
+    def add_all(self, updates: Sequence[Update]) -> None:
         """Condition on many observations, then compute everything afresh."""
         for update in updates:
             slots = self.place(update)
@@ -186,34 +256,23 @@ class Engine:
                 self.history.enter(slots, update._replace(usual=False))
         self._refresh_checked()
 
-    def correct(self, before: Update, after: Update) -> None:
+    def aim(self, before: Update, after: Update) -> None:
         """Change the targets of an observation; all else must be equal."""
         slots, _ = self.history.place(before.keys, None, before.wanted)
         change = (after.values - before.values) * before.precision.unsqueeze(-1)
         self.history.correct(devices.put(slots, change.device), change)
         self.stale = True
 
-    def revise(self, weighted: Tensor) -> None:
-        """Replace all sums of precision times target by ``weighted (T, F, U)``."""
-        self.history.revise(weighted)
+    def aim_all(self, updates: Sequence[Update]) -> None:
+        """Change the targets of all observations; all else must be equal."""
+        history, slots, changes = self.history, [], []
+        for update in updates:
+            slots.append(history.place(update.keys, update.x, update.wanted)[0])
+            changes.append(update.values * update.precision.unsqueeze(-1))
+        weighted = torch.zeros_like(history.weighted)
+        add_up(weighted.mT, slots, torch.stack(changes))
+        history.revise(weighted[..., : history.used])
         self.stale = True
-
-    def split(self, rest: Tensor, apart: Tensor) -> Engine:
-        """Keep the functions ``rest``; return an engine for the functions ``apart``."""
-        self.settle()
-        self.history.stands_for = None
-        other = copy.deepcopy(self, {id(part): part for part in self._shared()})
-        self._keep(rest)
-        other._keep(apart)
-        return other
-
-    def _shared(self) -> list[object]:
-        """Return the parts that never change, which two engines may share."""
-        return [self.prior, self.prior.covariance, self.prior.actions]
-
-    def _keep(self, functions: Tensor) -> None:
-        self.functions = len(functions)
-        self.history.keep(functions)
 
     # -- arrays ----------------------------------------------------------------------
 

@@ -101,6 +101,7 @@ class Swept(Engine):
         self._floor: Tensor | None = None  # smaller variances are solved for
         self._opened = None
         self._forgotten = self.refreshes = 0
+        self._room_for = 32  # actions tried, at which memory is looked at next
 
     def describe(self) -> str:
         """Return the engine's name, the reason for it, and how rows are stored."""
@@ -110,10 +111,6 @@ class Swept(Engine):
     def covers(self, stretch: tuple[int, int] | None) -> bool:
         """Return whether it stores this stretch of the set; ``None``: all of it."""
         return self._ends == (stretch or (0, self.prior.actions.size))
-
-    def _keep(self, functions: Tensor) -> None:
-        self.mean = self.mean[:, functions].contiguous()
-        super()._keep(functions)
 
     # -- arrays ----------------------------------------------------------------------
 
@@ -144,7 +141,7 @@ class Swept(Engine):
 
     # -- changes ---------------------------------------------------------------
 
-    def append(self, update: Update) -> None:
+    def add(self, update: Update) -> None:
         """Condition on one more observation."""
         slots = self.place(update)
         if slots is None:
@@ -155,7 +152,7 @@ class Swept(Engine):
         self.history.enter(slots, update, spot=spot)
         self._changed()
 
-    def forget(self, update: Update) -> None:
+    def remove(self, update: Update) -> None:
         """Remove an observation, using the system without it."""
         slots = self.place(update)
         if slots is None:
@@ -355,13 +352,13 @@ class Swept(Engine):
         """Yield the stored set in blocks, and apply collected changes on the way."""
         if self.history.cancels:
             self.settle()
-        history, number = self.history, self.history.stands_for
-        history.stands_for = None
+        history, whole = self.history, self.history.whole
+        history.whole = False
         opened = None if ahead is None else self._open(ahead)
         changes = self._columns()
         path = None if streams is None else self._draw(streams)
         if changes is None:  # nothing is written, so the caller may stop anywhere
-            history.stands_for = number
+            history.whole = whole
         for start, stop in stretches:
             mean, var = self.arrays(start, stop)
             if changes is not None:
@@ -375,7 +372,7 @@ class Swept(Engine):
                 raise CBanditError("beliefs must not be read within a score of theirs")
         if changes is not None:
             self._settled()
-            history.stands_for = number
+            history.whole = whole
         if opened is not None:
             history.release()  # it counts what it should: no slot that comes free
             self._opened = opened
@@ -551,8 +548,9 @@ class Swept(Engine):
     def make_room(self) -> None:
         """Switch to rows that take less memory, if these no longer fit."""
         used = self.history.used
-        if not self.keeps_rows or used % 32:
+        if not self.keeps_rows or used < self._room_for:
             return
+        self._room_for = used + 32
         if 2 * 32 * self.rows.bytes_per_row() <= free_memory(self.device):
             return
         rows = self.rows.roomier()

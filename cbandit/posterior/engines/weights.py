@@ -56,6 +56,7 @@ class Weights(Engine):
     history: Moments  # type: ignore[assignment]
     by_features = False
     by_slots = False
+    _round = 0
 
     def __init__(self, prior: Prior, functions: int, plan: Plan) -> None:
         covariance, device = prior.covariance, prior.device
@@ -84,6 +85,7 @@ class Weights(Engine):
         prior, self.functions, self.stale = self.prior, functions, False
         of = prior.covariance, prior.trials, functions
         self.history = Moments(*of, self.dtype, prior.device, prior.fade)
+        self.history.now = self._round
         self._pending: list[Change] = []
         self._fresh = 0  # changes since the arrays were computed afresh
         # the last result of noises(), and its arguments
@@ -96,14 +98,9 @@ class Weights(Engine):
         #: weights' covariance behind them, ``(T, D, D)``
         self._open: tuple[Tensor, Tensor] | None = None
 
-    def _keep(self, functions: Tensor) -> None:
-        super()._keep(functions)
-        if self._mean is not None:
-            self._mean = self._mean[:, functions].contiguous()
-
     # -- changes ---------------------------------------------------------------------
 
-    def append(self, update: Update) -> None:
+    def add(self, update: Update) -> None:
         """Condition on one more observation."""
         if self._mean is None:
             self.history.enter(update)
@@ -114,7 +111,7 @@ class Weights(Engine):
             self._change(column, spread, (update.values - mean) * spread.unsqueeze(-1))
         self._changed()
 
-    def forget(self, update: Update) -> None:
+    def remove(self, update: Update) -> None:
         """Remove an observation; factor its block without it."""
         self.history.enter(update, -1)
         if self._mean is not None:
@@ -123,12 +120,12 @@ class Weights(Engine):
             self._change(column, -spread, (mean - update.values) * spread.unsqueeze(-1))
         self._changed()
 
-    def observe(self, updates: Iterable[Update]) -> None:
+    def add_all(self, updates: Sequence[Update]) -> None:
         """Condition on many observations, then compute everything afresh."""
-        self.history.observe(list(updates))
+        self.history.observe(updates)
         self._refresh_checked()
 
-    def correct(self, before: Update, after: Update) -> None:
+    def aim(self, before: Update, after: Update) -> None:
         """Change the targets of an observation."""
         self.history.correct(before, after)
         if self._mean is not None:
@@ -136,9 +133,14 @@ class Weights(Engine):
             gap = (after.values - before.values) * before.precision.unsqueeze(-1)
             self._change(column, torch.zeros_like(before.precision), gap)
 
-    def revise(self, weighted: Tensor) -> None:
-        """Raise an error, as sums by action are not kept."""
-        raise CBanditError("engine='weights' keeps no sums by action to be replaced")
+    def aim_all(self, updates: Sequence[Update]) -> None:
+        """Compute everything anew: sums by action are not kept."""
+        self.clear(self.functions)
+        self.add_all(updates)
+
+    def drowns(self, update: Update) -> bool:
+        """Return ``True``: its rounding error would stay in sums with others."""
+        return True
 
     def _column(self, update: Update) -> tuple[Tensor, Tensor, Tensor]:
         """Return weights of a point's covariances, its variance and its means."""
@@ -344,7 +346,7 @@ class Weights(Engine):
 
     def turn(self, t: int) -> None:
         """Set the round for which beliefs are read."""
-        self.history.now = t
+        self._round = self.history.now = t
 
     def noises(self, scale: Scale) -> Tensor:
         """Return the learned noise variances ``(T, f)``, in units."""
