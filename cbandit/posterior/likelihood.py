@@ -19,7 +19,7 @@ from gpytorch.priors import Prior
 from torch import Tensor
 
 from cbandit._core import devices
-from cbandit.posterior.observations import Log, Slots, add_up
+from cbandit.posterior.observations import ByAction, Log
 
 VAGUE = 1.0  # prior variance of a learned mean, in units of the outcomes' variance
 
@@ -71,12 +71,8 @@ def merged(log: Log, shift: Tensor, scale: Tensor, least: Tensor) -> Merged:
     ``shift`` and ``scale`` are ``(T, 1)``; ``least``, ``()`` or ``(T,)``, is a lower
     bound on the noise.
     """
-    rows, device, trials = list(log), shift.device, len(shift)
-    slots_of = Slots(trials)
-    placed = [slots_of.place(row.keys, row.wanted) for row in rows]
-    slots = [places for places, _ in placed]
-    used = slots_of.used
-    zeros = torch.zeros(trials, used, dtype=torch.float64, device=device)
+    rows, device = list(log), shift.device
+    actions = ByAction(rows, shift)
     y = (torch.stack([row.values[:, :1] for row in rows]) - shift) / scale
     y = y.squeeze(-1)
     arrived = devices.put([list(row.wanted) for row in rows], device)
@@ -92,25 +88,12 @@ def merged(log: Log, shift: Tensor, scale: Tensor, least: Tensor) -> Merged:
         noise = (torch.stack(noises) / scale[:, 0].square()).maximum(least)
         theirs = torch.where(arrived & ~ours, noise.reciprocal(), 0.0)
 
-    def summed(values: Tensor) -> Tensor:
-        return add_up(zeros.clone(), slots, values)
-
-    count, precision = summed(ours.double()), summed(theirs)
-    total = summed(torch.where(ours, y, 0.0))
-    squares = summed(torch.where(ours, y.square(), 0.0))
-    own_weighted = summed(theirs * y)
-    # the first row with each slot's action
-    x = zeros.new_zeros(trials, used, rows[0].x.shape[-1])
-    first = [
-        (trial, slots[number][trial], number)
-        for number, (_, fresh) in enumerate(placed)
-        for trial in fresh
-    ]
-    if first:
-        who, slot, number = devices.put(list(zip(*first, strict=True)), device)
-        x[who, slot] = torch.stack([row.x for row in rows])[number, who].double()
+    count, precision = actions.sum(ours.double()), actions.sum(theirs)
+    total = actions.sum(torch.where(ours, y, 0.0))
+    squares = actions.sum(torch.where(ours, y.square(), 0.0))
+    own_weighted = actions.sum(theirs * y)
     within = (squares - total.square() / count.clamp_min(1)).clamp_min(0).sum(-1)
-    return Merged(x, count, total, within, precision, own_weighted)
+    return Merged(actions.x, count, total, within, precision, own_weighted)
 
 
 def negative_log_likelihood(

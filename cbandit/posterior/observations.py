@@ -379,6 +379,39 @@ def add_up(sums: Tensor, slots: Sequence[Sequence[int]], values: Tensor) -> Tens
     return sums.index_put_(place, values, accumulate=True)
 
 
+class ByAction:
+    """The rows of a log by action: which slot each is in, and sums over slots.
+
+    Args:
+        rows: at least one row.
+        like: a tensor ``(T, ...)`` on the device of the sums.
+    """
+
+    def __init__(self, rows: Sequence[Observation], like: Tensor) -> None:
+        trials, places = len(like), Slots(len(like))
+        placed = [places.place(row.keys, row.wanted) for row in rows]
+        #: for each row its slot in each trial
+        self.slots = [slots for slots, _ in placed]
+        self._zeros = torch.zeros(
+            trials, places.used, dtype=torch.float64, device=like.device
+        )
+        #: the actions, ``(T, U, d)``: the first row with each counts
+        self.x = self._zeros.new_zeros(trials, places.used, rows[0].x.shape[-1])
+        first = [
+            (trial, self.slots[number][trial], number)
+            for number, (_, fresh) in enumerate(placed)
+            for trial in fresh
+        ]
+        if first:
+            who, slot, number = devices.put(list(zip(*first, strict=True)), like.device)
+            points = torch.stack([row.x for row in rows])
+            self.x[who, slot] = points[number, who].double()
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return sums ``(T, U)`` of the rows' values ``(n, T)`` by action."""
+        return add_up(self._zeros.clone(), self.slots, values)
+
+
 class Ahead(NamedTuple):
     """An outstanding choice, or several that are alike.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.links import Link
-from cbandit.posterior.observations import Log, Slots, add_up
+from cbandit.posterior.observations import ByAction, Log
 from cbandit.posterior.units import totals
 
 SWEEPS = 200
@@ -100,18 +100,8 @@ def swept(log: Log, link: Link, covariance: Covariance, means: Tensor) -> Log:
 
 def _pooled(log: Log, like: Tensor) -> _Pooled:
     """Return the outcomes of a log by action; ``like`` is ``(T, 1)``."""
-    rows, places = list(log), Slots(len(like))
-    placed = [places.place(row.keys, row.wanted) for row in rows]
-    slots = [of for of, _ in placed]
-    zeros = like.new_zeros(len(like), places.used)
-    x = zeros.new_zeros(*zeros.shape, rows[0].x.shape[-1])
-    for row, (of, fresh) in zip(rows, placed, strict=True):
-        for trial in fresh:
-            x[trial, of[trial]] = row.x[trial].double()
-
-    def summed(values: list[Tensor]) -> Tensor:
-        return add_up(zeros.clone(), slots, torch.stack(values))
-
+    rows = list(log)
+    actions = ByAction(rows, like)
     sums = [totals(row) for row in rows]
     precision, weighted = [], []
     for row, total in zip(rows, sums, strict=True):
@@ -120,13 +110,14 @@ def _pooled(log: Log, like: Tensor) -> _Pooled:
             own = torch.where(total[:, 1] > 0, row.noise.reciprocal(), 0.0)
         precision.append(own)
         weighted.append(own * row.values[:, 0])
+    events, tries = torch.stack(sums).unbind(-1)
     return _Pooled(
-        x,
-        slots,
-        summed([total[:, 0] for total in sums]),
-        summed([total[:, 1] for total in sums]),
-        summed(precision),
-        summed(weighted),
+        actions.x,
+        actions.slots,
+        actions.sum(events),
+        actions.sum(tries),
+        actions.sum(torch.stack(precision)),
+        actions.sum(torch.stack(weighted)),
     )
 
 
