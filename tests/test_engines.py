@@ -108,7 +108,7 @@ class Bench:
             precision = [1 / self.lam] * self.trials
         kept = [p if w else 0.0 for p, w in zip(precision, wanted, strict=True)]
         x = self.actions.at(torch.tensor(keys))
-        move = self.engine.forget if forget else self.engine.append
+        move = self.engine.remove if forget else self.engine.add
         values_of, precision_of = (
             torch.as_tensor(each, dtype=F64) for each in (values, kept)
         )
@@ -413,7 +413,7 @@ def test_a_grid_of_many_blocks(cases, dense, rng):
 
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("pending", [False, True], ids=["settled", "pending"])
-def test_revise(name, pending, cases, dense, rng):
+def test_other_targets_for_all(name, pending, cases, dense, rng):
     bench = Bench(
         name,
         grid(6, 7),
@@ -425,19 +425,18 @@ def test_revise(name, pending, cases, dense, rng):
     play(bench, rng, 90, 20, looks=4)
     if not pending:
         bench.believed()
-    history = bench.engine.history
-    weighted = torch.zeros(2, 2, history.precision.shape[-1], dtype=F64)
-    for i in range(2):
-        for j in range(2):
-            reference = bench.dense[i][j]
+    for every in bench.dense:
+        for reference in every:
             reference.y = list(rng.standard_normal(len(reference.y)))
-            for x, y in zip(reference.x, reference.y, strict=True):
-                number = int(bench.actions.index(torch.as_tensor(x)))
-                slot = number
-                if history.table is None:
-                    slot = history.keys()[i].index(number)
-                weighted[i, j, slot] += y / bench.lam
-    bench.engine.revise(weighted)
+    updates = []
+    for n in range(len(bench.dense[0][0].y)):
+        x = torch.as_tensor(np.stack([every[0].x[n] for every in bench.dense]))
+        values = [[reference.y[n] for reference in every] for every in bench.dense]
+        precision = torch.full((2,), 1 / bench.lam, dtype=F64)
+        keys = bench.actions.index(x).tolist()
+        given = torch.tensor(values, dtype=F64), precision, [True] * 2
+        updates.append(Update(keys, x, *given))
+    bench.engine.aim_all(updates)
     bench.tell([0, 5], rng.standard_normal((2, 2)))
     assert bench.errors() <= 1e-8
 
@@ -524,11 +523,11 @@ def test_many_at_once_is_one_by_one(name, cases, dense, rng):
     precision = torch.tensor(wanted, dtype=F64) / many.lam
     x = torch.stack([many.actions.at(torch.as_tensor(k)) for k in keys])
     rows = zip(keys.tolist(), x, values, precision, wanted, strict=True)
-    many.engine.observe([Update(*row) for row in rows])
+    many.engine.add_all([Update(*row) for row in rows])
     assert one.errors() <= 1e-10
     assert many.errors() <= 1e-10
     one.tell([1, 2, 3], np.ones((3, 2)))
-    many.engine.append(
+    many.engine.add(
         Update(
             [1, 2, 3],
             many.actions.at(torch.tensor([1, 2, 3])),

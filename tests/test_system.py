@@ -140,13 +140,13 @@ def test_places_seen_again_all_but_without_noise(noise):
     gp = cb.GP(kernel, noise=noise)
     box = cb.Box([0.0], [1.0])
     policy = cb.CKB(box, reward=gp, costs=gp, explore=cb.UCB(1.0), step=0.1, cap=5.0)
-    history = beliefs_of(policy).groups[0].engine.history
     x = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
     generator = torch.Generator().manual_seed(1)
     index = torch.randint(6, (30,), generator=generator).tolist()
     for i in index:
         policy.observe(x=x[[i]], reward=[float(i)], cost=[0.0])
         settled(policy)
+        history = beliefs_of(policy).groups[0].engine.history
         history.system()
     mean, var = history.at(x)
     assert mean[0, 0].numpy() == pytest.approx(range(6), abs=2e-6)

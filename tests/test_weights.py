@@ -174,9 +174,7 @@ def test_many_rounds_are_a_dense_solve(fade, rounds):
     for n, t in enumerate(stream.t.tolist()):
         engine.turn(t)
         x, values = torch.from_numpy(stream.x[n]), torch.from_numpy(y[n])
-        engine.append(
-            Update([n], x, values, torch.ones(1, dtype=F64), [True], False, t)
-        )
+        engine.add(Update([n], x, values, torch.ones(1, dtype=F64), [True], False, t))
     at = Stream(40, trials=1, seed=9).x[:, 0]
     mean, var = engine.history.at(torch.from_numpy(at))
     wanted, std, _ = dense(stream, at, rounds, noise=1.0, fade=fade or 1.0)
@@ -369,9 +367,9 @@ def test_numbers_without_bounds_are_standardised_by_what_was_seen(constant):
         Update(keys, x, part.values, torch.tensor(part.wanted).double(), part.wanted)
         for keys, x, (part,) in parts
     ]
-    engine.observe(updates)
+    engine.add_all(updates)
     for update in updates:
-        single.append(update)
+        single.add(update)
     for one, other in zip(
         engine.history.at(torch.from_numpy(at)),
         single.history.at(torch.from_numpy(at)),
