@@ -84,6 +84,7 @@ from cbandit.posterior.engines.joint import Joint
 from cbandit.posterior.engines.protocol import Engine, Plan
 from cbandit.posterior.engines.swept import Swept
 from cbandit.posterior.gradients import Closed
+from cbandit.posterior.history import SPARE
 from cbandit.posterior.likelihood import (
     VAGUE,
     Learning,
@@ -94,6 +95,7 @@ from cbandit.posterior.likelihood import (
     spread,
 )
 from cbandit.posterior.links import Link, posterior_moments
+from cbandit.posterior.log import Log, Observation, Part, Step, Update
 from cbandit.posterior.look import (
     Best,
     Block,
@@ -104,16 +106,7 @@ from cbandit.posterior.look import (
     scan,
     scorer,
 )
-from cbandit.posterior.observations import (
-    SPARE,
-    Ahead,
-    Coming,
-    Log,
-    Observation,
-    Part,
-    Step,
-    Update,
-)
+from cbandit.posterior.pending import Ahead, Coming
 from cbandit.posterior.refit import General, fit_hyperparameters
 from cbandit.posterior.ridge import Ridge
 from cbandit.posterior.rows.kronecker import Kronecker

@@ -8,7 +8,7 @@ import torch
 import cbandit as cb
 from cbandit.policies.choices import Place
 from cbandit.policies.timing import Held, timing_of
-from cbandit.posterior.observations import Part
+from cbandit.posterior.log import Part
 
 CPU = torch.device("cpu")
 

@@ -53,16 +53,10 @@ from cbandit.policies.saving import locked
 from cbandit.policies.turn import Turn
 from cbandit.posterior.covariance import Covariance, Prior
 from cbandit.posterior.engines.protocol import Engine, Plan
+from cbandit.posterior.history import History
+from cbandit.posterior.log import Log, Observation, Part, Step, Update
 from cbandit.posterior.look import Best, Block, scan
-from cbandit.posterior.observations import (
-    Ahead,
-    History,
-    Log,
-    Observation,
-    Part,
-    Step,
-    Update,
-)
+from cbandit.posterior.pending import Ahead
 from cbandit_kernels import Look
 
 BLOCK = 1 << 12

@@ -21,7 +21,7 @@ from torch import Tensor
 from cbandit._core import checks, devices
 from cbandit.choice import Choice
 from cbandit.errors import ChoiceError
-from cbandit.posterior.observations import Part
+from cbandit.posterior.log import Part
 
 STAYS = (
     "; what was told cannot be changed: go on from an earlier save, or build the "

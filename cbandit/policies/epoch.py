@@ -52,7 +52,7 @@ from cbandit.policies.round import Now
 from cbandit.policies.saving import locked
 from cbandit.policies.signs import counted
 from cbandit.policies.turn import Turn
-from cbandit.posterior.observations import Part
+from cbandit.posterior.log import Part
 from cbandit.posterior.units import Units
 from cbandit.recommend import Recommendation
 from cbandit_kernels import Look

@@ -22,7 +22,7 @@ from cbandit.policies.acquire import Acquired
 from cbandit.policies.turn import Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Best, Block, Score, scan, scorer
-from cbandit.posterior.observations import Ahead
+from cbandit.posterior.pending import Ahead
 from cbandit.search.box import Climbs, Estimate, best_feasible_point, maximise_box
 from cbandit.search.finite import best_feasible
 from cbandit_kernels import Look

@@ -18,7 +18,7 @@ from cbandit.errors import CBanditError
 from cbandit.policies.balls import Balls
 from cbandit.policies.choices import Entry, Ledger
 from cbandit.posterior.look import Best
-from cbandit.posterior.observations import Ahead
+from cbandit.posterior.pending import Ahead
 
 SAME = 1e-7  # coordinates that differ by less, relative to their size, are equal
 ALIKE = 1e-9  # excesses within this share of the least one count as equal to it

@@ -31,16 +31,9 @@ from cbandit.posterior.engines.choice import BEYOND, BLOCK, make_engine, plan
 from cbandit.posterior.engines.protocol import Engine, Fused, Path, Plan
 from cbandit.posterior.likelihood import Learning, merged
 from cbandit.posterior.links import Link
+from cbandit.posterior.log import Log, Observation, Part, Step, joined
 from cbandit.posterior.look import Best, Block, among, scan
-from cbandit.posterior.observations import (
-    Ahead,
-    Coming,
-    Log,
-    Observation,
-    Part,
-    Step,
-    joined,
-)
+from cbandit.posterior.pending import Ahead, Coming
 from cbandit.posterior.refit import fit_hyperparameters
 from cbandit.posterior.sweeps import swept
 from cbandit.posterior.units import Outcomes, Scale, Units, told

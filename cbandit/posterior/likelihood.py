@@ -19,7 +19,8 @@ from gpytorch.priors import Prior
 from torch import Tensor
 
 from cbandit._core import devices
-from cbandit.posterior.observations import ByAction, Log
+from cbandit.posterior.history import ByAction
+from cbandit.posterior.log import Log
 
 VAGUE = 1.0  # prior variance of a learned mean, in units of the outcomes' variance
 

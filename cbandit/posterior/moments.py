@@ -29,12 +29,9 @@ from cbandit._core.threads import on_one_thread
 from cbandit.beliefs.features import Frame
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.observations import (
-    Between,
-    Coming,
-    Update,
-    explained,
-)
+from cbandit.posterior.history import Between
+from cbandit.posterior.log import Update
+from cbandit.posterior.pending import Coming, explained
 from cbandit_kernels import WeightSums, enter_weights
 
 FRESH = 256  # changes of a block after which it is factored anew

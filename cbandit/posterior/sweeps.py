@@ -14,8 +14,9 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit.posterior.covariance import Covariance
+from cbandit.posterior.history import ByAction
 from cbandit.posterior.links import Link
-from cbandit.posterior.observations import ByAction, Log
+from cbandit.posterior.log import Log
 from cbandit.posterior.units import totals
 
 SWEEPS = 200

@@ -18,8 +18,8 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit.errors import CBanditError
 from cbandit.posterior.links import Link
+from cbandit.posterior.log import Log, Observation, Update
 from cbandit.posterior.look import Block
-from cbandit.posterior.observations import Log, Observation, Update
 from cbandit.posterior.value import Value
 
 ENDLESS = 1e3  # a latent value further from 0 than any real one

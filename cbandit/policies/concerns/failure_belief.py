@@ -32,7 +32,7 @@ from cbandit.policies.history import STATES
 from cbandit.policies.round import Concern, Past
 from cbandit.policies.turn import Fence, Turn
 from cbandit.posterior.beliefs import Beliefs
-from cbandit.posterior.observations import Part
+from cbandit.posterior.log import Part
 
 if TYPE_CHECKING:
     from cbandit.policies.setup import Setup

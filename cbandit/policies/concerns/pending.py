@@ -15,7 +15,7 @@ from cbandit.explore import UCB
 from cbandit.policies.choices import Entry
 from cbandit.policies.round import Concern
 from cbandit.policies.turn import Turn
-from cbandit.posterior.observations import Ahead, counted
+from cbandit.posterior.pending import Ahead, counted
 
 if TYPE_CHECKING:
     from cbandit.policies.setup import Setup

@@ -15,7 +15,7 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit.policies.choices import News, Place
 from cbandit.policies.timing.base import Held, Timing
-from cbandit.posterior.observations import Part, joined
+from cbandit.posterior.log import Part, joined
 
 Partial = tuple[Place, Part]
 """Feedback of some trials: where the choice is, and what came of it."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cbandit.confidence.bound import BoundWidths, Widths
 from cbandit.policies.choices import News, Place
-from cbandit.posterior.observations import Part
+from cbandit.posterior.log import Part
 
 
 class Held(NamedTuple):

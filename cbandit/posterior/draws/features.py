@@ -18,7 +18,7 @@ from cbandit._core.randomness import Streams
 from cbandit._core.threads import on_one_thread
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Covariance, Term
-from cbandit.posterior.observations import History
+from cbandit.posterior.history import History
 
 FEATURES = 1024
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from cbandit._core.randomness import Streams
 from cbandit.posterior.engines.protocol import Engine
 from cbandit.posterior.look import Block
-from cbandit.posterior.observations import Coming
+from cbandit.posterior.pending import Coming
 
 POINTS = 20  # of a t-batch, solved together
 ROOM = 1 << 24  # numbers of the covariances that are built together

@@ -19,14 +19,10 @@ from cbandit.posterior.covariance import Prior
 from cbandit.posterior.digits import Kept
 from cbandit.posterior.draws.roots import pivoted_root, prior_root
 from cbandit.posterior.engines.protocol import Engine, Fused, Plan
+from cbandit.posterior.history import Between, History
+from cbandit.posterior.log import Update
 from cbandit.posterior.look import Best, Block
-from cbandit.posterior.observations import (
-    Between,
-    Coming,
-    History,
-    Update,
-    explained,
-)
+from cbandit.posterior.pending import Coming, explained
 from cbandit_kernels import Late, Look, joint_round, native
 
 

@@ -36,17 +36,10 @@ from cbandit.posterior.covariance import Prior
 from cbandit.posterior.digits import LIMITS, Error, Kept, Limits, compare
 from cbandit.posterior.draws.features import Pathwise
 from cbandit.posterior.draws.roots import pivoted_root
+from cbandit.posterior.history import Between, History, add_up
+from cbandit.posterior.log import Log, Observation, Step, Update
 from cbandit.posterior.look import Best, Block
-from cbandit.posterior.observations import (
-    Between,
-    Coming,
-    History,
-    Log,
-    Observation,
-    Step,
-    Update,
-    add_up,
-)
+from cbandit.posterior.pending import Coming
 from cbandit.posterior.units import Scale
 
 Path = Callable[[Tensor], Tensor]

@@ -40,8 +40,9 @@ from cbandit.posterior.covariance import Prior
 from cbandit.posterior.digits import Kept
 from cbandit.posterior.draws.features import correction
 from cbandit.posterior.engines.protocol import Engine, Fused, Plan
+from cbandit.posterior.log import Update
 from cbandit.posterior.look import Best, Block, first_of
-from cbandit.posterior.observations import Coming, Update, explained
+from cbandit.posterior.pending import Coming, explained
 from cbandit.posterior.rows.protocol import Columns, Rows
 from cbandit.posterior.system import Spot, System
 from cbandit_kernels import Change, Found, Look, native

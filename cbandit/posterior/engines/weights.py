@@ -24,9 +24,11 @@ from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Prior
 from cbandit.posterior.digits import Kept
 from cbandit.posterior.engines.protocol import Engine, Path, Plan
+from cbandit.posterior.history import Between
+from cbandit.posterior.log import Update
 from cbandit.posterior.look import Block
 from cbandit.posterior.moments import Moments, check_width
-from cbandit.posterior.observations import Between, Coming, Update, explained
+from cbandit.posterior.pending import Coming, explained
 from cbandit.posterior.units import Scale
 
 STRETCH = 1 << 21  # features that are computed together
