@@ -69,7 +69,7 @@ from cbandit.policies.safe import classes
 from cbandit.policies.safe.mixtures import best_mixture
 from cbandit.policies.turn import Turn
 from cbandit.posterior import digits, observations
-from cbandit.posterior.beliefs import Beliefs, Group, Stacked
+from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.covariance import (
     Covariance,
     Prior,
@@ -84,6 +84,7 @@ from cbandit.posterior.engines.joint import Joint
 from cbandit.posterior.engines.protocol import Engine, Plan
 from cbandit.posterior.engines.swept import Swept
 from cbandit.posterior.gradients import Closed
+from cbandit.posterior.group import Group
 from cbandit.posterior.history import SPARE
 from cbandit.posterior.likelihood import (
     VAGUE,
@@ -113,6 +114,7 @@ from cbandit.posterior.rows.kronecker import Kronecker
 from cbandit.posterior.rows.protocol import Rows
 from cbandit.posterior.rows.recomputed import Recomputed
 from cbandit.posterior.rows.stored import Stored
+from cbandit.posterior.stacked import Stacked
 from cbandit.posterior.system import ROOM, System
 from cbandit.posterior.tally import Tally
 from cbandit.posterior.units import Outcomes, level, told

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from botorch.posteriors.transformed import TransformedPosterior
     from botorch.sampling.base import MCSampler
 
-    from cbandit.posterior.beliefs import Beliefs, Group
+    from cbandit.posterior.beliefs import Beliefs
+    from cbandit.posterior.group import Group
 
 PADDING = 1e20  # variance of a padding point, as a multiple of the prior variance
 
