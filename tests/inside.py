@@ -68,7 +68,7 @@ from cbandit.policies.concerns.share import Share
 from cbandit.policies.safe import classes
 from cbandit.policies.safe.mixtures import best_mixture
 from cbandit.policies.turn import Turn
-from cbandit.posterior import digits, observations
+from cbandit.posterior import digits, pending
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.covariance import (
     Covariance,
@@ -493,7 +493,7 @@ def safe_of(policy):
 
 def count_singly(monkeypatch):
     """Let no open choices be joined, however many and alike they are."""
-    monkeypatch.setattr(observations, "CROWD", 10**9)
+    monkeypatch.setattr(pending, "CROWD", 10**9)
 
 
 def check_every(monkeypatch, changes):

@@ -203,7 +203,7 @@ class Log:
 
     @property
     def number(self) -> tuple[int, int]:
-        """What identifies the version: its lineage's number, and its own in it."""
+        """The version's identity: its lineage's number, and its own number in that."""
         return self._lineage.number, self._version
 
     def _next(self, rows: list[Observation], start: int, step: Step | None) -> Log:

@@ -38,7 +38,7 @@ class Ahead(NamedTuple):
     times: int = 1
 
 
-def counted(ahead: list[Ahead]) -> list[Ahead]:
+def join_alike(ahead: list[Ahead]) -> list[Ahead]:
     """Return outstanding choices, those that are alike as one where there are many."""
     if len(ahead) < CROWD:
         return ahead

@@ -15,7 +15,7 @@ from cbandit.explore import UCB
 from cbandit.policies.choices import Entry
 from cbandit.policies.round import Concern
 from cbandit.policies.turn import Turn
-from cbandit.posterior.pending import Ahead, counted
+from cbandit.posterior.pending import Ahead, join_alike
 
 if TYPE_CHECKING:
     from cbandit.policies.setup import Setup
@@ -94,4 +94,4 @@ class Pending(Concern[Counted]):
                     known = entry, Ahead(place.keys, place.x, waits.mT.tolist())
                 now[t] = known
         ahead = [each for _, each in now.values()]
-        return Counted(now), turn._replace(pending=counted(ahead) if ahead else [])
+        return Counted(now), turn._replace(pending=join_alike(ahead) if ahead else [])
