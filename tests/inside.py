@@ -279,7 +279,7 @@ def concern_of(policy, kind):
 
 
 def set_multiplier(policy, multiplier):
-    policy._change(settled(policy)._replace(moved=multiplier))
+    policy._set_state(settled(policy)._replace(moved=multiplier))
 
 
 def settings_of_experiment(name, **given):
@@ -400,7 +400,7 @@ def counted_refits():
 
 def hold(policy, beliefs):
     """Let a policy hold other beliefs."""
-    policy._change(settled(policy)._replace(beliefs=beliefs))
+    policy._set_state(settled(policy)._replace(beliefs=beliefs))
 
 
 def kernels():
@@ -467,9 +467,9 @@ def next_look(policy):
     now, streams = policy._catch_up(), policy._streams
     turn = Turn(now.t + 1, policy.actions, None, None, streams, policy._ledger)
     turn = turn._replace(limits=policy.limits(turn.t))
-    state = policy._open(now.state, turn)
+    state = policy._open_round(now.state, turn)
     turn = turn._replace(beliefs=state.beliefs)
-    return policy._look(state, policy._concerns.open_turn(now.concerns, turn)[1])
+    return policy._make_look(state, policy._concerns.open_turn(now.concerns, turn)[1])
 
 
 def linear_scales(policy, t):
@@ -519,7 +519,7 @@ def chunk_distances(monkeypatch, chunk, kept):
 
 def set_light(monkeypatch, size):
     """Let checkpoints leave out arrays above ``size`` bytes."""
-    monkeypatch.setattr(gp_policy, "LIGHT", size)
+    monkeypatch.setattr(gp_policy, "MAX_SAVED_BYTES", size)
 
 
 def renumbered(choice, t):

@@ -102,7 +102,7 @@ def test_hooks_are_called_in_order_and_only_where_they_are_defined():
     states, news = concerns.hear(states, ["told"], None)
     assert states == ((1,), (0,)) and news == ["told", "second"]
     assert torch.equal(concerns.limit(states, torch.zeros(1), 3), torch.full((1,), 3.0))
-    assert concerns.define("limit") and not concerns.define("alarm")
+    assert concerns.defines("limit") and not concerns.defines("alarm")
     assert concerns.settle(states, None, 1, dict) is states
     assert concerns.find(Second)[0] == 1 and concerns.find(cb.CKB) is None
 

@@ -47,10 +47,10 @@ CLASSES = {
         Confidence Contradiction Contradictions Counted CountOPB Delayed Design Entry
         Epoch EpochPenalty Errors Failed Failing Failure FailureBelief FailureList Files
         GPOPB GPState GPTS GPUCB Held History KeptLimits LCLUCB Ledger LimitCounts Lock
-        Made Margin News Now Objective OPLB OPNLB Outliers Paired Pending Place Plane
-        Projected Promise Queue Readings Resolved Restarts Result Retired Retirements
-        Round Rounds RPOL Safe SafeAction SafeEstimate Scales SCGPUCB Schedule Share
-        Sliding Spending Stage Told Trust _Turned Waiting
+        Made Margin News Objective OPLB OPNLB Outliers Paired Pending Place Plane
+        PolicyState Projected Promise Queue Readings Resolved Restarts Result Retired
+        Retirements Round Rounds RPOL Safe SafeAction SafeEstimate Scales SCGPUCB
+        Schedule Share Sliding Spending Stage Told Trust _Turned UnscaledExcess
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Engine ExactGPs Form Group
@@ -93,8 +93,8 @@ FUNCTIONS = {
     "cbandit.multipliers": "exponential polynomial",
     "cbandit.scores": "least_total",
     "cbandit.policies.penalties": "at_least_one",
-    "cbandit.policies.base": "Policy._number Policy._parameter Policy._per_cost "
-    "Policy._per_trial",
+    "cbandit.policies.base": "Policy._cost_number Policy._cost_parameter "
+    "Policy._per_cost Policy._per_trial",
     "gpytorch.constraints.constraints": "inv_sigmoid inv_softplus",
     "gpytorch.kernels.hamming_kernel": "HammingIMQKernel._alpha_closure "
     "HammingIMQKernel._alpha_param HammingIMQKernel._beta_closure "

@@ -40,7 +40,7 @@ from cbandit.baselines.random import uniform
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.abilities import OWN_CHOICE
+from cbandit.policies.abilities import OWN_RULE
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
@@ -253,7 +253,7 @@ class ADMMBO(GPPolicy):
 
     name = "ADMMBO"
     abilities = replace(
-        OWN_CHOICE,
+        OWN_RULE,
         categories=False,
         refuses={
             **REFUSES,
@@ -300,13 +300,13 @@ class ADMMBO(GPPolicy):
     @locked
     def multiplier(self) -> Tensor:
         """The norms ``|y_j|`` of the multipliers, ``(*trials, m)``."""
-        return self._outside(self._now.state.own.split.y.norm(dim=-1))
+        return self._user_shape(self._now.state.own.split.y.norm(dim=-1))
 
     @property
     @locked
     def stopped(self) -> Tensor:
         """The round since which the incumbent is played, ``(*trials,)``, or 0."""
-        return self._outside(self._now.state.own.stopped.clone())
+        return self._user_shape(self._now.state.own.stopped.clone())
 
     # -- one round -------------------------------------------------------------------
 

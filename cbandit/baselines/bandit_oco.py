@@ -127,8 +127,8 @@ class BanditOCO(Policy):
         self._radius = self._column("radius", checks.positive("radius", radius))
         self._step = self._column("step", checks.nonnegative("step", step))
         dual_step = checks.nonnegative("dual_step", dual_step)
-        self._dual = self._number("dual_step", dual_step)
-        self._leak = self._number("leak", checks.nonnegative("leak", leak))
+        self._dual = self._cost_number("dual_step", dual_step)
+        self._leak = self._cost_number("leak", checks.nonnegative("leak", leak))
         lower, upper = (
             v.to(self.device, torch.float64)
             for v in (self.actions.lower, self.actions.upper)
@@ -156,13 +156,13 @@ class BanditOCO(Policy):
     @locked
     def multiplier(self) -> Tensor:
         """``lam`` as the next ``ask`` will use it, ``(*trials, m)``."""
-        return self._outside(self._moved(self._catch_up().state).multiplier.clone())
+        return self._user_shape(self._moved(self._catch_up().state).multiplier.clone())
 
     @property
     @locked
     def centre(self) -> Tensor:
         """The point that the next ``ask`` will play around, ``(*trials, d)``."""
-        return self._outside(self._moved(self._catch_up().state).centre.clone())
+        return self._user_shape(self._moved(self._catch_up().state).centre.clone())
 
     def decide(self, state: Walk, turn: Turn) -> tuple[Decision, Walk]:
         """Return ``y + e u``, ``u`` uniform on the unit sphere."""

@@ -92,7 +92,7 @@ class LoSBO(GPPolicy):
     @locked
     def safe(self) -> Tensor:
         """The safe set as of the last ``ask``, ``(*trials, N)``."""
-        return self._outside(self._now.state.own.safe.clone())
+        return self._user_shape(self._now.state.own.safe.clone())
 
     def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return the widest action among expanders and maximisers."""

@@ -113,7 +113,7 @@ def clear(turn: Turn, trial: int, share: Tensor) -> Tensor:
     allowed = None if mask is None else mask[trial % len(mask)]
     for _ in range(TRIES):
         x = drawn(on, allowed, share)
-        if balls is None or not bool(balls.of(trial).holds(x.unsqueeze(0))):
+        if balls is None or not bool(balls.of_trial(trial).holds(x.unsqueeze(0))):
             return x
         share = (share + GOLDEN) % 1
     raise CBanditError("nothing is left to ask for: all that was drawn has failed")

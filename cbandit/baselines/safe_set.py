@@ -40,7 +40,7 @@ from cbandit._core.peaks import best_place
 from cbandit.actions import Finite, ProductGrid
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.abilities import OWN_CHOICE, PESSIMISTIC, SAFE_REFUSES
+from cbandit.policies.abilities import OWN_RULE, PESSIMISTIC_REASON, SAFE_REFUSES
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.bounds import FEW, Trust
@@ -53,7 +53,7 @@ KEPT = 1 << 24  # with at most so many distances, store them
 SMALL = 1 << 17  # numbers in a temporary, so that several at once fit the cache
 #: of policies that choose from a safe set
 SAFE_SET = replace(
-    OWN_CHOICE,
+    OWN_RULE,
     boxes=False,
     explores=(UCB,),
     explore=UCB(2.0),
@@ -63,7 +63,7 @@ SAFE_SET = replace(
         "not",
         "hallucinate": "a bound that counts what was not observed yet keeps nothing "
         "safe",
-        "caution": PESSIMISTIC,
+        "caution": PESSIMISTIC_REASON,
     },
 )
 

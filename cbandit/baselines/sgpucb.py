@@ -32,7 +32,7 @@ from cbandit.explore import UCB
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
-from cbandit.policies.round_search import afresh
+from cbandit.policies.round_search import moments_on
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.bounds import FAR, Trust
 from cbandit.policies.turn import Decision, Turn
@@ -122,7 +122,7 @@ class SGPUCB(GPPolicy):
         """
         on, beliefs = turn.actions, state.beliefs
         on_own_set = on is self.actions
-        look = self._look(state, turn)
+        look = self._make_look(state, turn)
         look = replace(look, coefficient=look.coefficient.abs())  # mean + beta std
         doubt = None if enough is None else FAR * ~enough.view(-1, 1, 1)
 
@@ -138,7 +138,7 @@ class SGPUCB(GPPolicy):
             close = beliefs.tolerance(scores.of_costs(score))
             wanted = replace(look, score=known, tolerance=close)
             if not on_own_set:
-                return scan([(0, *afresh(beliefs, on, []))], wanted)
+                return scan([(0, *moments_on(beliefs, on, []))], wanted)
             wanted = replace(wanted, beside=self._most)
             answer: Best = beliefs.choose(wanted)
             return answer

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from cbandit.choice import Choice
 from cbandit.optuna.records import Record
-from cbandit.policies.balls import RADIUS, near
+from cbandit.policies.balls import RADIUS, within_radius
 from cbandit.policies.choices import Data, Made, Place, private_copy
 from cbandit.policies.concerns.failure_belief import FailureBelief
 from cbandit.policies.concerns.margin import Margin
 from cbandit.policies.concerns.restarts import epoch_start
 from cbandit.policies.gp import GPPolicy, GPState
-from cbandit.policies.round import put
+from cbandit.policies.round import with_state
 
 
 class Player:
@@ -75,7 +75,7 @@ class Player:
         data = Data(numbers, failed.unsqueeze(0), [], [], [], [], every)
         beliefs = now.state.beliefs
         concerns, _ = policy._concerns.observe(now.concerns, data, beliefs)
-        policy._resume(1, now.state, concerns)
+        policy._jump_to_round(1, now.state, concerns)
 
     def begin_round(self, t: int, rounds: Sequence[Record]) -> None:
         """Let the policy play round ``t`` next.
@@ -92,8 +92,8 @@ class Player:
         if self._margin is not None:
             deviation = rounds[-1].deviation if rounds else []
             last = _row(deviation) if deviation else None
-            concerns = put(concerns, self._margin[0], last)
-        self._policy._resume(t, state, concerns)
+            concerns = with_state(concerns, self._margin[0], last)
+        self._policy._jump_to_round(t, state, concerns)
 
     def latest_round(self) -> dict[str, Any]:
         """Return what a trial keeps of the round that the policy has just played.
@@ -168,7 +168,7 @@ def _mostly_failed(actions: Any, failed: Tensor, measured: Tensor) -> Tensor:
         z, successful = (actions.index(x).unsqueeze(-1) for x in (failed, measured))
         free, radius = torch.ones(1, dtype=torch.bool), 0.0
     fails, successes = (
-        near(z.unsqueeze(1) - others, free, radius).sum(-1)
+        within_radius(z.unsqueeze(1) - others, free, radius).sum(-1)
         for others in (z, successful)
     )
     return failed[fails > successes]

@@ -378,7 +378,7 @@ class Sampler(BaseSampler):
         if self._fitted[0] != (key, measured[:used]):
             observe(first, measured[:used])
             now = first._catch_up()  # fits
-            first._resume(1, now.state, now.concerns)
+            first._jump_to_round(1, now.state, now.concerns)
             self._fitted = (key, measured[:used]), first
         return copy.deepcopy(self._fitted[1]), used
 

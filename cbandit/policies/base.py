@@ -18,13 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import DEBUG
 from time import time
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    TypeVar,
-    Unpack,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import torch
 from numpy.typing import ArrayLike
@@ -37,12 +31,7 @@ from cbandit._core.hints import hinted
 from cbandit._core.log import LOG, warn
 from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit._core.threads import threads_for
-from cbandit.actions import (
-    Actions,
-    Contextual,
-    Shown,
-    checked_actions,
-)
+from cbandit.actions import Actions, Contextual, Shown, checked_actions
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import (
     BudgetError,
@@ -77,9 +66,14 @@ from cbandit.policies.concerns.kept_limits import KeptLimits
 from cbandit.policies.concerns.order import KEYWORDS, concerns_of
 from cbandit.policies.history import History, best_tried
 from cbandit.policies.inbox import Inbox
-from cbandit.policies.keywords import POLICY, ConcernKeywords, Observed, Values
-from cbandit.policies.round import Concern, Concerns, Now
-from cbandit.policies.saving import Files, Lock, lasting, locked, restored
+from cbandit.policies.keywords import (
+    POLICY_HELP,
+    ActionValues,
+    ConcernKeywords,
+    ObservedCosts,
+)
+from cbandit.policies.round import Concern, Concerns, PolicyState
+from cbandit.policies.saving import Files, Lock, locked, pack, unpack
 from cbandit.policies.setup import Setup
 from cbandit.policies.signs import UNSAID, Objective
 from cbandit.policies.status import LimitStatus, Status
@@ -89,10 +83,10 @@ from cbandit.recommend import Recommendation
 if TYPE_CHECKING:
     import pandas as pd
 
-MANY = 100  # outstanding choices, beyond those of an n=, at which a policy warns
-CHOICES_ALONE = "Or build it on the choices alone, a cb.Space without the cb.Context"
+MAX_OUTSTANDING = 100  # choices without feedback, beyond those of one ask(n=)
+NO_CONTEXT_HINT = "Or build it on the choices alone, a cb.Space without the cb.Context"
 #: attributes that stay as they are, beside those named like an argument
-FIXED = frozenset(
+READ_ONLY = frozenset(
     [
         "actions",
         "batch_shape",
@@ -111,7 +105,7 @@ FIXED = frozenset(
         "trials",
     ]
 )
-LONG = 60  # letters; a longer repr of the set is shortened in the policy's
+MAX_REPR_LENGTH = 60  # letters; a longer repr of the set is shortened in the policy's
 
 ConcernT = TypeVar("ConcernT", bound=Concern[Any])
 
@@ -194,21 +188,21 @@ class Policy(metaclass=ABCMeta):
     _outcomes: Mapping[int, str] = {}
     #: for each function the interval of its values, or None; empty: none has one
     _ranges: Sequence[tuple[float, float] | None] = ()
-    _patient = False  # whether many outstanding choices are as they should be
+    _ignores_backlog = False  # whether many outstanding choices are as they should be
     standardized = False  # whether multipliers are in spreads, not in the user's units
-    common: Mapping[str, str] = POLICY  # what constructors hand on, with help
+    common: Mapping[str, str] = POLICY_HELP  # what constructors hand on, with help
     _concerns: Concerns
     _ranks: Ranks = ALONE  # the processes that share the set
     _reminded = False
-    _together = 0  # the largest n= of an ask
+    _largest_n = 0  # the largest n= of an ask
     #: the value after all feedback is absorbed, and the one that an ask begins with
-    _ready: tuple[Now, Now] | None = None
+    _ready: tuple[PolicyState, PolicyState] | None = None
     _latest: Turn | None = None  # the latest round, while its beliefs are the current
 
     def __init_subclass__(cls, **arguments: object) -> None:
         """Add the arguments that all policies share to the help of a new class."""
         super().__init_subclass__(**arguments)
-        cls.__doc__ = documented(cls)
+        cls.__doc__ = with_common_help(cls)
         if "__init__" in vars(cls):
             cls.__init__ = hinted(cls.__init__)  # type: ignore[method-assign]
 
@@ -253,7 +247,7 @@ class Policy(metaclass=ABCMeta):
                 f"be that number, got {trials!r}"
             )
         if isinstance(actions, Contextual) and not self.abilities.contexts:
-            way = self.abilities.refuses.get("contexts", CHOICES_ALONE)
+            way = self.abilities.refuses.get("contexts", NO_CONTEXT_HINT)
             raise CBanditError(
                 f"{type(self).__name__} takes no set with contexts; cb.CKB, cb.RPOL, "
                 "cb.GPUCB, cb.GPTS, cb.SCGPUCB and cb.baselines.CONFIG do. "
@@ -265,7 +259,7 @@ class Policy(metaclass=ABCMeta):
         for j, budget in self.objective.budgets.items():
             self._per_trial(f"the total of {self.objective.label(j)!r}", budget.total)
         self._own_horizon = horizon
-        self.horizon = self._horizon(self.objective)
+        self.horizon = self._last_round(self.objective)
         self.design = checks.whole(
             "design", design, 0, "a whole number, 0 for none", 1_000_000
         )
@@ -273,9 +267,9 @@ class Policy(metaclass=ABCMeta):
         self._refuses = dict(self.abilities.refuses)
         if not callable(thresholds):
             thresholds = self._per_cost("thresholds", thresholds)
-        self._given: Callable[[int], object] | Tensor = thresholds
+        self._first_limits: Callable[[int], object] | Tensor = thresholds
         # limits said later, by cost, where they do not fit into a tensor given first
-        self._later: dict[int, Callable[[int], object] | Tensor] = {}
+        self._new_limits: dict[int, Callable[[int], object] | Tensor] = {}
         # whether a threshold differs from 0
         self._limited = callable(thresholds) or bool(thresholds.any())
         self._streams = Streams(self.seed, self.trials, "policy")
@@ -286,8 +280,8 @@ class Policy(metaclass=ABCMeta):
         self._ledger = Ledger(self.size, self.m, costs)
         self._history = History(self.size, self.m, self.actions.dim)
         self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
-        self._now = Now(0, None, self._streams.position(), 0)
-        self._attend(Policy._setup(self))  # derived ones have no beliefs yet
+        self._now = PolicyState(0, None, self._streams.position(), 0)
+        self._set_concerns(Policy._setup(self))  # derived ones have no beliefs yet
         #: the kinds of warnings of :meth:`status` that were given
         self._alarmed: frozenset[str] = frozenset()
 
@@ -297,7 +291,7 @@ class Policy(metaclass=ABCMeta):
         """Set the first state; a constructor calls this."""
         self._now = self._now._replace(state=state)
 
-    def _attend(self, setup: Setup) -> None:
+    def _set_concerns(self, setup: Setup) -> None:
         """Set the policy's concerns."""
         self._concerns = concerns_of(setup)
         self._now = self._now._replace(concerns=self._concerns.start())
@@ -352,19 +346,19 @@ class Policy(metaclass=ABCMeta):
     #: returns the number and point of an action that must not fail, trial by trial
     _must_work: Callable[[], Sequence[tuple[int | None, Tensor]]] | None = None
 
-    def _due(self, state: Any, t: int) -> Any:
+    def _after_absorbing(self, state: Any, t: int) -> Any:
         """Return the state after work due after round ``t``, all feedback absorbed."""
         return state
 
-    def _fit(self, state: Any) -> Any:
+    def _fit_if_due(self, state: Any) -> Any:
         """Return the state after fits that are due."""
         return state
 
-    def _beliefs_at(self, turn: Turn) -> dict[str, Any]:
+    def _explain_latest(self, turn: Turn) -> dict[str, Any]:
         """Return the parts of the latest choice's explanation that were not stored."""
         return {}
 
-    def _engines(self) -> list[str]:
+    def _engine_texts(self) -> list[str]:
         """Return the engines that keep the beliefs, as words for ``repr``."""
         return []
 
@@ -390,18 +384,18 @@ class Policy(metaclass=ABCMeta):
         shaped = checks.per_cost(name, value, self.batch_shape, self.m, graph=graph)
         return devices.put(shaped, self.device)
 
-    def _number(self, name: str, value: ArrayLike, graph: bool = False) -> Tensor:
+    def _cost_number(self, name: str, value: ArrayLike, graph: bool = False) -> Tensor:
         """Return a number, ``(*trials,)`` or ``(1 or *trials, m)`` as ``(T, m)``."""
         value = checks.tensor(name, value, graph=graph)
         if self.batch_shape and tuple(value.shape) == self.batch_shape:
             value = value.unsqueeze(-1)
         return self._per_cost(name, value, graph)
 
-    def _parameter(self, name: str, value: ArrayLike) -> Tensor:
-        """Return a number as :meth:`_number` does, in its graph."""
-        return self._number(name, value, graph=True)
+    def _cost_parameter(self, name: str, value: ArrayLike) -> Tensor:
+        """Return a number as :meth:`_cost_number` does, in its graph."""
+        return self._cost_number(name, value, graph=True)
 
-    def _outside(self, value: Tensor) -> Tensor:
+    def _user_shape(self, value: Tensor) -> Tensor:
         """Return a tensor ``(T, ...)`` as users see it: ``(*trials, ...)``."""
         return value if self.batch_shape else value[0]
 
@@ -415,7 +409,7 @@ class Policy(metaclass=ABCMeta):
 
         :meth:`limit` changes one of them.
         """
-        given = self.limits if self._later else self._given
+        given = self.limits if self._new_limits else self._first_limits
         return given if callable(given) else given.clone()
 
     def limits(self, t: int) -> Tensor:
@@ -424,30 +418,30 @@ class Policy(metaclass=ABCMeta):
         Those of a round that was asked are kept with its choice, see ``news.limits``.
         """
         limits = self._stated_limits(t)
-        if not self._concerns.define("limit"):
+        if not self._concerns.defines("limit"):
             return limits
         coming = max(t, self._now.t + 1)
         return self._concerns.limit(self._now.concerns, limits, coming)
 
     def _stated_limits(self, t: int) -> Tensor:
         """Return the thresholds ``(T, m)`` that the user gave for a round."""
-        given = self._given
-        if not callable(given) and not self._later:
+        given = self._first_limits
+        if not callable(given) and not self._new_limits:
             return given
         if callable(given):
             given = self._per_cost("thresholds", self.objective.limited(given(t)))
         limits = given.clone()
-        for j, limit in self._later.items():
-            limits[:, j] = self._limit_of(j, limit, t)
+        for j, limit in self._new_limits.items():
+            limits[:, j] = self._read_limit(j, limit, t)
         return limits
 
-    def _limit_of(self, j: int, limit: Any, t: int) -> Tensor:
+    def _read_limit(self, j: int, limit: Any, t: int) -> Tensor:
         """Return what a limit of cost ``j`` is in round ``t``, ``(T,)``."""
         if callable(limit):
             limit = self.objective.read(j, limit(t))
         return self._per_trial(f"the limit of {self.objective.label(j)}", limit)
 
-    def _horizon(self, objective: Objective) -> int | None:
+    def _last_round(self, objective: Objective) -> int | None:
         """Return the last round that may be asked for; ``None``: there is none."""
         last = [budget.last for budget in objective.budgets.values()]
         if self._own_horizon is not None:
@@ -495,7 +489,7 @@ class Policy(metaclass=ABCMeta):
 
     def _with_limit(self, j: int, limit: Any) -> dict[str, Any]:
         """Return the attributes after the limit of cost ``j`` has changed."""
-        t, given, label = self._now.t + 1, self._given, self.objective.label(j)
+        t, given, label = self._now.t + 1, self._first_limits, self.objective.label(j)
         said, budget = limit, None
         if isinstance(limit, Budget):
             budgets = self.abilities.budgets
@@ -506,8 +500,8 @@ class Policy(metaclass=ABCMeta):
             budget, limit = limit.from_round(t), limit.pace
         if not callable(limit):
             limit = self.objective.read(j, limit)
-        now = self._limit_of(j, limit, t)
-        later = {i: other for i, other in self._later.items() if i != j}
+        now = self._read_limit(j, limit, t)
+        later = {i: other for i, other in self._new_limits.items() if i != j}
         if callable(limit) or callable(given):
             later[j] = limit if callable(limit) else now
         else:
@@ -518,11 +512,11 @@ class Policy(metaclass=ABCMeta):
         concerns = concerns_of(self._setup()._replace(objective=objective))
         states = concerns.take_over(self._now.concerns, self._concerns, j)
         return {
-            "_given": given,
-            "_later": later,
+            "_first_limits": given,
+            "_new_limits": later,
             "_limited": callable(given) or bool(later) or bool(given.any()),
             "objective": objective,
-            "horizon": self._horizon(objective),
+            "horizon": self._last_round(objective),
             "_concerns": concerns,
             "_now": self._now._replace(concerns=states),
         }
@@ -542,7 +536,7 @@ class Policy(metaclass=ABCMeta):
             return Place(choice.index.reshape(-1).tolist(), x, choice.t)
         return Place(self.actions.keys(x), x, choice.t)
 
-    def _read_context(self, context: Values | None) -> Shown | None:
+    def _read_context(self, context: ActionValues | None) -> Shown | None:
         """Return a user's context, checked; ``None`` if the set has none."""
         if not isinstance(self.actions, Contextual):
             if context is None:
@@ -562,7 +556,7 @@ class Policy(metaclass=ABCMeta):
         values = devices.put(values, self.device, self.dtype)
         return Shown(self.actions, values)
 
-    def _to_recommend(self, shown: Shown | None = None) -> Turn:
+    def _unplayed_turn(self, shown: Shown | None = None) -> Turn:
         """Return a round of which an action is recommended, and none played."""
         on, mask = self.actions.menu, None
         if shown is not None:
@@ -604,10 +598,10 @@ class Policy(metaclass=ABCMeta):
         self,
         *,
         n: None = None,
-        among: Values | None = None,
-        actions: Actions | Values | None = None,
-        observed_costs: Observed | None = None,
-        context: Values | None = None,
+        among: ActionValues | None = None,
+        actions: Actions | ActionValues | None = None,
+        observed_costs: ObservedCosts | None = None,
+        context: ActionValues | None = None,
         confidence: ArrayLike | None = None,
     ) -> Choice: ...
 
@@ -616,10 +610,10 @@ class Policy(metaclass=ABCMeta):
         self,
         *,
         n: int,
-        among: Values | None = None,
-        actions: Actions | Values | None = None,
-        observed_costs: Observed | None = None,
-        context: Values | None = None,
+        among: ActionValues | None = None,
+        actions: Actions | ActionValues | None = None,
+        observed_costs: ObservedCosts | None = None,
+        context: ActionValues | None = None,
         confidence: ArrayLike | None = None,
     ) -> list[Choice]: ...
 
@@ -628,10 +622,10 @@ class Policy(metaclass=ABCMeta):
         self,
         *,
         n: int | None = None,
-        among: Values | None = None,
-        actions: Actions | Values | None = None,
-        observed_costs: Observed | None = None,
-        context: Values | None = None,
+        among: ActionValues | None = None,
+        actions: Actions | ActionValues | None = None,
+        observed_costs: ObservedCosts | None = None,
+        context: ActionValues | None = None,
         confidence: ArrayLike | None = None,
     ) -> Choice | list[Choice]:
         """Start the next round and choose.
@@ -670,7 +664,7 @@ class Policy(metaclass=ABCMeta):
         if isinstance(self.actions, Contextual):
             contexts = self.actions.each(context, n, self.batch_shape)
         self._catch_up()
-        self._together = max(self._together, n)
+        self._largest_n = max(self._largest_n, n)
         before, latest, choices = self._now, self._latest, []
         try:
             with threads_for(self._pass_size):
@@ -688,10 +682,10 @@ class Policy(metaclass=ABCMeta):
 
     def _ask(
         self,
-        among: Values | None,
-        actions: Actions | Values | None,
-        observed_costs: Observed | None,
-        context: Values | None,
+        among: ActionValues | None,
+        actions: Actions | ActionValues | None,
+        observed_costs: ObservedCosts | None,
+        context: ActionValues | None,
         confidence: ArrayLike | None,
     ) -> Choice:
         """Start the next round and choose, see :meth:`ask`."""
@@ -735,14 +729,14 @@ class Policy(metaclass=ABCMeta):
             ledger,
             shown=shown,
             apart=actions is not None,
-            confidence=(None if confidence is None else self._least_chance(confidence)),
+            confidence=None if confidence is None else self._read_chance(confidence),
             limits=self.limits(t),
             must_work=self._must_work,
             ranks=self._ranks,
             purpose="design" if t <= self.design and confidence is None else "rule",
         )
         turn, decision, state, concerns = self._take_turn(now, turn)
-        choice = self._choice_of(turn, decision)
+        choice = self._make_choice(turn, decision)
         private = private_copy(choice)
         place = self._place_for_beliefs(private)
         state = self._add_pending(state, private, place, turn.limits)
@@ -764,8 +758,8 @@ class Policy(metaclass=ABCMeta):
             settled=False,
         )
         # a warning may be an error: then the round does not count
-        if len(ledger) >= MANY + self._together and not (
-            self._patient or self._reminded
+        if len(ledger) >= MAX_OUTSTANDING + self._largest_n and not (
+            self._ignores_backlog or self._reminded
         ):
             self._reminded = True
             warn(ledger.reminder(self.name))
@@ -776,7 +770,7 @@ class Policy(metaclass=ABCMeta):
             LOG.debug("%s asks %s", self.name, choice)
         return choice
 
-    def _least_chance(self, confidence: ArrayLike) -> Tensor:
+    def _read_chance(self, confidence: ArrayLike) -> Tensor:
         """Return the probability with which limits must be kept, ``(T,)``."""
         if self._concerns.find(Confidence) is None:
             raise CBanditError(
@@ -787,20 +781,22 @@ class Policy(metaclass=ABCMeta):
         least = self._per_trial("confidence", confidence)
         return probability("confidence", least, confidence)
 
-    def _take_turn(self, now: Now, given: Turn) -> tuple[Turn, Decision, Any, Any]:
+    def _take_turn(
+        self, now: PolicyState, given: Turn
+    ) -> tuple[Turn, Decision, Any, Any]:
         """Return a round, its decision, and the states after it, the concerns' last."""
         hooks, opened = self._concerns, None
         while True:
             states, restarted = hooks.open_epoch(now.concerns, given.t)
             turn = given._replace(restarted=restarted)
             if opened is None:
-                opened = self._open(now.state, turn), given.streams.position()
+                opened = self._open_round(now.state, turn), given.streams.position()
             state, start = opened
             turn = turn._replace(beliefs=self._beliefs_in(state))
             states, turn = hooks.open_turn(states, turn)
             decision = hooks.choose(states, turn)
             if decision is None:
-                decision, state = self._by_rule(state, turn)
+                decision, state = self._apply_rule(state, turn)
             states, checked = hooks.check_pick(states, turn, decision)
             if checked is not None:
                 return turn, checked, state, states
@@ -810,7 +806,7 @@ class Policy(metaclass=ABCMeta):
                 # points of the design are not looked through
                 given, opened = given._replace(purpose="rule"), None
 
-    def _by_rule(self, state: Any, turn: Turn) -> tuple[Decision, Any]:
+    def _apply_rule(self, state: Any, turn: Turn) -> tuple[Decision, Any]:
         """Return the rule's decision, checked, and the state after it."""
         answer, name = self.decide(state, turn), f"{type(self).__name__}.decide"
         if not isinstance(answer, tuple) or len(answer) != 2:
@@ -824,18 +820,18 @@ class Policy(metaclass=ABCMeta):
         shape = self.size, self.m
         return decided(name, decision, turn, *shape, self.device, self.dtype), state
 
-    def _open(self, state: Any, turn: Turn) -> Any:
+    def _open_round(self, state: Any, turn: Turn) -> Any:
         """Return the state at the start of a round, before concerns shape it."""
         return state
 
-    def _round_actions(self, actions: Actions | Values) -> Actions:
+    def _round_actions(self, actions: Actions | ActionValues) -> Actions:
         """Return the set of this round, on the policy's device."""
         on = round_actions(actions, self.actions, self.batch_shape)
         return on.to(self.device, self.dtype)
 
-    def _choice_of(self, turn: Turn, decision: Decision) -> Choice:
+    def _make_choice(self, turn: Turn, decision: Decision) -> Choice:
         """Turn a decision into the choice that users get."""
-        outside, on, shown = self._outside, turn.actions, turn.shown
+        outside, on, shown = self._user_shape, turn.actions, turn.shown
         index = None if decision.index is None else outside(decision.index)
         x = on.at(index) if decision.x is None else outside(decision.x)
         keys = decision.keys
@@ -917,13 +913,13 @@ class Policy(metaclass=ABCMeta):
         mask = None if where is None else told_in(where, self.batch_shape)
         given = reward, cost, noise, exposure
         try:
-            self._take(choice, mask, failed, *given)
+            self._record_feedback(choice, mask, failed, *given)
         except ChoiceError:
-            if not self._repeats(choice, mask, failed, *given):
+            if not self._is_repeat(choice, mask, failed, *given):
                 raise
             LOG.info("%s: a choice was told the same again", self.name)
 
-    def _take(
+    def _record_feedback(
         self,
         choice: Choice | str,
         mask: Tensor | None,
@@ -938,7 +934,7 @@ class Policy(metaclass=ABCMeta):
         if (known or mask is not None) and self._ledger.finished(choice, self._now.t):
             if known or not bool(torch.as_tensor(mask).any()):
                 return  # everything told here has come already
-        entry, number = self._entry(choice), self._ledger.number
+        entry, number = self._find_waiting(choice), self._ledger.number
         mask = entry.playing(mask)
         if mask is not None and not bool(mask.any()):
             return  # the trials told here play nothing
@@ -957,7 +953,7 @@ class Policy(metaclass=ABCMeta):
         self._ledger.put(new.having_failed(mask, number()))
         LOG.info("%s: choice %s has failed", self.name, entry.choice.id)
 
-    def _repeats(
+    def _is_repeat(
         self, choice: object, mask: Tensor | None, failed: bool, *given: Any
     ) -> bool:
         """Return whether a choice was told all of this before, with the same values.
@@ -968,7 +964,7 @@ class Policy(metaclass=ABCMeta):
         if not isinstance(name, str):
             return False
         row = self._history.row(name, self._ledger.all(self._now.t))
-        return row is not None and self._inbox().repeats(row, mask, failed, *given)
+        return row is not None and self._inbox().is_repeat(row, mask, failed, *given)
 
     @locked
     def cancel(
@@ -984,7 +980,7 @@ class Policy(metaclass=ABCMeta):
                 :class:`~cbandit.Budget`, and the beliefs do not learn from it. Left
                 out, what the choice may have cost stays spent.
         """
-        entry = self._entry(choice)
+        entry = self._find_waiting(choice)
         if cost is not None and not self.objective.budgets:
             raise CBanditError(
                 "cancel takes cost= beside a cb.Budget only; what came of the choice "
@@ -1008,12 +1004,12 @@ class Policy(metaclass=ABCMeta):
             labels=self._labels,
             outcomes=self._outcomes,
             ranges=self._ranges,
-            piecemeal=self.abilities.partial_costs,
-            no_noise=self._refuses.get("noise", ""),
+            partial_costs=self.abilities.partial_costs,
+            noise_error=self._refuses.get("noise", ""),
             limits=self.limits(t + 1) if objective.shares else None,
         )
 
-    def _entry(self, choice: Choice | str) -> Entry:
+    def _find_waiting(self, choice: Choice | str) -> Entry:
         """Return the entry of a choice that waits for feedback."""
         ledger, t = self._ledger, self._now.t
         entry = ledger.find(choice, t)
@@ -1022,7 +1018,7 @@ class Policy(metaclass=ABCMeta):
             raise ledger.refusal(choice, t, states)
         return entry
 
-    def _absorb_all(self) -> Now:
+    def _absorb_all(self) -> PolicyState:
         """Absorb all that was told, in the order of rounds; return the new value."""
         now, ledger = self._now, self._ledger
         heard, state = ledger.last, now.state
@@ -1034,13 +1030,13 @@ class Policy(metaclass=ABCMeta):
                 beliefs = self._beliefs_in(state)
                 concerns, news = self._concerns.hear(concerns, news, beliefs)
                 state = self.absorb(state, news)
-        state = self._due(state, now.t)
+        state = self._after_absorbing(state, now.t)
         now = now._replace(state=state, heard=heard, settled=True, concerns=concerns)
         vars(self).update(_latest=None, _now=now)
         ledger.tidy(heard, self._history.put)
         return now
 
-    def _catch_up(self) -> Now:
+    def _catch_up(self) -> PolicyState:
         """Return the value that the next ``ask`` begins with, with all due work done.
 
         It becomes the policy's only with a call that changes the policy. So looking at
@@ -1048,7 +1044,7 @@ class Policy(metaclass=ABCMeta):
         """
         now = self._absorb_all()
         if self._ready is None or self._ready[0] is not now:
-            state = self._fit(now.state)
+            state = self._fit_if_due(now.state)
             beliefs = self._beliefs_in(state)
             concerns = self._concerns.settle(now.concerns, beliefs, now.t, self._table)
             ready = now, now._replace(state=state, concerns=concerns)
@@ -1063,16 +1059,16 @@ class Policy(metaclass=ABCMeta):
         size = domain.size if domain.finite else self.actions.size
         return float(size * self.size)
 
-    def _warn_once(self, now: Now) -> None:
+    def _warn_once(self, now: PolicyState) -> None:
         """Warn of what is wrong; of each kind once."""
         for kind, text in self._alarms(now).items():
             if kind not in self._alarmed:
                 self._alarmed |= {kind}
                 warn(f"{self.name}: {text}")
 
-    def _alarms(self, now: Now) -> dict[str, str]:
+    def _alarms(self, now: PolicyState) -> dict[str, str]:
         """Return what is wrong at present, by kind, in words."""
-        return self._concerns.alarms(now.concerns, now.t, self._together)
+        return self._concerns.alarms(now.concerns, now.t, self._largest_n)
 
     @locked
     def status(self) -> Status:
@@ -1094,7 +1090,7 @@ class Policy(metaclass=ABCMeta):
             RPOL-UCB: round 1, 0 open, 0 fits
             ms <= 90: within in 0 of 1 rounds told, 0 of the last 1; mean 95
         """
-        now, outside, objective = self._catch_up(), self._outside, self.objective
+        now, outside, objective = self._catch_up(), self._user_shape, self.objective
         state = now.concerns[self._concerns.slot(KeptLimits)]
         counts, limits = state.whole(), self.limits(now.t + 1)
         n, above = counts.recent()
@@ -1116,20 +1112,22 @@ class Policy(metaclass=ABCMeta):
         """Return the table of all rounds."""
         return self._history.table(self._ledger.all(self._now.t))
 
-    def _change(self, state: object, concerns: tuple[Any, ...] | None = None) -> None:
+    def _set_state(
+        self, state: object, concerns: tuple[Any, ...] | None = None
+    ) -> None:
         """Replace the state between rounds, and that of the concerns if it is given."""
         now = self._now._replace(state=state, settled=False)
         if concerns is not None:
             now = now._replace(concerns=concerns)
         self._now, self._latest = now, None
 
-    def _resume(self, t: int, state: object, concerns: tuple[Any, ...]) -> None:
+    def _jump_to_round(self, t: int, state: object, concerns: tuple[Any, ...]) -> None:
         """Make round ``t`` the next one, from these states.
 
         Other copies of the policy may have played the rounds before it. Its draws
         depend on the seed and its number alone.
         """
-        self._change(state, concerns)
+        self._set_state(state, concerns)
         self._streams = Streams(self.seed, self.trials, f"round {t}")
         position = self._streams.position()
         self._now = self._now._replace(t=t - 1, position=position)
@@ -1183,10 +1181,10 @@ class Policy(metaclass=ABCMeta):
         row = self._history.row(name, self._ledger.all(self._now.t))
         if row is None:
             raise ChoiceError(f"no choice of this policy is called {name!r}")
-        outside, index, t = self._outside, row["index"], int(row["round"])
+        outside, index, t = self._user_shape, row["index"], int(row["round"])
         latest, more = self._latest, {}
         if latest is not None and t == latest.t:
-            more = self._beliefs_at(latest)
+            more = self._explain_latest(latest)
         known: dict[str, Any] = {
             name: None if bool(row[name].isnan().all()) else outside(row[name])
             for name in ("estimate", "score", *["multiplier"] * (self.m > 0))
@@ -1204,9 +1202,9 @@ class Policy(metaclass=ABCMeta):
             **more,
         )
 
-    def _posterior(self, mean: Tensor, std: Tensor) -> Posterior:
+    def _make_posterior(self, mean: Tensor, std: Tensor) -> Posterior:
         """Return means and deviations ``(T, F, N)`` as users see them."""
-        mean, outside = self.objective.functions(mean), self._outside
+        mean, outside = self.objective.functions(mean), self._user_shape
         reward = Marginal(outside(mean[:, 0]), outside(std[:, 0]))
         if mean.shape[1] == 1:
             return Posterior(reward, None)
@@ -1239,7 +1237,7 @@ class Policy(metaclass=ABCMeta):
             confidence=confidence,
             names=on.names,
         )
-        return self.objective.recommended(best.of(self._outside))
+        return self.objective.recommended(best.of(self._user_shape))
 
     # -- checkpoints -----------------------------------------------------------------
 
@@ -1281,7 +1279,7 @@ class Policy(metaclass=ABCMeta):
     __copy__ = copy.deepcopy  # a shallow one would share the ledger
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name[0] != "_" and self._keeps(name):
+        if name[0] != "_" and self._is_read_only(name):
             way = ""
             if name in ("thresholds", "objective"):
                 way = ": limit(name, '<= 60') changes a limit, from the next ask on"
@@ -1295,34 +1293,34 @@ class Policy(metaclass=ABCMeta):
             )
         object.__setattr__(self, name, value)
 
-    def _keeps(self, name: str) -> bool:
+    def _is_read_only(self, name: str) -> bool:
         """Return whether an attribute stays as the constructor has set it."""
         held = vars(self)
         if name in held.get("_keywords", ()):
             return True
-        if name in FIXED or name in held.get("settings", ()):
+        if name in READ_ONLY or name in held.get("settings", ()):
             return name in held or isinstance(getattr(type(self), name, 0), property)
         return False
 
     @locked
     def __getstate__(self) -> dict[str, Any]:
-        return lasting(vars(self))
+        return pack(vars(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(restored(state))
+        vars(self).update(unpack(state))
 
     def __repr__(self) -> str:
         actions = repr(self.actions)
-        if len(actions) > LONG:
+        if len(actions) > MAX_REPR_LENGTH:
             actions = f"{type(self.actions).__name__}(dim={self.actions.dim})"
-        parts = [actions, *self._engines(), f"costs={self.m}"]
+        parts = [actions, *self._engine_texts(), f"costs={self.m}"]
         if self.trials is not None:
             first, count = self.trials[0], len(self.trials)
             parts.append(f"trials={self.trials if first else count}")
         return f"{type(self).__name__}({', '.join(parts)}, t={self._now.t})"
 
 
-def documented(cls: type[Any]) -> str | None:
+def with_common_help(cls: type[Any]) -> str | None:
     """Return a class' help, with shared arguments appended if it has ``common:``."""
     help_text: str | None = cls.__dict__.get("__doc__")
     text = inspect.cleandoc(help_text or "")  # as Python itself does from 3.13 on
@@ -1337,4 +1335,4 @@ def documented(cls: type[Any]) -> str | None:
     return "\n".join([text, "", "Common:", *lines, "", *known, ""])
 
 
-Policy.__doc__ = documented(Policy)
+Policy.__doc__ = with_common_help(Policy)

@@ -35,7 +35,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
-from cbandit.policies.abilities import GREATEST
+from cbandit.policies.abilities import BY_SCORE
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import News
 from cbandit.policies.concerns.restarts import epoch_start
@@ -137,7 +137,7 @@ class CKB(GPPolicy):
     """
 
     #: its multiplier moves by estimates alone
-    abilities = replace(GREATEST, moves=True, told_costs=False, hallucinates=True)
+    abilities = replace(BY_SCORE, moves=True, told_costs=False, hallucinates=True)
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class CKB(GPPolicy):
                 mean = explore is None and isinstance(self.actions, Contextual)
                 dual_beta = 0.0 if mean else "score"
             self._dual = Resolved.of(
-                slack, dual_beta, price_window, shaped=self._number
+                slack, dual_beta, price_window, shaped=self._cost_number
             )
         else:
             rule = Queue if dual == "queue" else Projected
@@ -210,7 +210,7 @@ class CKB(GPPolicy):
                     slack,
                     slater,
                     dual_beta,
-                    self._parameter,
+                    self._cost_parameter,
                     self._bound,
                     self._beliefs.units(),
                     self.restart or self.horizon,
@@ -249,8 +249,8 @@ class CKB(GPPolicy):
     def _pick(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         return self._dual.pick(self, super()._pick, state, turn)
 
-    def _choice_of(self, turn: Turn, decision: Decision) -> Choice:
-        return super()._choice_of(turn, self._dual.complete(decision))
+    def _make_choice(self, turn: Turn, decision: Decision) -> Choice:
+        return super()._make_choice(turn, self._dual.complete(decision))
 
     def _next_multiplier(
         self, state: GPState, t: int, restarted: Tensor | None

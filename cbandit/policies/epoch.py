@@ -40,7 +40,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
-from cbandit.policies.abilities import GREATEST
+from cbandit.policies.abilities import BY_SCORE
 from cbandit.policies.acquire import Estimates
 from cbandit.policies.checks import COST_COUNT
 from cbandit.policies.choices import Data, News, Place
@@ -48,7 +48,7 @@ from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import GPKeywords
 from cbandit.policies.paired import Paired
 from cbandit.policies.penalties import Psi, penalty_of
-from cbandit.policies.round import Now
+from cbandit.policies.round import PolicyState
 from cbandit.policies.saving import locked
 from cbandit.policies.signs import counted
 from cbandit.policies.turn import Turn
@@ -153,7 +153,7 @@ class EpochPenalty(GPPolicy):
 
     name = "EpochPenalty"
     abilities = replace(
-        GREATEST,
+        BY_SCORE,
         budgets=False,
         categories=False,
         partial_costs=False,  # a target needs the reward and all costs
@@ -217,7 +217,7 @@ class EpochPenalty(GPPolicy):
         if linear and rate is None:
             raise CBanditError("rate is needed with psi='linear'; O(1 / sqrt(epochs))")
         step = checks.nonnegative("rate", 0.0 if rate is None else rate)
-        self._rate = self._number("rate", step)
+        self._rate = self._cost_number("rate", step)
         self._fixed = rate is not None and not bool(step.any())
         if not (linear or rate is None or self._fixed):
             raise CBanditError(
@@ -296,7 +296,7 @@ class EpochPenalty(GPPolicy):
         # what may fail comes first: an engine that has changed is rebuilt inexactly
         self._coefficient(state, turn)
         if epoch.number < len(self._by_epoch):
-            fresh = self._fresh_beliefs([self._by_epoch[epoch.number]])
+            fresh = self._empty_beliefs([self._by_epoch[epoch.number]])
         beliefs = state.beliefs if self.reuse else state.beliefs.forget_all()
         beliefs = beliefs.retarget(partial(self._target, kappa), fresh)
         return state._replace(beliefs=beliefs)
@@ -355,7 +355,7 @@ class EpochPenalty(GPPolicy):
         close = None if look.tolerance is None else look.tolerance * units.size[:, 0]
         return replace(look, link=units.told, tolerance=close)
 
-    def _alarms(self, now: Now) -> dict[str, str]:
+    def _alarms(self, now: PolicyState) -> dict[str, str]:
         alarms = super()._alarms(now)
         if now.state.own.outgrown:
             alarms["kappa"] = (

@@ -20,19 +20,14 @@ from cbandit._core import checks, devices, distributed
 from cbandit._core.arguments import stated
 from cbandit._core.log import warn
 from cbandit._core.randomness import Streams
-from cbandit.actions import (
-    Actions,
-    Category,
-    plain,
-    with_value,
-)
+from cbandit.actions import Actions, Category, plain, with_value
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
-from cbandit.policies.abilities import GREATEST
+from cbandit.policies.abilities import BY_SCORE
 from cbandit.policies.acquire import Acquired, Estimates
 from cbandit.policies.base import Policy, Posterior
 from cbandit.policies.budget import Budget
@@ -49,10 +44,10 @@ from cbandit.policies.concerns.budgets import Budgets, Standing
 from cbandit.policies.concerns.contradiction import Contradictions
 from cbandit.policies.concerns.restarts import ADAPTIVE, checked_restart
 from cbandit.policies.concerns.retirements import Retired, Retirements, category_of
-from cbandit.policies.keywords import GP_POLICY, CostBeliefs, RuleKeywords
+from cbandit.policies.keywords import GP_POLICY_HELP, CostBeliefs, RuleKeywords
 from cbandit.policies.recommending import recommended
-from cbandit.policies.round import put
-from cbandit.policies.round_search import Search, stretches
+from cbandit.policies.round import with_state
+from cbandit.policies.round_search import Search, estimate_blocks
 from cbandit.policies.saving import locked
 from cbandit.policies.setup import Setup
 from cbandit.policies.signs import Objective
@@ -62,12 +57,7 @@ from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.links import BINARY
 from cbandit.posterior.look import Best, Score
-from cbandit.posterior.units import (
-    Units,
-    level,
-    linked,
-    told,
-)
+from cbandit.posterior.units import Units, level, linked, told
 from cbandit.recommend import Recommendation, nothing_told
 from cbandit.search.box import Climbs, Estimate
 from cbandit_kernels import Look
@@ -76,9 +66,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from botorch.models.model_list_gp_regression import ModelListGP
 
-LIGHT = 256 * 1024**2  # bytes; checkpoints leave out larger arrays
-SMALL = 0.5  # noise below which the small-lam form is a heuristic
-START = "; without start= there is no multiplier"
+MAX_SAVED_BYTES = 256 * 1024**2  # bytes; checkpoints leave out larger arrays
+SMALL_LAM_NOISE = 0.5  # noise below which the small-lam form is a heuristic
+START_HINT = "; without start= there is no multiplier"
 NO_COUNTED_NOISE = (
     "noise= cannot go with outcome='binary' or 'count', whose spread follows from the "
     "probability or the rate; several tries at once are a pair (successes, tries)"
@@ -89,7 +79,7 @@ NO_LEARNED_NOISE = (
 )
 
 
-class Waiting(NamedTuple):
+class UnscaledExcess(NamedTuple):
     """Excesses told of costs whose unit is not known yet.
 
     A standardised cost has a unit once two of its outcomes differ.
@@ -129,11 +119,11 @@ class GPState(NamedTuple):
     arrived: tuple[Tensor, ...] = ()
     moved: Tensor | None = None
     own: Any = None
-    waiting: Waiting | None = None
+    waiting: UnscaledExcess | None = None
     epoch: Any = 1
     fits: int = 0
 
-    def measured(self) -> GPState:
+    def in_units(self) -> GPState:
         """Return the state with told costs in units; those without a unit wait."""
         arrived, waiting = self.arrived, self.waiting
         units = self.beliefs.units() if arrived or waiting else None
@@ -148,7 +138,7 @@ class GPState(NamedTuple):
             where = ~known
             if waiting is not None:
                 where, left = where | waiting.where, waiting.excess + left
-            waiting = Waiting(where, left)
+            waiting = UnscaledExcess(where, left)
         return self._replace(arrived=measured, waiting=waiting)
 
 
@@ -210,8 +200,8 @@ class GPPolicy(Policy):
         >>> run = cb.simulate(policy, world, 30)
     """
 
-    abilities = GREATEST
-    common = GP_POLICY
+    abilities = BY_SCORE
+    common = GP_POLICY_HELP
 
     def __init__(
         self,
@@ -232,7 +222,7 @@ class GPPolicy(Policy):
         self.settings = stated(self, locals())
         beliefs, m = functions_of(reward, costs)
         box = isinstance(actions, Actions) and bool(actions.continuous)
-        explore = self._exploration_of(explore, beliefs, feedback, box)
+        explore = self._choose_exploration(explore, beliefs, feedback, box)
         self._check_arguments(actions, explore, feedback)
         self.sees_costs = observed_costs
         super().__init__(actions, m, **common)
@@ -251,11 +241,11 @@ class GPPolicy(Policy):
             feedback, len(beliefs), self.batch_shape, self.device, self.horizon
         )
         self._timing = timing
-        self._outcomes = self._outcomes_of(beliefs)
+        self._outcomes = self._read_outcomes(beliefs)
         if timing.adds_pending:
             self.refuse("noise", timing.no_noise)
         hallucinates = self._keywords.get("pending") == "hallucinate"
-        self._patient = timing.adds_pending or hallucinates
+        self._ignores_backlog = timing.adds_pending or hallucinates
         self._restart = restart = checked_restart(restart)
         self.forget = checks.flag("forget", forget)
         if forget and restart is None:
@@ -264,10 +254,10 @@ class GPPolicy(Policy):
         self.restart = None if restart == ADAPTIVE else restart
         self._widths = self._bound_widths(beliefs)
         #: bounds of the estimates, ``(T, F)``; ``None``: they are not clipped
-        self._bound = None if clip is None else self._bounds(clip, len(beliefs))
+        self._bound = None if clip is None else self._read_clip(clip, len(beliefs))
         self._functions = len(beliefs)
         # limits and an allowance that hold for all rounds, and the estimates' offset
-        self._always: tuple[Any, Any, Tensor | None] | None = None
+        self._kept_offset: tuple[Any, Any, Tensor | None] | None = None
         self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
         budgets = bool(self.objective.budgets)
         self._ranks = distributed.ALONE if budgets else self._processes()
@@ -277,11 +267,13 @@ class GPPolicy(Policy):
         if start is None and abilities.moves:
             start = 0.0
         wide = torch.zeros(self.size, 0, dtype=torch.float64, device=self.device)
-        self._start = wide if start is None else self._number("start", start).clone()
-        fresh = self._fresh_beliefs(beliefs)
+        self._start = (
+            wide if start is None else self._cost_number("start", start).clone()
+        )
+        fresh = self._empty_beliefs(beliefs)
         too_late = torch.zeros(self.size, dtype=torch.long, device=self.device)
         self.begin(GPState(fresh, self._start, Held(too_late)))
-        self._attend(self._setup())
+        self._set_concerns(self._setup())
 
     def _setup(self) -> Setup:
         beliefs = self._beliefs
@@ -306,9 +298,9 @@ class GPPolicy(Policy):
         """Note what a new class can do, unless it states that itself."""
         super().__init_subclass__(**arguments)
         if "abilities" not in vars(cls):
-            cls.abilities = cls.abilities.defining(vars(cls))
+            cls.abilities = cls.abilities.with_methods(vars(cls))
 
-    def _outcomes_of(self, beliefs: Sequence[GP]) -> dict[int, str]:
+    def _read_outcomes(self, beliefs: Sequence[GP]) -> dict[int, str]:
         """Return functions with binary or counted outcomes, with the kind; check it."""
         kinds = {f: each.outcome for f, each in enumerate(beliefs) if each.outcome}
         if not kinds:
@@ -344,7 +336,7 @@ class GPPolicy(Policy):
                 f"belief has outcome={kind!r}; got {limit.tolist()}"
             )
 
-    def _exploration_of(
+    def _choose_exploration(
         self,
         explore: Explore | None,
         beliefs: Sequence[GP],
@@ -425,7 +417,7 @@ class GPPolicy(Policy):
         bound = widths.bind(self.batch_shape, costs, self.device, graph=False)
         for part, which in bound.rkhs_parts():
             least = min(float(belief.noise.min()) for belief in beliefs[which])
-            if part.rkhs.form == "small-lam" and least < SMALL:
+            if part.rkhs.form == "small-lam" and least < SMALL_LAM_NOISE:
                 warn(
                     "RKHS(form='small-lam') is a guarantee for a noise of 1 + 2/T; "
                     f"beside a noise of {least:g} it is a heuristic, which most runs "
@@ -434,7 +426,7 @@ class GPPolicy(Policy):
                 break
         return bound
 
-    def _bounds(self, clip: Any, functions: int) -> Tensor:
+    def _read_clip(self, clip: Any, functions: int) -> Tensor:
         """Return ``clip`` as the bound on each function's estimates, ``(T, F)``."""
         if functions == 1 and not isinstance(clip, tuple | list):
             clip = (clip, None)
@@ -445,10 +437,10 @@ class GPPolicy(Policy):
         b = self._per_trial("clip B", checks.positive("clip B", bound)).unsqueeze(-1)
         if functions == 1:
             return b
-        g = self._number("clip G", checks.positive("clip G", cost_bound))
+        g = self._cost_number("clip G", checks.positive("clip G", cost_bound))
         return torch.cat([b, g], -1)
 
-    def _fresh_beliefs(self, beliefs: list[GP]) -> Any:
+    def _empty_beliefs(self, beliefs: list[GP]) -> Any:
         """Return beliefs without data."""
         samples, domain = self.explore.samples, self.actions.domain
         fresh = Beliefs(
@@ -556,7 +548,7 @@ class GPPolicy(Policy):
     def _pick(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return a round's decision, and the state after it; multipliers have moved."""
         beside = self._known_costs(turn) if self.sees_costs else None
-        look = self._look(state, turn)
+        look = self._make_look(state, turn)
         best, infeasible = self._search(state.beliefs, look, turn, beside)
         judged = self._dual_estimate(state.beliefs, look, best, turn)
         estimate = judged.to(torch.float64, copy=True)  # a view keeps all of it
@@ -622,7 +614,7 @@ class GPPolicy(Policy):
         """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
         return best.estimate
 
-    def _open(self, state: GPState, turn: Turn) -> GPState:
+    def _open_round(self, state: GPState, turn: Turn) -> GPState:
         """Return the state at the start of a round, with the multiplier moved.
 
         It does not move in rounds of a design.
@@ -632,7 +624,7 @@ class GPPolicy(Policy):
             return state._replace(estimate=None, arrived=(), moved=None)
         if not self.abilities.by_score:
             return state
-        state = state.measured()
+        state = state.in_units()
         multiplier = self._next_multiplier(state, turn.t, turn.restarted)
         state = self._begin_epoch(state._replace(multiplier=multiplier), turn)
         beliefs = state.beliefs
@@ -657,7 +649,7 @@ class GPPolicy(Policy):
     ) -> Tensor:
         """Return the multiplier of round ``t``, moved by the costs that arrived.
 
-        The state is :meth:`GPState.measured`. In the trials that are ``restarted (T,)``
+        The state is :meth:`GPState.in_units`. In the trials that are ``restarted (T,)``
         the multiplier is as at the start.
         """
         if state.moved is not None:
@@ -717,7 +709,7 @@ class GPPolicy(Policy):
             g = g.repeat_interleave(turn.actions.size // size, -1)
         return g - limits.unsqueeze(-1)
 
-    def _look(self, state: GPState, turn: Turn) -> Look:
+    def _make_look(self, state: GPState, turn: Turn) -> Look:
         """Return the look of this round: its score, and how estimates are made."""
         t, phi = turn.t, state.multiplier
         score: Any
@@ -728,7 +720,7 @@ class GPPolicy(Policy):
             name, weights = f"{type(self).__name__}.score", (self.size, self.m)
             if phi._version != before:
                 raise changed(name)
-            hint = START if self.m and not phi.shape[-1] else ""
+            hint = START_HINT if self.m and not phi.shape[-1] else ""
             score = score_of(name, score, weights, hint)
         coefficient, units = self._coefficient(state, turn), state.beliefs.units()
         offset = self._offset(turn, units)
@@ -779,14 +771,14 @@ class GPPolicy(Policy):
         """
         limits, allowance = turn.limits, self._timing.allowance(turn.t)
         if units is not None:
-            return self._offset_in(limits, allowance, units)
-        kept = self._always
+            return self._compute_offset(limits, allowance, units)
+        kept = self._kept_offset
         if kept is None or kept[0] is not limits or kept[1] is not allowance:
-            offset = self._offset_in(limits, allowance, None)
-            self._always = kept = limits, allowance, offset
+            offset = self._compute_offset(limits, allowance, None)
+            self._kept_offset = kept = limits, allowance, offset
         return kept[2]
 
-    def _offset_in(
+    def _compute_offset(
         self, limits: Tensor, allowance: Tensor | None, units: Units | None
     ) -> Tensor | None:
         """Return the offset of a round, computed anew."""
@@ -822,7 +814,7 @@ class GPPolicy(Policy):
         """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over the round's set."""
         streams = turn.streams if self.explore.samples else None
         other = None if turn.actions is self.actions.domain else turn.actions
-        return stretches(state.beliefs, streams, turn.pending, other)
+        return estimate_blocks(state.beliefs, streams, turn.pending, other)
 
     def _round_actions(self, actions: Any) -> Actions:
         on, base = super()._round_actions(actions), self.actions
@@ -870,27 +862,27 @@ class GPPolicy(Policy):
         )
         return state._replace(beliefs=beliefs, held=held)
 
-    def _due(self, state: GPState, t: int) -> GPState:
+    def _after_absorbing(self, state: GPState, t: int) -> GPState:
         beliefs, held = self._timing.due(state.beliefs, state.held, t)
         return state._replace(beliefs=beliefs, held=held)
 
-    def _compare(self) -> None:
+    def _compare_readings(self) -> None:
         """Compare readings that came since with the belief, before it is relied on."""
         now, found = self._catch_up(), self._concerns.find(Contradictions)
         if found is not None:
             (slot, concern), states = found, now.concerns
             state = concern.look(states[slot], now.state.beliefs)
-            ready = now._replace(concerns=put(states, slot, state))
+            ready = now._replace(concerns=with_state(states, slot, state))
             self._ready = self._now, ready
             self._warn_once(ready)
 
     @locked
     def status(self) -> Status:
         """Return the standing of every limit, open choices, fits and warnings."""
-        self._compare()
+        self._compare_readings()
         return super().status()
 
-    def _fit(self, state: GPState) -> GPState:
+    def _fit_if_due(self, state: GPState) -> GPState:
         if not self._refits:
             return state
         before, beliefs = state.beliefs, state.beliefs.refit(due_only=True)
@@ -950,7 +942,7 @@ class GPPolicy(Policy):
         now = self._catch_up()
         beliefs = now.state.beliefs
         concerns, data = self._concerns.observe(now.concerns, data, beliefs)
-        self._change(self._absorb_data(now.state, data), concerns)
+        self._set_state(self._absorb_data(now.state, data), concerns)
 
     def _absorb_data(self, state: GPState, data: Data) -> GPState:
         """Return the state with earlier data in its beliefs."""
@@ -983,13 +975,13 @@ class GPPolicy(Policy):
             >>> policy.ask(among={"model": ["old", "new"]}).params
             {'model': 'new'}
         """
-        position = self._category("add", name).place(plain(value))
+        position = self._find_category("add", name).place(plain(value))
         if position is not None:
-            slot, retirements = self._retirements()
+            slot, retirements = self._find_retirements()
             retired = self._now.concerns[slot]
             if (name, position) not in retired.values:
                 raise CBanditError(f"add: {name} has the value {value!r} already")
-            self._retire(retirements.bring_back(retired, (name, position)), slot)
+            self._set_retired(retirements.bring_back(retired, (name, position)), slot)
             return
         actions = with_value(self.actions, name, plain(value))
         actions = actions.to(self.device, self.dtype)
@@ -1004,7 +996,7 @@ class GPPolicy(Policy):
             return replace(choice, index=index, keys=index.reshape(-1).tolist())
 
         self._ledger.rename(renamed, self._place)
-        self._change(now.state._replace(beliefs=beliefs), concerns)
+        self._set_state(now.state._replace(beliefs=beliefs), concerns)
         vars(self).update(actions=actions)
 
     @locked
@@ -1018,7 +1010,7 @@ class GPPolicy(Policy):
             name: the name of the parameter.
             value: one of its values.
         """
-        category = self._category("retire", name)
+        category = self._find_category("retire", name)
         position = category.place(plain(value))
         if position is None:
             raise CBanditError(f"retire: {name} must be of {category!r}; got {value!r}")
@@ -1026,23 +1018,23 @@ class GPPolicy(Policy):
             raise CBanditError(
                 f"retire: {name} is a context, which is shown and not chosen"
             )
-        slot, retirements = self._retirements()
+        slot, retirements = self._find_retirements()
         retired = self._now.concerns[slot]
-        self._retire(retirements.retire(retired, (name, position)), slot)
+        self._set_retired(retirements.retire(retired, (name, position)), slot)
 
-    def _retirements(self) -> tuple[int, Retirements]:
+    def _find_retirements(self) -> tuple[int, Retirements]:
         """Return the concern that leaves out retired values, and its slot."""
         found = self._concerns.find(Retirements)
         if found is None:
             raise CBanditError(f"{type(self).__name__} was built without categories")
         return found
 
-    def _retire(self, retired: Retired, slot: int) -> None:
+    def _set_retired(self, retired: Retired, slot: int) -> None:
         """Set which values are never chosen."""
-        concerns = put(self._now.concerns, slot, retired)
+        concerns = with_state(self._now.concerns, slot, retired)
         self._now = self._now._replace(concerns=concerns)
 
-    def _category(self, call: str, name: str) -> Category:
+    def _find_category(self, call: str, name: str) -> Category:
         """Return a category by its name, or raise an error that names the call."""
         if not self.abilities.categories:
             raise CBanditError(
@@ -1062,9 +1054,9 @@ class GPPolicy(Policy):
         if moved is None:
             coming = now.t + 1
             _, restarted = self._concerns.open_epoch(now.concerns, coming)
-            moved = self._next_multiplier(now.state.measured(), coming, restarted)
+            moved = self._next_multiplier(now.state.in_units(), coming, restarted)
             self._ready = self._now, now._replace(state=now.state._replace(moved=moved))
-        return self._outside(moved.clone())
+        return self._user_shape(moved.clone())
 
     @property
     @locked
@@ -1088,13 +1080,13 @@ class GPPolicy(Policy):
         if units is not None and m and self.abilities.readings:
             ratio = units.ratio(m)
             multiplier = torch.where(multiplier == 0, 0.0, multiplier * ratio)
-        return self._outside(multiplier)
+        return self._user_shape(multiplier)
 
     @property
     @locked
     def late(self) -> Tensor:
         """The number of values that came too late to count, ``(*trials,)``."""
-        return self._outside(self._catch_up().state.held.too_late.clone())
+        return self._user_shape(self._catch_up().state.held.too_late.clone())
 
     @property
     @locked
@@ -1109,7 +1101,7 @@ class GPPolicy(Policy):
         if found is None:
             return {}
         (slot, budgets), now = found, self._catch_up()
-        return budgets.standing(now.concerns[slot], now.t, self._outside)
+        return budgets.standing(now.concerns[slot], now.t, self._user_shape)
 
     def _place_for_beliefs(self, choice: Choice) -> Place:
         return self._place(choice)
@@ -1128,7 +1120,7 @@ class GPPolicy(Policy):
         """The engines that keep the posterior, and the reason for each, in words."""
         return str(self._beliefs.describe())
 
-    def _engines(self) -> list[str]:
+    def _engine_texts(self) -> list[str]:
         return [f"engine={' and '.join(self._beliefs.engines())}"]
 
     @locked
@@ -1152,16 +1144,18 @@ class GPPolicy(Policy):
             shown = self._read_context(context)
             if shown is not None:
                 moments = beliefs.anywhere(shown.space.candidates(shown.values))
-                return self._posterior(*told(beliefs.units(), *moments))
+                return self._make_posterior(*told(beliefs.units(), *moments))
         if x is not None:
             points = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
             points = checks.rows("x", points, self.batch_shape, (self.actions.dim,))
-            return self._posterior(*told(beliefs.units(), *beliefs.anywhere(points)))
+            return self._make_posterior(
+                *told(beliefs.units(), *beliefs.anywhere(points))
+            )
         if self.actions.continuous:
             raise CBanditError(
                 "posterior needs points on a Box: posterior(x) with x of shape (n, d)"
             )
-        return self._posterior(*beliefs.posterior())
+        return self._make_posterior(*beliefs.posterior())
 
     @locked
     def recommend(
@@ -1177,21 +1171,21 @@ class GPPolicy(Policy):
         alike; later, trials without a reward have NaN.
         """
         confidence = checks.share("confidence", confidence)
-        self._compare()
+        self._compare_readings()
         beliefs = self._catch_up().state.beliefs
         if not bool(beliefs.has_data()[:, 0].any()):
             raise nothing_told()
-        turn = self._to_recommend(self._read_context(context))
+        turn = self._unplayed_turn(self._read_context(context))
         streams = Streams(self.seed, self.trials, "recommend")
         linked = bool(self._outcomes)
         best = recommended(beliefs, self.actions, turn, confidence, streams, linked)
-        return self.objective.recommended(best.of(self._outside))
+        return self.objective.recommended(best.of(self._user_shape))
 
-    def _beliefs_at(self, turn: Turn) -> dict[str, Any]:
+    def _explain_latest(self, turn: Turn) -> dict[str, Any]:
         """Return the beliefs at the latest choice, and what follows from them."""
         if not self.abilities.by_score or self._timing.adds_pending:
             return {}
-        state, outside = self._now.state, self._outside
+        state, outside = self._now.state, self._user_shape
         beliefs, entry = state.beliefs, self._ledger.latest(turn.t)
         x = entry.choice.x.reshape(self.size, -1).unsqueeze(1)
         moments = told(beliefs.units(), *beliefs.anywhere(x, turn.pending))
@@ -1200,12 +1194,12 @@ class GPPolicy(Policy):
             "mean": outside(self.objective.functions(mean)[..., 0]),
             "std": outside(std[..., 0]),
             "known": outside(beliefs.has_data()),
-            "taken": self._estimate_outside(entry.made),
+            "taken": self._estimate_for_user(entry.made),
             "drawn_from": entry.choice.distribution,
             "price": self._price_of(state.multiplier, beliefs),
         }
 
-    def _estimate_outside(self, made: Made) -> Tensor | None:
+    def _estimate_for_user(self, made: Made) -> Tensor | None:
         """Return a choice's estimates in the user's units and signs."""
         estimate = made.estimate
         if estimate is None or estimate.shape[-1] != 1 + self.m:
@@ -1217,14 +1211,14 @@ class GPPolicy(Policy):
             if size.shape[1] == 1 + self.m:
                 inside[:, 1:] = inside[:, 1:] * size[:, 1:]
         inside[:, 1:] += made.limits.to(inside)
-        return self._outside(self.objective.turned(inside, range(1 + self.m)))
+        return self._user_shape(self.objective.turned(inside, range(1 + self.m)))
 
     @locked
     def refit(self) -> None:
         """Fit hyperparameters to all data now, by marginal likelihood."""
         state: GPState = self._catch_up().state
         beliefs, fits = state.beliefs.refit(), state.fits + 1
-        self._change(state._replace(beliefs=beliefs, fits=fits))
+        self._set_state(state._replace(beliefs=beliefs, fits=fits))
 
     @property
     @locked
@@ -1245,6 +1239,6 @@ class GPPolicy(Policy):
 
     def lighten(self, actions: bool = True) -> None:
         """Drop large arrays before a checkpoint; they are recomputed on load."""
-        state, largest = self._now.state, LIGHT if actions else -1
+        state, largest = self._now.state, MAX_SAVED_BYTES if actions else -1
         state.beliefs.lighten(largest)
         self._concerns.lighten(self._now.concerns, largest)

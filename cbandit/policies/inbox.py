@@ -26,16 +26,16 @@ from cbandit.policies.tallies import check_events, check_single, tallied
 if TYPE_CHECKING:
     import pandas as pd
 
-ROUNDING = 1e-6  # of shares and rates, as a part of the number of events
-GAPS = (
+COUNT_TOLERANCE = 1e-6  # of shares and rates, as a part of the number of events
+GAPS_HINT = (
     ": leave out the rows that have none. Rewards and costs of other rows go into "
     "calls of their own; a history() goes in as it is, gaps and all: observe(history)"
 )
-ONE_DICT = (
+ONE_DICT_ERROR = (
     "cost by name must be one dict, cost={'latency': 3.1, 'up': 0.99}, as a choice has "
     "each cost once; got a list of dicts"
 )
-BY_COLUMN = (
+BY_COLUMN_ERROR = (
     "cost by name must be a dict of columns, cost={'latency': [3.1, 2.8], 'up': "
     "[...]}; got a list of dicts, one a row: {name: [row[name] for row in rows] for "
     "name in rows[0]} makes one of the other"
@@ -59,9 +59,9 @@ class Inbox(NamedTuple):
         outcomes: which functions are ``"binary"`` or ``"count"``.
         ranges: for each function the interval in which its values must lie, ``None``
             where there is none; empty: no function has one.
-        piecemeal: whether costs told one by one count at once; otherwise the inbox
+        partial_costs: whether costs told one by one count at once; otherwise the inbox
             holds them until all have come.
-        no_noise: the error if a variance is told; empty: variances are allowed.
+        noise_error: the error if a variance is told; empty: variances are allowed.
         limits: the thresholds ``(T, m)`` of the next round; ``None``: no limit
             is in per cent, so they are not needed.
     """
@@ -75,8 +75,8 @@ class Inbox(NamedTuple):
     labels: tuple[str, ...]
     outcomes: Mapping[int, str]
     ranges: Sequence[tuple[float, float] | None]
-    piecemeal: bool
-    no_noise: str
+    partial_costs: bool
+    noise_error: str
     limits: Tensor | None
 
     @property
@@ -110,8 +110,8 @@ class Inbox(NamedTuple):
             exposure: what the counts were taken over.
         """
         if noise is not None:
-            if self.no_noise:
-                raise CBanditError(self.no_noise)
+            if self.noise_error:
+                raise CBanditError(self.noise_error)
             noise = checks.per_trial(
                 "noise", checks.nonnegative("noise", noise), self.batch_shape
             )
@@ -130,8 +130,8 @@ class Inbox(NamedTuple):
             )
         if cost is not None and self.objective.m == 0:
             raise CBanditError(f"{self.name} has no costs; got cost={cost!r}")
-        if _lists_dicts(cost):
-            raise CBanditError(ONE_DICT)
+        if _is_list_of_dicts(cost):
+            raise CBanditError(ONE_DICT_ERROR)
         columns = self.objective.columns(cost)
         functions = [] if reward is None else [0]
         if cost is not None:
@@ -142,7 +142,7 @@ class Inbox(NamedTuple):
             self._check_exposure(exposure, functions)
         clock, rewards, costs = time(), [], []
         if reward is not None:
-            values, tries = self._read("reward", reward, (0,), mask, exposure)
+            values, tries = self._read_values("reward", reward, (0,), mask, exposure)
             rewards.append(Told(values, mask, noise, self.t, 0, None, clock, tries))
         if cost is not None:
             values, tries = self._read_costs(cost, columns, mask, exposure)
@@ -170,7 +170,7 @@ class Inbox(NamedTuple):
             rewards = (*rewards, item._replace(serial=serial))
         for item in feedback.costs:
             told = item._replace(serial=serial)
-            if self.piecemeal or told.columns is None:
+            if self.partial_costs or told.columns is None:
                 costs = (*costs, told)
             elif told.noise is not None:
                 names = [self.labels[1 + j] for j in told.columns]
@@ -195,7 +195,7 @@ class Inbox(NamedTuple):
             held=None if closed else held,
         )
 
-    def repeats(
+    def is_repeat(
         self,
         row: Mapping[str, Tensor],
         mask: Tensor | None,
@@ -243,7 +243,7 @@ class Inbox(NamedTuple):
         item = Told(values, mask, None, self.t, number(), columns, time())
         return entry._replace(charged=(*entry.charged, item))
 
-    def _read(
+    def _read_values(
         self,
         name: str,
         value: Any,
@@ -258,7 +258,9 @@ class Inbox(NamedTuple):
         if self.outcomes:
             outcomes = [self.outcomes.get(f) for f in functions]
             if any(outcomes):
-                return self._tally(name, value, functions, outcomes, mask, exposure)
+                return self._read_tallies(
+                    name, value, functions, outcomes, mask, exposure
+                )
         batch, dtype = self.batch_shape, self.dtype
         values = told_values(name, value, len(functions), mask, batch, dtype)
         values = devices.put(values, self.device)
@@ -270,7 +272,7 @@ class Inbox(NamedTuple):
             check_ranges(name, values, functions, self.ranges, mask)
         return values, None
 
-    def _tally(
+    def _read_tallies(
         self,
         name: str,
         value: Any,
@@ -292,10 +294,10 @@ class Inbox(NamedTuple):
         for f, of in zip(functions, tries.unbind(-1), strict=True):
             if f - 1 in self.objective.budgets:
                 check_single(self.labels[f], of)
-        share = devices.put(self._share(name, events, tries), self.device)
+        share = devices.put(self._to_rates(name, events, tries), self.device)
         return self.objective.turned(share, functions), devices.put(tries, self.device)
 
-    def _share(self, name: str, events: Tensor, tries: Tensor) -> Tensor:
+    def _to_rates(self, name: str, events: Tensor, tries: Tensor) -> Tensor:
         """Return events over their tries or exposures, checked."""
         label = f"{name}, over tries or exposure,"
         return checks.measured(label, events / tries, self.dtype)
@@ -307,13 +309,15 @@ class Inbox(NamedTuple):
         mask: Tensor | None,
         exposure: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return told costs as :meth:`_read` does: all, or those of ``columns``."""
+        """Return told costs as :meth:`_read_values` does: all, or those of ``columns``."""
         if columns is None:
-            return self._read("cost", cost, self.costs, mask, exposure)
+            return self._read_values("cost", cost, self.costs, mask, exposure)
         names, parts = self.objective.names or (), []
         for j in columns:
             name = f"cost[{names[j]!r}]"
-            parts.append(self._read(name, cost[names[j]], (1 + j,), mask, exposure))
+            parts.append(
+                self._read_values(name, cost[names[j]], (1 + j,), mask, exposure)
+            )
         values = torch.cat([value for value, _ in parts], -1)
         if all(tries is None for _, tries in parts):
             return values, None
@@ -353,12 +357,12 @@ class Inbox(NamedTuple):
             raise CBanditError("observe takes one of index=, x= and params=")
         if reward is None and cost is None:
             raise CBanditError("observe needs reward=, cost= or both; got neither")
-        if not self.piecemeal and (reward is None or cost is None):
+        if not self.partial_costs and (reward is None or cost is None):
             raise CBanditError(
                 f"{self.name}'s observe needs reward= and cost= together"
             )
         single = isinstance(params, Mapping)
-        numbers, places = self._places(actions, index, x, single)
+        numbers, places = self._read_places(actions, index, x, single)
         rows = places.shape[1]
         given = [("reward", reward, [0]), ("cost", cost, [*self.costs])]
         given = [each for each in given if each[1] is not None]
@@ -380,10 +384,10 @@ class Inbox(NamedTuple):
             for k, f in enumerate(functions):
                 parts.append(([f], told[..., k : k + 1]))
                 tries.append(None if of is None else of[..., k : k + 1])
-                own.append(self._noise_of(noise, f, rows))
+                own.append(self._read_noise(noise, f, rows))
         return Data(numbers, places, parts, tries, own, [None] * len(parts))
 
-    def _places(
+    def _read_places(
         self, actions: Actions, index: ArrayLike | None, x: ArrayLike | None, one: bool
     ) -> tuple[Tensor | None, Tensor]:
         """Return the numbers ``(1 or T, n)``, if any, and points ``(T, n, d)``.
@@ -411,7 +415,7 @@ class Inbox(NamedTuple):
         return numbers, domain.at(numbers.expand(self.size, -1))
 
     def _locate(self, domain: Any, points: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Return the numbers and points of points in a set, see :meth:`_places`."""
+        """Return the numbers and points of points in a set, see :meth:`_read_places`."""
         if domain.continuous:
             return None, domain.inside(points).expand(self.size, -1, -1)
         numbers = domain.index(points)
@@ -437,13 +441,13 @@ class Inbox(NamedTuple):
             several = count > 1 or (label == "cost" and not any(outcomes))
             if single and numbers.shape in ((), (count,) if several else ()):
                 numbers = numbers.reshape(1, -1)
-            numbers = checks.measured(label, numbers, self.dtype, GAPS)
+            numbers = checks.measured(label, numbers, self.dtype, GAPS_HINT)
             return checks.rows(label, numbers, self.batch_shape, (count,), rows)
 
         if not any(outcomes):
             value = self.objective.stacked(value)
-        if name == "cost" and _lists_dicts(value):
-            raise CBanditError(BY_COLUMN)
+        if name == "cost" and _is_list_of_dicts(value):
+            raise CBanditError(BY_COLUMN_ERROR)
         if not any(outcomes):
             values = read(name, value, len(functions))
             if self.limits is not None:
@@ -462,12 +466,12 @@ class Inbox(NamedTuple):
             events, tries = torch.cat(parts[::2], -1), torch.cat(parts[1::2], -1)
         else:
             events, tries = tallied(name, value, outcomes, exposure, read)
-        return self._share(name, events, tries), tries
+        return self._to_rates(name, events, tries), tries
 
-    def _noise_of(self, noise: Any, f: int, rows: int) -> Tensor | None:
+    def _read_noise(self, noise: Any, f: int, rows: int) -> Tensor | None:
         """Return the variances of rows told of function ``f``, ``(1 or T, n)``."""
-        if self.no_noise:
-            raise CBanditError(self.no_noise)
+        if self.noise_error:
+            raise CBanditError(self.noise_error)
         if isinstance(noise, Mapping):
             odd = [name for name in noise if name not in self.labels]
             if odd:
@@ -499,12 +503,12 @@ class Inbox(NamedTuple):
         noise: list[Tensor | None] = []
         where: list[Tensor | None] = []
         together = [[0], [*self.costs]]
-        if self.piecemeal:
+        if self.partial_costs:
             together = [[f] for f in (0, *self.costs)]
         for functions in together if len(history) else []:
             values, tries = rows.values[..., functions], rows.tries[..., functions]
             came, own = ~values.isnan().any(-1), rows.noise[..., functions[0]]
-            if not self.piecemeal:  # a row counts once all of it has come
+            if not self.partial_costs:  # a row counts once all of it has come
                 came = ~rows.values.isnan().any(-1)
             if not (functions and bool(came.any())):
                 continue
@@ -515,13 +519,15 @@ class Inbox(NamedTuple):
                 if f in kinds:
                     events = values[..., k] * tries[..., k]
                     whole = events.round()
-                    close = (events - whole).abs() <= ROUNDING * whole.clamp_min(1)
+                    close = (events - whole).abs() <= COUNT_TOLERANCE * whole.clamp_min(
+                        1
+                    )
                     events = torch.where(close, whole, events)
                     check_events(label, events, tries[..., k], kinds[f])
                     values[..., k] = events / tries[..., k]
             stated = came & ~own.isnan()
-            if bool(stated.any()) and self.no_noise:
-                raise CBanditError(self.no_noise)
+            if bool(stated.any()) and self.noise_error:
+                raise CBanditError(self.noise_error)
             parts.append((functions, objective.turned(values, functions)))
             of.append(tries if any(f in kinds for f in functions) else None)
             noise.append(own.where(stated, torch.nan) if bool(stated.any()) else None)
@@ -554,7 +560,7 @@ def check_ranges(
             )
 
 
-def _lists_dicts(value: Any) -> bool:
+def _is_list_of_dicts(value: Any) -> bool:
     """Return whether a value is a list of dicts."""
     listed = isinstance(value, list | tuple) and len(value) > 0
     return listed and all(isinstance(row, Mapping) for row in value)

@@ -55,7 +55,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.confidence.widths import BayesWidth
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.abilities import OWN_CHOICE, PESSIMISTIC, SAFE_REFUSES
+from cbandit.policies.abilities import OWN_RULE, PESSIMISTIC_REASON, SAFE_REFUSES
 from cbandit.policies.checks import listed
 from cbandit.policies.choices import News
 from cbandit.policies.gp import GPPolicy, GPState
@@ -168,10 +168,10 @@ class GPOPB(GPPolicy):
 
     name = "OPB"
     abilities = replace(
-        OWN_CHOICE,
+        OWN_RULE,
         categories=False,
         explores=(UCB,),
-        refuses={**SAFE_REFUSES, "caution": PESSIMISTIC},
+        refuses={**SAFE_REFUSES, "caution": PESSIMISTIC_REASON},
     )
 
     def __init__(
@@ -211,7 +211,7 @@ class GPOPB(GPPolicy):
     @locked
     def multiplier(self) -> Tensor:
         """The dual solution of the last programme, ``(*trials, m)``."""
-        return self._outside(self._now.state.multiplier.clone())
+        return self._user_shape(self._now.state.multiplier.clone())
 
     def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return a draw from the distribution that solves the programme."""
@@ -272,8 +272,8 @@ class GPOPB(GPPolicy):
         data = beliefs.has_data().all(-1, keepdim=True).to(self.device).expand(size)
         blocks = partial(told_blocks, beliefs, limits)
         best = partial(safe.mixture, self.actions, blocks, limits, confidence)
-        answer = safe.recommended(data, self._to_recommend().mask, best)
-        return self.objective.recommended(answer.of(self._outside))
+        answer = safe.recommended(data, self._unplayed_turn().mask, best)
+        return self.objective.recommended(answer.of(self._user_shape))
 
 
 def OPB(actions: Actions, **arguments: Any) -> CountOPB | GPOPB:

@@ -118,7 +118,7 @@ def _likely_point(
 ) -> Tensor:
     """Return the box's point of greatest mean reward that is likely feasible."""
     box, shown, balls = turn.actions, turn.shown, turn.balls
-    look, units, fences = beliefs.solver(), beliefs.units(), turn.excesses()
+    look, units, fences = beliefs.solver(), beliefs.units(), turn.excess_functions()
     bounds = normal_limits(units, limits)
 
     def estimate(choices: Tensor) -> Tensor:

@@ -167,7 +167,7 @@ class Resolved(Dual):
                 decision, state = greatest(state, turn)
                 spending = spending._replace(stepped=True)
                 return decision, state._replace(own=spending)
-        look, beliefs = policy._look(state, turn), state.beliefs
+        look, beliefs = policy._make_look(state, turn), state.beliefs
         blocks, samples = policy._moments(state, turn), policy.explore.samples
         values, numbers = _window(
             beliefs, spending.contexts, turn, look, blocks, samples

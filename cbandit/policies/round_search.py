@@ -27,7 +27,7 @@ from cbandit.search.box import Climbs, Estimate, best_feasible_point, maximise_b
 from cbandit.search.finite import best_feasible
 from cbandit_kernels import Look
 
-INCUMBENTS = 16  # latest points around which a search of a box starts too
+MAX_INCUMBENTS = 16  # latest points around which a search of a box starts too
 
 
 @dataclass(frozen=True)
@@ -65,44 +65,44 @@ class Search:
         A trial that begins in the middle is not reported as infeasible.
         """
         fresh, box = self.fresh, self.turn.actions.continuous
-        best, infeasible = self._point() if box else self._action()
+        best, infeasible = self._best_point() if box else self._best_action()
         if isinstance(self.look.score, Acquired):
             best = self.look.score.trimmed(best)
         if fresh is not None and infeasible is not None:
             infeasible = infeasible & ~fresh.to(infeasible.device)
         return best, infeasible
 
-    def _action(self) -> tuple[Best, Tensor | None]:
+    def _best_action(self) -> tuple[Best, Tensor | None]:
         """Return the best of numbered actions."""
         look = self.look
         if self.beside is not None:
             look = replace(look, beside=self.beside)
         if self.fresh is not None:
-            look = replace(look, mask=self._begun(self.fresh))
+            look = replace(look, mask=self._middle_mask(self.fresh))
         if isinstance(look.score, Acquired):
             best = look.score.search(self._blocks(), look).best(self.ranks)
-            return finite(best, look), None
+            return check_finite(best, look), None
         if look.score != scores.Feasible.kind:
-            return finite(self._numbered(look), look), None
+            return check_finite(self._best_numbered(look), look), None
         start = self.turn.streams.position()
 
         def search(score: scores.Formed | Score) -> Best:
             self.turn.streams.go(start)  # every search uses the same draw
             kind, costs = getattr(score, "kind", score), scores.of_costs(score)
             close = self.beliefs.tolerance(costs)
-            return self._numbered(replace(look, score=kind, tolerance=close))
+            return self._best_numbered(replace(look, score=kind, tolerance=close))
 
-        return best_feasible(search, self._least)
+        return best_feasible(search, self._violation_score)
 
     @property
-    def _least(self) -> Score:
+    def _violation_score(self) -> Score:
         """The score that ranks actions where nothing is feasible.
 
         It is the total violation if estimates are draws, the largest one if bounds.
         """
         return scores.least_total if self.samples else scores.LeastViolating()
 
-    def _begun(self, fresh: Tensor) -> Tensor:
+    def _middle_mask(self, fresh: Tensor) -> Tensor:
         """Return a mask ``(T, N)`` in which new trials have only the middle action."""
         on, mask = self.turn.actions, self.turn.mask
         number = nearest_to_middle(self.actions, on, mask).unsqueeze(-1)
@@ -114,12 +114,12 @@ class Search:
         allowed = torch.ones_like(middle[:1]) if mask is None else mask
         return torch.where(fresh.to(middle.device).unsqueeze(-1), middle, allowed)
 
-    def _numbered(self, look: Look) -> Best:
+    def _best_numbered(self, look: Look) -> Best:
         """Return the best of numbered actions under one score."""
         on, streams = self.turn.actions, self.turn.streams
         draws = streams if self.samples else None
         if on is not self.actions:
-            estimates = afresh(self.beliefs, on, self.ahead, draws)
+            estimates = moments_on(self.beliefs, on, self.ahead, draws)
             return scan([(0, *estimates)], look, self.ranks)
         best: Best = self.beliefs.choose(look, draws, self.ahead)
         return best
@@ -129,13 +129,13 @@ class Search:
         on, draws = self.turn.actions, self.turn.streams if self.samples else None
         if on is self.actions:
             return self.beliefs.blocks(draws, self.ahead)
-        mean, std = afresh(self.beliefs, on, self.ahead)
+        mean, std = moments_on(self.beliefs, on, self.ahead)
         draw = None
         if draws is not None:
-            _, draw = afresh(self.beliefs, on, self.ahead, draws)
+            _, draw = moments_on(self.beliefs, on, self.ahead, draws)
         return iter([Block(0, on.size, mean, std, draw)])
 
-    def _point(self) -> tuple[Best, Tensor | None]:
+    def _best_point(self) -> tuple[Best, Tensor | None]:
         """Return the best point of a box."""
         look, beside, turn = self.look, self.beside, self.turn
         box, beliefs, fresh = turn.actions, self.beliefs, self.fresh
@@ -179,7 +179,7 @@ class Search:
         value = (f if sure else scorer(look)(f, g)).squeeze(-1)
         begun = Best(value, None, at_middle.squeeze(-1), x)
         if bool(fresh.all()):
-            return finite(begun, look), None
+            return check_finite(begun, look), None
         best, infeasible = self._climb(estimate)
         column = fresh.unsqueeze(-1)
         merged = Best(
@@ -188,21 +188,21 @@ class Search:
             torch.where(column, begun.estimate, best.estimate),
             x if best.x is None else torch.where(column, x, best.x),
         )
-        return finite(merged, look), infeasible
+        return check_finite(merged, look), infeasible
 
     def _climb(self, estimate: Estimate) -> tuple[Best, Tensor | None]:
         """Return the best point of a box, by climbs from many places."""
         look, turn, beliefs = self.look, self.turn, self.beliefs
         box, balls, climbs = turn.actions, turn.balls, self.climbs
-        around = beliefs.incumbents(INCUMBENTS)
+        around = beliefs.incumbents(MAX_INCUMBENTS)
         if turn.shown is not None:
             around = turn.shown.space.split(around)[0]
         if box is not self.actions:  # some of the box's rows may be retired
             around = box.nearest(around)
-        fences = turn.excesses()
+        fences = turn.excess_functions()
         if fences:
-            over = fences[0] if len(fences) == 1 else partial(_rows, fences)
-            return self._within(estimate, around, over)
+            over = fences[0] if len(fences) == 1 else partial(_join_values, fences)
+            return self._climb_inside(estimate, around, over)
         if look.score == scores.Feasible.kind:
             return best_feasible_point(
                 box,
@@ -211,7 +211,7 @@ class Search:
                 around,
                 climbs,
                 balls,
-                self._least,
+                self._violation_score,
                 beliefs.tolerance(),
                 beliefs.tolerance(costs=True),
             )
@@ -228,9 +228,9 @@ class Search:
         )
         if balls is not None and best.x is not None and balls.holds(best.x).any():
             raise CBanditError("nothing is left to ask for: everything has failed")
-        return finite(best, look), None
+        return check_finite(best, look), None
 
-    def _within(
+    def _climb_inside(
         self, estimate: Estimate, around: Tensor, over: Estimate
     ) -> tuple[Best, Tensor | None]:
         """Return the best point of a box where ``over (T, b, n)`` is not above 0."""
@@ -255,7 +255,7 @@ class Search:
             later = copy.deepcopy(turn.streams)  # other trials keep their draws
             best, infeasible = search(scores.Reward(), True, turn.streams)
             if bool(infeasible.any()):
-                low, _ = search(self._least, False, later)
+                low, _ = search(self._violation_score, False, later)
                 best = low.where(infeasible, best)
         else:
             best, _ = search(scorer(look), False, turn.streams)
@@ -263,10 +263,10 @@ class Search:
         if x is None:
             raise CBanditError("the search of a box came to no point")
         values = estimate(x.unsqueeze(1))[..., 0]
-        return finite(Best(best.value, None, values, x), look), infeasible
+        return check_finite(Best(best.value, None, values, x), look), infeasible
 
 
-def _rows(functions: Sequence[Estimate], x: Tensor) -> Tensor:
+def _join_values(functions: Sequence[Estimate], x: Tensor) -> Tensor:
     """Return the values ``(T, b, n)`` of several functions at ``x``, joined.
 
     Each function has ``b`` values of its own, which the result has one after another.
@@ -274,7 +274,7 @@ def _rows(functions: Sequence[Estimate], x: Tensor) -> Tensor:
     return torch.cat([each(x).double() for each in functions], 1)
 
 
-def finite(best: Best, look: Look) -> Best:
+def check_finite(best: Best, look: Look) -> Best:
     """Read ``best`` to the host; raise an error unless its scores are finite."""
     values = best.read()
     if all(map(math.isfinite, values)):
@@ -289,7 +289,7 @@ def finite(best: Best, look: Look) -> Best:
     )
 
 
-def afresh(
+def moments_on(
     beliefs: Beliefs,
     actions: Actions,
     ahead: list[Ahead],
@@ -306,7 +306,7 @@ def afresh(
     return mean.to(beliefs.dtype), spread.to(beliefs.dtype)
 
 
-def stretches(
+def estimate_blocks(
     beliefs: Any, streams: Streams | None, ahead: list[Ahead], other: Actions | None
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over all actions.
@@ -315,7 +315,7 @@ def stretches(
     ``None``. With ``streams`` the spread is a joint draw, else the deviation.
     """
     if other is not None:
-        yield 0, *afresh(beliefs, other, ahead, streams)
+        yield 0, *moments_on(beliefs, other, ahead, streams)
         return
     for block in beliefs.blocks(streams, ahead):
         yield block.start, block.mean, block.std if streams is None else block.draw

@@ -33,7 +33,7 @@ from cbandit.actions import Actions
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB, Explore
-from cbandit.policies.abilities import GREATEST
+from cbandit.policies.abilities import BY_SCORE
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
@@ -79,7 +79,7 @@ class RPOL(GPPolicy):
     """
 
     abilities = replace(
-        GREATEST,
+        BY_SCORE,
         moves=True,
         counts_epoch=True,
         hallucinates=True,

@@ -38,7 +38,7 @@ from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
-from cbandit.policies.abilities import GREATEST
+from cbandit.policies.abilities import BY_SCORE
 from cbandit.policies.checks import COST_COUNT
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import BeliefKeywords
@@ -86,7 +86,7 @@ class SCGPUCB(GPPolicy):
 
     name = "SCGP-UCB"
     abilities = replace(
-        GREATEST, budgets=False, moves=True, refuses={"limit": CONSTANTS}
+        BY_SCORE, budgets=False, moves=True, refuses={"limit": CONSTANTS}
     )
 
     def __init__(

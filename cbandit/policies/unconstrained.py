@@ -16,7 +16,7 @@ from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.explore import TS, UCB
-from cbandit.policies.abilities import GREATEST
+from cbandit.policies.abilities import BY_SCORE
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.keywords import GPKeywords
 
@@ -33,7 +33,7 @@ class GPUCB(GPPolicy):
     """
 
     name = "GP-UCB"
-    abilities = replace(GREATEST, explores=(UCB,), explore=UCB(2.0), hallucinates=True)
+    abilities = replace(BY_SCORE, explores=(UCB,), explore=UCB(2.0), hallucinates=True)
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class GPTS(GPPolicy):
     """
 
     name = "GP-TS"
-    abilities = replace(GREATEST, explores=(TS,), explore=TS())
+    abilities = replace(BY_SCORE, explores=(TS,), explore=TS())
 
     def __init__(
         self,

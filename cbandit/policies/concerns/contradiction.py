@@ -24,7 +24,7 @@ from torch import Tensor
 
 from cbandit.confidence.drift import change_detected
 from cbandit.policies.choices import News, Place
-from cbandit.policies.round import Concern, Past
+from cbandit.policies.round import Concern, ReadPast
 from cbandit.policies.timing import AtOnce
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import Units
@@ -158,7 +158,7 @@ class Contradictions(Concern[Contradiction]):
         return state, news
 
     def settle(
-        self, state: Contradiction, beliefs: Beliefs, t: int, past: Past
+        self, state: Contradiction, beliefs: Beliefs, t: int, past: ReadPast
     ) -> Contradiction:
         """Compare the latest readings with the beliefs, if a look is due."""
         return self.look(state, beliefs) if state.due else state

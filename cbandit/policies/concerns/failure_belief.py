@@ -29,7 +29,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.policies.choices import Data, News, Place
 from cbandit.policies.history import STATES
-from cbandit.policies.round import Concern, Past
+from cbandit.policies.round import Concern, ReadPast
 from cbandit.policies.turn import Fence, Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.observations import Part
@@ -181,7 +181,7 @@ class FailureBelief(Concern[Failing | None]):
         return state, data
 
     def settle(
-        self, state: Failing | None, beliefs: Beliefs, t: int, past: Past
+        self, state: Failing | None, beliefs: Beliefs, t: int, past: ReadPast
     ) -> Failing | None:
         """Absorb what was noted; at the first failure, all that came before it."""
         if state is None or not state.fresh:

@@ -27,7 +27,7 @@ from cbandit.policies.checks import probability
 from cbandit.policies.choices import Entry, News, Place
 from cbandit.policies.concerns.confidence import log_chance, room_of
 from cbandit.policies.concerns.restarts import ADAPTIVE, NOT_ADAPTIVE, epoch_start
-from cbandit.policies.round import Concern, Past
+from cbandit.policies.round import Concern, ReadPast
 from cbandit.policies.turn import Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.recommend import log_chances
@@ -194,7 +194,7 @@ class Share(Concern[Rounds]):
         share, restart = setup.keywords.get("share"), setup.restart
         if share is None:
             return None
-        if not setup.narrows:
+        if not setup.can_narrow:
             raise CBanditError(
                 f"{setup.name} takes no share= ({share!r}): cb.CKB, cb.RPOL, "
                 "cb.baselines.CONFIG and rules on cb.GPPolicy do, where they have "
@@ -213,7 +213,7 @@ class Share(Concern[Rounds]):
         """Count the round once its costs have all come."""
         return state.after(news, news.place), news
 
-    def settle(self, state: Rounds, beliefs: Beliefs, t: int, past: Past) -> Rounds:
+    def settle(self, state: Rounds, beliefs: Beliefs, t: int, past: ReadPast) -> Rounds:
         """Judge all rounds for the last time if the beliefs are about to forget."""
         coming = t + 1
         if self._forget and epoch_start(self._restart, coming) == coming:

@@ -163,7 +163,7 @@ class Stagewise(Policy):
     @locked
     def multiplier(self) -> Tensor:
         """The dual solution of the last programme, ``(*trials, m)``; 0 without one."""
-        return self._outside(self._now.state.multiplier.clone())
+        return self._user_shape(self._now.state.multiplier.clone())
 
     # -- deciding --------------------------------------------------------------------
 
@@ -275,7 +275,7 @@ class Stagewise(Policy):
             place = self._model.place(points[:, i], arm)
             for functions, value in parts:
                 seen = seen.added(place, value[:, i], None, functions)
-        self._change(state._replace(seen=seen))
+        self._set_state(state._replace(seen=seen))
 
     def _rows_of(
         self, index: ArrayLike | None, x: ArrayLike | None
@@ -304,7 +304,7 @@ class Stagewise(Policy):
         blocks = self._believed(self._catch_up().state)
         _, means, stds = zip(*blocks, strict=True)
         mean, std = torch.cat(means, -1), torch.cat(stds, -1)
-        return self._posterior(mean, std)
+        return self._make_posterior(mean, std)
 
     @locked
     def recommend(self, confidence: float = 0.95) -> Recommendation:
@@ -318,13 +318,13 @@ class Stagewise(Policy):
         now = self._catch_up()
         limits = self.limits(max(now.t, 1))
         size = (self.size, int(self.actions.size))
-        data, left = self._has_data(now.state).expand(size), self._to_recommend().mask
+        data, left = self._has_data(now.state).expand(size), self._unplayed_turn().mask
 
         def best(among: Tensor | None) -> Recommendation:
             return self._recommend_likely(now.state, limits, confidence, among)
 
         answer = now.state.safe.recommended(data, left, best)
-        return self.objective.recommended(answer.of(self._outside))
+        return self.objective.recommended(answer.of(self._user_shape))
 
     def _has_data(self, state: Stage) -> Tensor:
         """Return the actions with data of all functions, ``(T, 1 or N)``."""
