@@ -1,7 +1,11 @@
-"""The inbox of a policy: it reads and checks what users tell and observe.
+"""The inbox of a policy: it reads and checks the values that users tell and observe.
 
-Users give values in their own words: at once or by name, as shares, as pairs, over an
-exposure. The policy gets tensors ``(T, ...)`` on its device, with signs turned.
+Users give costs as an array or by name, and outcomes as numbers, shares or pairs. The
+policy gets tensors ``(T, ...)`` on its device, with the sign turned of functions that
+the user wants large or small the other way. Shapes: ``T`` trials, ``m`` costs, ``f``
+functions told together, ``n`` rows of data, ``d`` coordinates. A cost or reward with
+binary outcomes has successes out of tries; one with counted outcomes has events over an
+exposure, such as hours. The inbox hands on the share or rate.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from cbandit.policies.tallies import check_events, check_single, tallied
 if TYPE_CHECKING:
     import pandas as pd
 
-COUNT_TOLERANCE = 1e-6  # of shares and rates, as a part of the number of events
+COUNT_TOLERANCE = 1e-6  # relative; numbers of events this close to whole ones are
 GAPS_HINT = (
     ": leave out the rows that have none. Rewards and costs of other rows go into "
     "calls of their own; a history() goes in as it is, gaps and all: observe(history)"
@@ -43,27 +47,27 @@ BY_COLUMN_ERROR = (
 
 
 class Inbox(NamedTuple):
-    """The reader of what users tell and observe; it checks every value.
+    """The reader of the values that users tell and observe; it checks each of them.
 
-    Its fields are what it must know of the policy. Functions are numbered: 0 is the
-    reward, and the costs follow.
+    Functions are numbered: 0 is the reward, and the costs follow.
 
     Args:
         name: the policy's name, for errors.
         t: the latest round.
         batch_shape: ``(T,)`` with a trials axis, else ``()``.
-        dtype: the policy's.
-        device: the policy's.
+        dtype: the type of the tensors that the policy gets.
+        device: the device of these tensors.
         objective: the user's names and signs of the functions.
         labels: the names of the reward and of each cost.
-        outcomes: which functions are ``"binary"`` or ``"count"``.
-        ranges: for each function the interval in which its values must lie, ``None``
-            where there is none; empty: no function has one.
+        outcomes: the functions with outcomes ``"binary"`` or ``"count"``.
+        ranges: for each function the interval in which its values must lie; ``None``:
+            anywhere. Empty: no function has an interval.
         partial_costs: whether costs told one by one count at once; otherwise the inbox
             holds them until all have come.
-        noise_error: the error if a variance is told; empty: variances are allowed.
-        limits: the thresholds ``(T, m)`` of the next round; ``None``: no limit
-            is in per cent, so they are not needed.
+        noise_error: the error message if a user tells a variance; empty: variances
+            are allowed.
+        limits: the thresholds ``(T, m)`` of the next round; ``None``: no limit is in
+            per cent, so the inbox needs none.
     """
 
     name: str
@@ -81,15 +85,15 @@ class Inbox(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of trials, 1 without a trials axis."""
+        """The number of trials ``T``, 1 without a trials axis."""
         return self.batch_shape[0] if self.batch_shape else 1
 
     @property
     def costs(self) -> range:
-        """The numbers of the costs' functions."""
+        """The function numbers of the costs."""
         return range(1, 1 + self.objective.m)
 
-    # -- told of a choice ------------------------------------------------------------
+    # -- feedback of one choice ------------------------------------------------------
 
     def read(
         self,
@@ -99,15 +103,15 @@ class Inbox(NamedTuple):
         mask: Tensor | None,
         exposure: ArrayLike | None,
     ) -> Feedback:
-        """Return what a user tells of a choice, checked.
+        """Return the feedback that a user tells of a choice, checked.
 
         Args:
-            reward: see :meth:`Policy.tell`.
-            cost: all costs, or some by name.
-            noise: this observation's variance.
-            mask: the trials in which this has come, ``(T,)`` on the host; ``None``:
+            reward: as in :meth:`Policy.tell`; ``None``: not told.
+            cost: all costs, or some by name; ``None``: none told.
+            noise: this observation's variance; ``None``: the belief's.
+            mask: the trials that the feedback is for, ``(T,)`` on the host; ``None``:
                 all.
-            exposure: what the counts were taken over.
+            exposure: what counts were taken over, such as hours; ``None``: 1.
         """
         if noise is not None:
             if self.noise_error:
@@ -152,19 +156,19 @@ class Inbox(NamedTuple):
         return Feedback(functions, mask, rewards, costs)
 
     def add_feedback(
-        self, entry: Entry, number: Callable[[], int], feedback: Feedback
+        self, entry: Entry, next_serial: Callable[[], int], feedback: Feedback
     ) -> Entry:
-        """Return a choice's entry with feedback added.
+        """Return a choice's entry in the ledger with feedback added.
 
         Args:
             entry: the entry before.
-            number: returns a new serial number.
-            feedback: what was told.
+            next_serial: returns a new serial number.
+            feedback: the feedback, from :meth:`read`.
         """
         functions, mask = feedback.functions, feedback.mask
         at_once = all(item.columns is None for item in feedback.costs)
         came, closed = entry.told(functions, mask, self.labels, at_once)
-        serial, held = number(), entry.held
+        serial, held = next_serial(), entry.held
         rewards, costs = entry.rewards, entry.costs
         for item in feedback.rewards:
             rewards = (*rewards, item._replace(serial=serial))
@@ -177,7 +181,7 @@ class Inbox(NamedTuple):
                 raise CBanditError(
                     f"{self.name} takes noise= with all costs at once; got {names}"
                 )
-            else:  # all costs count together: those told now wait for the others
+            else:  # hold the costs told now until all have come
                 wide, told_now = told.wide(self.objective.m)
                 held = wide if held is None else torch.where(told_now, wide, held)
                 whole = came[:, 1:].all(-1) & ~entry.came[:, 1:].all(-1)
@@ -190,7 +194,7 @@ class Inbox(NamedTuple):
             rewards=rewards,
             costs=costs,
             closed=closed,
-            # after a failure the rest will never come
+            # after a failure nothing more will come
             cancelled=serial if closed and entry.failures else 0,
             held=None if closed else held,
         )
@@ -205,12 +209,16 @@ class Inbox(NamedTuple):
         noise: ArrayLike | None,
         exposure: ArrayLike | None,
     ) -> bool:
-        """Return whether a choice was told all of this before, with the same values.
+        """Return whether the same values were told of a choice before.
 
         Args:
             row: the choice's row of the history.
-            mask: see :meth:`read`, as the other arguments.
-            failed: whether it is told as failed.
+            mask: see :meth:`read`, also for the arguments below.
+            failed: whether the user tells that the action failed.
+            reward: see :meth:`read`.
+            cost: see :meth:`read`.
+            noise: see :meth:`read`.
+            exposure: see :meth:`read`.
         """
         states = row["state"]
         plays = states != STATES.index("idle")
@@ -228,11 +236,15 @@ class Inbox(NamedTuple):
             return False
 
     def add_charge(
-        self, entry: Entry, number: Callable[[], int], cost: Any, mask: Tensor | None
+        self,
+        entry: Entry,
+        next_serial: Callable[[], int],
+        cost: Any,
+        mask: Tensor | None,
     ) -> Entry:
-        """Return an entry with costs added that only the budgets are charged for.
+        """Return an entry with costs added that budgets count and beliefs ignore.
 
-        For the other arguments see :meth:`add_feedback` and :meth:`read`.
+        For the arguments see :meth:`add_feedback` and :meth:`read`.
         """
         if cost is None:
             return entry
@@ -240,7 +252,7 @@ class Inbox(NamedTuple):
         every = self.costs if columns is None else [1 + j for j in columns]
         entry.told(every, mask, self.labels, columns is None)
         values, _ = self._read_costs(cost, columns, mask, None)
-        item = Told(values, mask, None, self.t, number(), columns, time())
+        item = Told(values, mask, None, self.t, next_serial(), columns, time())
         return entry._replace(charged=(*entry.charged, item))
 
     def _read_values(
@@ -251,9 +263,9 @@ class Inbox(NamedTuple):
         mask: Tensor | None,
         exposure: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return told values of functions, and their tries or exposures.
+        """Return the values told of some functions, and their tries or exposures.
 
-        Both are ``(T, f)``; no tries where no function is binary or counted.
+        Both are ``(T, f)``; ``None`` for tries: no function is binary or counted.
         """
         if self.outcomes:
             outcomes = [self.outcomes.get(f) for f in functions]
@@ -281,7 +293,7 @@ class Inbox(NamedTuple):
         mask: Tensor | None,
         exposure: Any,
     ) -> tuple[Tensor, Tensor]:
-        """Return shares or rates, and tries or exposures, ``(T, f)`` each."""
+        """Return the shares or rates told, and tries or exposures, ``(T, f)`` each."""
 
         def read(label: str, numbers: Tensor, count: int) -> Tensor:
             batch, dtype = self.batch_shape, self.dtype
@@ -298,7 +310,7 @@ class Inbox(NamedTuple):
         return self.objective.turned(share, functions), devices.put(tries, self.device)
 
     def _to_rates(self, name: str, events: Tensor, tries: Tensor) -> Tensor:
-        """Return events over their tries or exposures, checked."""
+        """Return events divided by their tries or exposures, checked."""
         label = f"{name}, over tries or exposure,"
         return checks.measured(label, events / tries, self.dtype)
 
@@ -309,7 +321,7 @@ class Inbox(NamedTuple):
         mask: Tensor | None,
         exposure: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return told costs as :meth:`_read_values` does: all, or those of ``columns``."""
+        """Return the costs told, all or some, as :meth:`_read_values` does."""
         if columns is None:
             return self._read_values("cost", cost, self.costs, mask, exposure)
         names, parts = self.objective.names or (), []
@@ -325,14 +337,14 @@ class Inbox(NamedTuple):
         return values, torch.cat(of, -1)
 
     def _check_exposure(self, exposure: ArrayLike, functions: Sequence[int]) -> None:
-        """Raise unless one of the functions told is counted."""
+        """Raise an error unless one of the functions told has counted outcomes."""
         if all(self.outcomes.get(f) != "count" for f in functions):
             raise CBanditError(
                 "exposure goes with a reward or cost whose belief has outcome='count'; "
                 f"none of these has; got exposure={exposure!r}"
             )
 
-    # -- from before the first round -------------------------------------------------
+    # -- data from before the first round --------------------------------------------
 
     def read_data(
         self,
@@ -345,9 +357,9 @@ class Inbox(NamedTuple):
         exposure: Any,
         noise: Any,
     ) -> Data:
-        """Return data from before the first round.
+        """Return data from before the first round, checked.
 
-        ``actions`` is the policy's set; for the others see :meth:`GPPolicy.observe`.
+        ``actions`` is the policy's set; for the rest see :meth:`GPPolicy.observe`.
         """
         x = read_points(actions, x, params)
         if not self.outcomes:
@@ -388,16 +400,20 @@ class Inbox(NamedTuple):
         return Data(numbers, places, parts, tries, own, [None] * len(parts))
 
     def _read_places(
-        self, actions: Actions, index: ArrayLike | None, x: ArrayLike | None, one: bool
+        self,
+        actions: Actions,
+        index: ArrayLike | None,
+        x: ArrayLike | None,
+        single: bool,
     ) -> tuple[Tensor | None, Tensor]:
-        """Return the numbers ``(1 or T, n)``, if any, and points ``(T, n, d)``.
+        """Return the numbers ``(1 or T, n)`` and points ``(T, n, d)`` of actions.
 
-        ``one`` says that ``x`` is a single point ``(d,)``.
+        On a box the numbers are ``None``. If ``single``, ``x`` is one point ``(d,)``.
         """
         domain = actions.domain
         if index is None:
             points = checks.tensor("x", x, self.dtype, self.device)
-            points = points.unsqueeze(0) if one else points
+            points = points.unsqueeze(0) if single else points
             points = checks.measured("x", points, self.dtype)
             points = checks.rows("x", points, self.batch_shape, (domain.dim,))
             return self._locate(domain, points)
@@ -415,7 +431,7 @@ class Inbox(NamedTuple):
         return numbers, domain.at(numbers.expand(self.size, -1))
 
     def _locate(self, domain: Any, points: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Return the numbers and points of points in a set, see :meth:`_read_places`."""
+        """Return the numbers and points of actions, as :meth:`_read_places` does."""
         if domain.continuous:
             return None, domain.inside(points).expand(self.size, -1, -1)
         numbers = domain.index(points)
@@ -430,9 +446,10 @@ class Inbox(NamedTuple):
         rows: int,
         single: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return ``rows`` values told at once, and their tries or exposures.
+        """Return values observed in ``n = rows`` rows, and their tries or exposures.
 
-        Both are ``(1 or T, n, f)``; no tries where no function is binary or counted.
+        Both are ``(1 or T, n, f)``; ``None`` for tries: no function is binary or
+        counted. If ``single``, the value may lack the rows' axis.
         """
         outcomes = [self.outcomes.get(f) for f in functions]
 
@@ -469,7 +486,7 @@ class Inbox(NamedTuple):
         return self._to_rates(name, events, tries), tries
 
     def _read_noise(self, noise: Any, f: int, rows: int) -> Tensor | None:
-        """Return the variances of rows told of function ``f``, ``(1 or T, n)``."""
+        """Return the variances of function ``f``, ``(1 or T, n)``; ``None``: none."""
         if self.noise_error:
             raise CBanditError(self.noise_error)
         if isinstance(noise, Mapping):
@@ -486,12 +503,12 @@ class Inbox(NamedTuple):
     def read_history(
         self, actions: Actions, history: pd.DataFrame, trials: range | None
     ) -> Data:
-        """Return what :meth:`Policy.history` of a policy holds, as data.
+        """Return the data in a frame that :meth:`Policy.history` returned.
 
         Args:
-            actions: the set of the policy that learns from it.
+            actions: the set of the policy that will learn from the data.
             history: the frame, or some of its rows.
-            trials: the numbers of the trials of the policy that learns from it.
+            trials: the trial numbers of that policy; ``None``: it has no trials axis.
         """
         kinds, objective = self.outcomes, self.objective
         rows = read_rows(history, objective, actions.names, trials, actions.dim, kinds)
@@ -542,9 +559,9 @@ def check_ranges(
     ranges: Sequence[tuple[float, float] | None],
     mask: Tensor | None = None,
 ) -> None:
-    """Raise if values ``(T, f)`` of functions, 0 the reward, are out of their ranges.
+    """Raise an error if values ``(T, f)`` are outside the ranges of their functions.
 
-    ``mask (T,)``, on the host, are the trials that count; ``None``: all.
+    Only trials in ``mask (T,)``, on the host, are checked; ``None``: all.
     """
     for column, f in zip(values.unbind(-1), functions, strict=True):
         limits = ranges[f]
@@ -561,6 +578,6 @@ def check_ranges(
 
 
 def _is_list_of_dicts(value: Any) -> bool:
-    """Return whether a value is a list of dicts."""
+    """Return whether a value is a non-empty list or tuple of dicts."""
     listed = isinstance(value, list | tuple) and len(value) > 0
     return listed and all(isinstance(row, Mapping) for row in value)

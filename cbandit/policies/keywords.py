@@ -35,7 +35,7 @@ POLICY_HELP = {
     "trials": """``None``, how many replications run side by side, or a ``range`` of
         their numbers (a part of a larger batch).""",
     "device": 'where tensors live, ``"cpu"`` (the default) or ``"cuda"``.',
-    "dtype": """the type of arrays over the actions, ``"float64"`` or ``"float32"`` (or
+    "dtype": """type of arrays over the actions, ``"float64"`` or ``"float32"`` (or
         torch's own names); float64 on the CPU and float32 on CUDA by default. float32 has
         seven digits, for coordinates too: centre those that lie far from 0 against
         a kernel's lengthscale, a linear kernel's above all, or take float64.""",

@@ -64,7 +64,7 @@ class Concern(Generic[S]):
         return state, news
 
     def limit(self, state: S, limits: Tensor, t: int) -> Tensor:
-        """Return the thresholds ``(T, m)`` of a later round ``t``, given those stated."""
+        """Return the thresholds ``(T, m)`` of a later round, given those stated."""
         return limits
 
     def observe(self, state: S, data: Data, beliefs: Any) -> tuple[S, Data]:
@@ -197,7 +197,7 @@ class Concerns:
         return self._chain("hear", states, news, beliefs)
 
     def limit(self, states: States, limits: Tensor, t: int) -> Tensor:
-        """Return the thresholds ``(T, m)`` of a later round ``t``, given those stated."""
+        """Return the thresholds ``(T, m)`` of a later round, given those stated."""
         for slot, limit in self._hooks["limit"]:
             limits = limit(states[slot], limits, t)
         return limits
