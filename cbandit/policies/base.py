@@ -1,9 +1,12 @@
 """The rounds of a policy: ask, tell, cancel and save.
 
 ``ask`` starts a round; ``tell`` puts feedback into a ledger; the next ``ask`` (or a
-look at the beliefs) absorbs it in the order of rounds. So the order of tells does not
-matter, and a ``tell`` that fails changes nothing. Everything that rounds change is one
-value, replaced by one assignment, so an ``ask`` that fails changes nothing either.
+look at the beliefs) absorbs the feedback in the order of rounds. So the order of tells
+does not matter, and a ``tell`` that fails changes nothing. All that rounds change is
+one value, ``self._now``, replaced by one assignment, so an ``ask`` that fails changes
+nothing either. Concerns (``round.py``) are the subjects beside the rule, such as
+budgets. Shapes: ``T`` trials, ``m`` costs, ``F`` functions (the reward, then costs),
+``N`` actions.
 """
 
 from __future__ import annotations
@@ -85,7 +88,7 @@ if TYPE_CHECKING:
 
 MAX_OUTSTANDING = 100  # choices without feedback, beyond those of one ask(n=)
 NO_CONTEXT_HINT = "Or build it on the choices alone, a cb.Space without the cb.Context"
-#: attributes that stay as they are, beside those named like an argument
+#: attributes that users cannot assign, besides those named like an argument
 READ_ONLY = frozenset(
     [
         "actions",
@@ -105,7 +108,7 @@ READ_ONLY = frozenset(
         "trials",
     ]
 )
-MAX_REPR_LENGTH = 60  # letters; a longer repr of the set is shortened in the policy's
+MAX_REPR_LENGTH = 60  # characters of the set's repr within the policy's
 
 ConcernT = TypeVar("ConcernT", bound=Concern[Any])
 
@@ -183,21 +186,21 @@ class Policy(metaclass=ABCMeta):
 
     name = "policy"
     abilities = Abilities()
-    sees_costs = False  # whether ask takes observed_costs, and no cost is told
-    #: which functions, 0 the reward, are "binary" or "count"
+    sees_costs = False  # whether users give all costs to ask and tell none
+    #: the functions, 0 the reward, with outcomes "binary" or "count"
     _outcomes: Mapping[int, str] = {}
     #: for each function the interval of its values, or None; empty: none has one
     _ranges: Sequence[tuple[float, float] | None] = ()
-    _ignores_backlog = False  # whether many outstanding choices are as they should be
-    standardized = False  # whether multipliers are in spreads, not in the user's units
-    common: Mapping[str, str] = POLICY_HELP  # what constructors hand on, with help
+    _ignores_backlog = False  # whether many outstanding choices need no warning
+    standardized = False  # whether multipliers are in spreads, not the user's units
+    common: Mapping[str, str] = POLICY_HELP  # the keywords in **common, with help
     _concerns: Concerns
     _ranks: Ranks = ALONE  # the processes that share the set
-    _reminded = False
+    _reminded = False  # whether the warning of a backlog was given
     _largest_n = 0  # the largest n= of an ask
-    #: the value after all feedback is absorbed, and the one that an ask begins with
+    #: the state after all feedback is absorbed, and that with which an ask begins
     _ready: tuple[PolicyState, PolicyState] | None = None
-    _latest: Turn | None = None  # the latest round, while its beliefs are the current
+    _latest: Turn | None = None  # the latest turn, until its beliefs change
 
     def __init_subclass__(cls, **arguments: object) -> None:
         """Add the arguments that all policies share to the help of a new class."""
@@ -222,12 +225,12 @@ class Policy(metaclass=ABCMeta):
         **common: Unpack[ConcernKeywords],
     ) -> None:
         self.settings = stated(self, locals())
-        #: the keywords that are for one concern alone
+        #: the keyword arguments that only one concern uses
         self._keywords = {k: v for k, v in common.items() if k in KEYWORDS}
         checked_actions(actions)
         self.device = checks.device(device)
         self.dtype = array_type(dtype, self.device)
-        #: the user's words for costs and signs
+        #: the names, signs and limits of the costs
         self.objective = Objective(m, thresholds, minimise)
         self.m, thresholds = self.objective.m, self.objective.limits
         if self.objective.budgets and not self.abilities.budgets:
@@ -263,17 +266,17 @@ class Policy(metaclass=ABCMeta):
         self.design = checks.whole(
             "design", design, 0, "a whole number, 0 for none", 1_000_000
         )
-        #: what it does not take, with the reason
+        #: what the policy does not take, with the reason, see Abilities.refuses
         self._refuses = dict(self.abilities.refuses)
         if not callable(thresholds):
             thresholds = self._per_cost("thresholds", thresholds)
         self._first_limits: Callable[[int], object] | Tensor = thresholds
-        # limits said later, by cost, where they do not fit into a tensor given first
+        # new limits by cost, where the first ones or the new one are callable
         self._new_limits: dict[int, Callable[[int], object] | Tensor] = {}
         # whether a threshold differs from 0
         self._limited = callable(thresholds) or bool(thresholds.any())
         self._streams = Streams(self.seed, self.trials, "policy")
-        #: the files that it was loaded from or saved to, as it left them
+        #: the files that the policy was loaded from or saved to
         self._files = Files()
         self._lock = Lock()
         costs = self.m > 0 and not self.sees_costs
@@ -281,8 +284,10 @@ class Policy(metaclass=ABCMeta):
         self._history = History(self.size, self.m, self.actions.dim)
         self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
         self._now = PolicyState(0, None, self._streams.position(), 0)
-        self._set_concerns(Policy._setup(self))  # derived ones have no beliefs yet
-        #: the kinds of warnings of :meth:`status` that were given
+        self._set_concerns(
+            Policy._setup(self)
+        )  # GPPolicy, yet without beliefs, calls it again
+        #: the kinds of warnings given so far, see :meth:`status`
         self._alarmed: frozenset[str] = frozenset()
 
     # -- what a policy fills in ------------------------------------------------------
@@ -292,7 +297,7 @@ class Policy(metaclass=ABCMeta):
         self._now = self._now._replace(state=state)
 
     def _set_concerns(self, setup: Setup) -> None:
-        """Set the policy's concerns."""
+        """Make the policy's concerns and their first states."""
         self._concerns = concerns_of(setup)
         self._now = self._now._replace(concerns=self._concerns.start())
 
@@ -311,14 +316,14 @@ class Policy(metaclass=ABCMeta):
         )
 
     def _beliefs_in(self, state: Any) -> Any:
-        """Return the beliefs in a state; ``None``: it has none for concerns."""
+        """Return the beliefs in a state, for concerns; ``None``: it has none."""
         return None
 
     @abstractmethod
     def decide(self, state: Any, turn: Turn) -> tuple[Decision, Any]:
-        """Return what to play in this round, and the state after it.
+        """Return the decision of the rule in this round, and the state after it.
 
-        Its only side effect is to draw from ``turn.streams``.
+        The only side effect allowed is to draw from ``turn.streams``.
         """
 
     @abstractmethod
@@ -339,64 +344,64 @@ class Policy(metaclass=ABCMeta):
     ) -> Any:
         """Return the state after a choice was made, before any feedback.
 
-        ``limits (T, m)`` are those of its round.
+        ``limits (T, m)`` are the thresholds of the choice's round.
         """
         return state
 
-    #: returns the number and point of an action that must not fail, trial by trial
+    #: returns, for each trial, the number and point of the action that must not fail
     _must_work: Callable[[], Sequence[tuple[int | None, Tensor]]] | None = None
 
     def _after_absorbing(self, state: Any, t: int) -> Any:
-        """Return the state after work due after round ``t``, all feedback absorbed."""
+        """Return the state after all feedback up to round ``t`` was absorbed."""
         return state
 
     def _fit_if_due(self, state: Any) -> Any:
-        """Return the state after fits that are due."""
+        """Return the state with hyperparameters fitted, if a fit is due."""
         return state
 
     def _explain_latest(self, turn: Turn) -> dict[str, Any]:
-        """Return the parts of the latest choice's explanation that were not stored."""
+        """Return the parts of the latest choice's explanation that need the beliefs."""
         return {}
 
     def _engine_texts(self) -> list[str]:
-        """Return the engines that keep the beliefs, as words for ``repr``."""
+        """Return the engines that compute the posterior, as texts for ``repr``."""
         return []
 
     @property
     def _acquires(self) -> bool:
-        """Whether scores come from ``acquire``, in a unit of their own."""
+        """Whether scores come from ``acquire``, so that they are in its unit."""
         return self.abilities.acquires
 
     @locked
     def refuse(self, what: str, reason: str) -> None:
-        """Take ``what`` no more, a key of :attr:`Abilities.refuses`, for a reason."""
+        """Refuse ``what``, a key of :attr:`Abilities.refuses`, from now on, with a reason."""
         self._refuses[what] = reason
 
     # -- shapes ----------------------------------------------------------------------
 
     def _per_trial(self, name: str, value: ArrayLike) -> Tensor:
-        """Return a number or ``(*trials,)`` as ``(T,)``."""
+        """Return a number, or one for each trial, as ``(T,)``."""
         return devices.put(checks.per_trial(name, value, self.batch_shape), self.device)
 
     def _per_cost(self, name: str, value: ArrayLike, graph: bool = False) -> Tensor:
-        """Return a number, ``(m,)`` or ``(*trials, 1 or m)`` as ``(T, m)``."""
+        """Return a number, ``(m,)`` or ``(*trials, 1 or m)``, as ``(T, m)``."""
         value = checks.finite(name, checks.tensor(name, value, graph=graph))
         shaped = checks.per_cost(name, value, self.batch_shape, self.m, graph=graph)
         return devices.put(shaped, self.device)
 
     def _cost_number(self, name: str, value: ArrayLike, graph: bool = False) -> Tensor:
-        """Return a number, ``(*trials,)`` or ``(1 or *trials, m)`` as ``(T, m)``."""
+        """Return a number, ``(*trials,)`` or ``(1 or *trials, m)``, as ``(T, m)``."""
         value = checks.tensor(name, value, graph=graph)
         if self.batch_shape and tuple(value.shape) == self.batch_shape:
             value = value.unsqueeze(-1)
         return self._per_cost(name, value, graph)
 
     def _cost_parameter(self, name: str, value: ArrayLike) -> Tensor:
-        """Return a number as :meth:`_cost_number` does, in its graph."""
+        """Return a number as :meth:`_cost_number` does, with its autograd graph."""
         return self._cost_number(name, value, graph=True)
 
     def _user_shape(self, value: Tensor) -> Tensor:
-        """Return a tensor ``(T, ...)`` as users see it: ``(*trials, ...)``."""
+        """Return ``(T, ...)`` as ``(*trials, ...)``: no first axis without trials."""
         return value if self.batch_shape else value[0]
 
     # -- limits ----------------------------------------------------------------------
@@ -405,9 +410,7 @@ class Policy(metaclass=ABCMeta):
     def thresholds(self) -> Callable[[int], object] | Tensor:
         """The limits: a tensor ``(T, m)`` or a callable of the round.
 
-        In the tensor, lower limits are negated.
-
-        :meth:`limit` changes one of them.
+        In the tensor, lower limits are negated. :meth:`limit` changes one of them.
         """
         given = self.limits if self._new_limits else self._first_limits
         return given if callable(given) else given.clone()
@@ -415,7 +418,7 @@ class Policy(metaclass=ABCMeta):
     def limits(self, t: int) -> Tensor:
         """Return the thresholds ``(T, m)`` of a round to come.
 
-        Those of a round that was asked are kept with its choice, see ``news.limits``.
+        Those of a past round are stored with its choice, see ``news.limits``.
         """
         limits = self._stated_limits(t)
         if not self._concerns.defines("limit"):
@@ -436,13 +439,13 @@ class Policy(metaclass=ABCMeta):
         return limits
 
     def _read_limit(self, j: int, limit: Any, t: int) -> Tensor:
-        """Return what a limit of cost ``j`` is in round ``t``, ``(T,)``."""
+        """Return a user's limit of cost ``j`` for round ``t`` as ``(T,)``."""
         if callable(limit):
             limit = self.objective.read(j, limit(t))
         return self._per_trial(f"the limit of {self.objective.label(j)}", limit)
 
     def _last_round(self, objective: Objective) -> int | None:
-        """Return the last round that may be asked for; ``None``: there is none."""
+        """Return the last round that may be asked for; ``None``: no limit."""
         last = [budget.last for budget in objective.budgets.values()]
         if self._own_horizon is not None:
             last.append(self._own_horizon)
@@ -485,10 +488,10 @@ class Policy(metaclass=ABCMeta):
         vars(self).update(self._with_limit(j, limit), _latest=None)
 
     def _check_limit(self, j: int, limit: Tensor, objective: Objective) -> None:  # noqa: B027
-        """Raise if cost ``j`` cannot have a new limit ``(T,)``."""
+        """Raise an error if cost ``j`` cannot have the new limit ``(T,)``."""
 
     def _with_limit(self, j: int, limit: Any) -> dict[str, Any]:
-        """Return the attributes after the limit of cost ``j`` has changed."""
+        """Return the policy's attributes that change with the limit of cost ``j``."""
         t, given, label = self._now.t + 1, self._first_limits, self.objective.label(j)
         said, budget = limit, None
         if isinstance(limit, Budget):
@@ -522,11 +525,11 @@ class Policy(metaclass=ABCMeta):
         }
 
     def _place_for_beliefs(self, choice: Choice) -> Place:
-        """Return where a choice is; without keys, which only beliefs need."""
+        """Return the place of a choice; here without keys, which only beliefs need."""
         return Place([], choice.x.reshape(self.size, -1), choice.t)
 
     def _place(self, choice: Choice) -> Place:
-        """Return the names and the points of the actions that were chosen."""
+        """Return the place of a choice: its actions' keys and points, and its round."""
         x = choice.x.reshape(self.size, -1)
         if isinstance(self.actions, Contextual):
             return Place(self.actions.domain.keys(x), x, choice.t)
@@ -537,7 +540,7 @@ class Policy(metaclass=ABCMeta):
         return Place(self.actions.keys(x), x, choice.t)
 
     def _read_context(self, context: ActionValues | None) -> Shown | None:
-        """Return a user's context, checked; ``None`` if the set has none."""
+        """Return the context that a user gave, checked; ``None``: the set has none."""
         if not isinstance(self.actions, Contextual):
             if context is None:
                 return None
@@ -557,7 +560,7 @@ class Policy(metaclass=ABCMeta):
         return Shown(self.actions, values)
 
     def _unplayed_turn(self, shown: Shown | None = None) -> Turn:
-        """Return a round of which an action is recommended, and none played."""
+        """Return a turn that is not played, to recommend an action."""
         on, mask = self.actions.menu, None
         if shown is not None:
             on, mask = shown.round(on, None, bool(self.batch_shape))
@@ -675,7 +678,7 @@ class Policy(metaclass=ABCMeta):
             if not choices:
                 raise
         except BaseException:
-            # entries above the policy's round count for nothing
+            # entries of later rounds than the policy's are ignored
             self._now, self._latest = before, latest
             raise
         return choices
@@ -771,7 +774,7 @@ class Policy(metaclass=ABCMeta):
         return choice
 
     def _read_chance(self, confidence: ArrayLike) -> Tensor:
-        """Return the probability with which limits must be kept, ``(T,)``."""
+        """Return the probability with which limits must be kept, ``(T,)``, checked."""
         if self._concerns.find(Confidence) is None:
             raise CBanditError(
                 f"ask: {self.name} takes no confidence= ({confidence!r}): cb.CKB, "
@@ -782,15 +785,18 @@ class Policy(metaclass=ABCMeta):
         return probability("confidence", least, confidence)
 
     def _take_turn(
-        self, now: PolicyState, given: Turn
+        self, now: PolicyState, initial: Turn
     ) -> tuple[Turn, Decision, Any, Any]:
-        """Return a round, its decision, and the states after it, the concerns' last."""
+        """Return the turn as played, its decision, and the two states after it.
+
+        These are the rule's state and the states of the concerns.
+        """
         hooks, opened = self._concerns, None
         while True:
-            states, restarted = hooks.open_epoch(now.concerns, given.t)
-            turn = given._replace(restarted=restarted)
+            states, restarted = hooks.open_epoch(now.concerns, initial.t)
+            turn = initial._replace(restarted=restarted)
             if opened is None:
-                opened = self._open_round(now.state, turn), given.streams.position()
+                opened = self._open_round(now.state, turn), initial.streams.position()
             state, start = opened
             turn = turn._replace(beliefs=self._beliefs_in(state))
             states, turn = hooks.open_turn(states, turn)
@@ -800,11 +806,11 @@ class Policy(metaclass=ABCMeta):
             states, checked = hooks.check_pick(states, turn, decision)
             if checked is not None:
                 return turn, checked, state, states
-            given.streams.go(start)  # repeat the same draws
-            given = given._replace(tight=True)
-            if given.actions.continuous and not given.by_rule:
-                # points of the design are not looked through
-                given, opened = given._replace(purpose="rule"), None
+            initial.streams.go(start)  # rewind, to repeat the same draws
+            initial = initial._replace(tight=True)
+            if initial.actions.continuous and not initial.by_rule:
+                # a design has no second point on a box: the rule chooses
+                initial, opened = initial._replace(purpose="rule"), None
 
     def _apply_rule(self, state: Any, turn: Turn) -> tuple[Decision, Any]:
         """Return the rule's decision, checked, and the state after it."""
@@ -821,16 +827,16 @@ class Policy(metaclass=ABCMeta):
         return decided(name, decision, turn, *shape, self.device, self.dtype), state
 
     def _open_round(self, state: Any, turn: Turn) -> Any:
-        """Return the state at the start of a round, before concerns shape it."""
+        """Return the state at the start of a round, before concerns shape the turn."""
         return state
 
     def _round_actions(self, actions: Actions | ActionValues) -> Actions:
-        """Return the set of this round, on the policy's device."""
+        """Return the set given for this round alone, on the policy's device."""
         on = round_actions(actions, self.actions, self.batch_shape)
         return on.to(self.device, self.dtype)
 
     def _make_choice(self, turn: Turn, decision: Decision) -> Choice:
-        """Turn a decision into the choice that users get."""
+        """Return the choice that users get for a decision."""
         outside, on, shown = self._user_shape, turn.actions, turn.shown
         index = None if decision.index is None else outside(decision.index)
         x = on.at(index) if decision.x is None else outside(decision.x)
@@ -856,7 +862,7 @@ class Policy(metaclass=ABCMeta):
             turn.t,
             index,
             x,
-            infeasible.clone(),  # whoever asked may change it in place
+            infeasible.clone(),  # users may change it in place
             pi,
             self._ledger.id(turn.t),
             on if turn.apart else None,
@@ -907,8 +913,8 @@ class Policy(metaclass=ABCMeta):
             exposure: what this feedback was counted over, such as hours or thousands of
                 requests, ``(*trials,)``; 1 unless given.
 
-        The same told again changes nothing, so a request may be sent twice; other
-        values are an error.
+        Telling the same values again changes nothing, so a request may be sent twice;
+        other values are an error.
         """
         mask = None if where is None else told_in(where, self.batch_shape)
         given = reward, cost, noise, exposure
@@ -956,9 +962,9 @@ class Policy(metaclass=ABCMeta):
     def _is_repeat(
         self, choice: object, mask: Tensor | None, failed: bool, *given: Any
     ) -> bool:
-        """Return whether a choice was told all of this before, with the same values.
+        """Return whether the same values were told of a choice before.
 
-        So it is when a client sends its request again, as it got no answer.
+        This happens when a client sends a request again because it got no answer.
         """
         name = choice.id if isinstance(choice, Choice) else choice
         if not isinstance(name, str):
@@ -992,7 +998,7 @@ class Policy(metaclass=ABCMeta):
         LOG.info("%s: choice %s is cancelled", self.name, entry.choice.id)
 
     def _inbox(self) -> Inbox:
-        """Return the inbox, which reads what users tell and observe."""
+        """Return the inbox, which reads and checks the values that users tell."""
         t, objective = self._now.t, self.objective
         return Inbox(
             name=self.name,
@@ -1010,7 +1016,7 @@ class Policy(metaclass=ABCMeta):
         )
 
     def _find_waiting(self, choice: Choice | str) -> Entry:
-        """Return the entry of a choice that waits for feedback."""
+        """Return the ledger's entry of a choice; raise an error unless it waits."""
         ledger, t = self._ledger, self._now.t
         entry = ledger.find(choice, t)
         if entry is None:
@@ -1019,7 +1025,7 @@ class Policy(metaclass=ABCMeta):
         return entry
 
     def _absorb_all(self) -> PolicyState:
-        """Absorb all that was told, in the order of rounds; return the new value."""
+        """Absorb all feedback told, in the order of rounds; return the new state."""
         now, ledger = self._now, self._ledger
         heard, state = ledger.last, now.state
         if now.settled and heard == now.heard:
@@ -1037,10 +1043,10 @@ class Policy(metaclass=ABCMeta):
         return now
 
     def _catch_up(self) -> PolicyState:
-        """Return the value that the next ``ask`` begins with, with all due work done.
+        """Return the state that the next ``ask`` begins with, with due fits done.
 
-        It becomes the policy's only with a call that changes the policy. So looking at
-        the beliefs between rounds has no influence on when hyperparameters are fitted.
+        Only a call that changes the policy stores this state in it. So looking at the
+        beliefs between rounds has no influence on when hyperparameters are fitted.
         """
         now = self._absorb_all()
         if self._ready is None or self._ready[0] is not now:
@@ -1054,20 +1060,20 @@ class Policy(metaclass=ABCMeta):
 
     @property
     def _pass_size(self) -> float:
-        """How many numbers a pass over the set goes through."""
+        """How many numbers one pass over the set computes, ``N T``."""
         domain = self.actions.domain
         size = domain.size if domain.finite else self.actions.size
         return float(size * self.size)
 
     def _warn_once(self, now: PolicyState) -> None:
-        """Warn of what is wrong; of each kind once."""
+        """Give the present warnings, each kind once in the policy's life."""
         for kind, text in self._alarms(now).items():
             if kind not in self._alarmed:
                 self._alarmed |= {kind}
                 warn(f"{self.name}: {text}")
 
     def _alarms(self, now: PolicyState) -> dict[str, str]:
-        """Return what is wrong at present, by kind, in words."""
+        """Return the present warnings, by kind."""
         return self._concerns.alarms(now.concerns, now.t, self._largest_n)
 
     @locked
@@ -1075,7 +1081,7 @@ class Policy(metaclass=ABCMeta):
         """Return the standing of every limit, open choices, fits and warnings.
 
         It prints as text, and ``.frame()`` is a table. A round counts for a limit once
-        that cost has been told, by the limit of its own round. Nothing of it is a
+        that cost has been told, by the limit of its own round. None of this is a
         guarantee.
 
         Example:
@@ -1109,23 +1115,23 @@ class Policy(metaclass=ABCMeta):
         return Status(self.name, now.t, limited, waiting, fits, texts, self.trials)
 
     def _table(self) -> Mapping[str, Tensor]:
-        """Return the table of all rounds."""
+        """Return the history of all rounds as a table, see :meth:`History.table`."""
         return self._history.table(self._ledger.all(self._now.t))
 
     def _set_state(
         self, state: object, concerns: tuple[Any, ...] | None = None
     ) -> None:
-        """Replace the state between rounds, and that of the concerns if it is given."""
+        """Replace the rule's state between rounds; the concerns' states too if given."""
         now = self._now._replace(state=state, settled=False)
         if concerns is not None:
             now = now._replace(concerns=concerns)
         self._now, self._latest = now, None
 
     def _jump_to_round(self, t: int, state: object, concerns: tuple[Any, ...]) -> None:
-        """Make round ``t`` the next one, from these states.
+        """Make round ``t`` the next one, with these states of rule and concerns.
 
-        Other copies of the policy may have played the rounds before it. Its draws
-        depend on the seed and its number alone.
+        Other copies of the policy may have played the rounds before. The draws of round
+        ``t`` depend on the seed and ``t`` alone.
         """
         self._set_state(state, concerns)
         self._streams = Streams(self.seed, self.trials, f"round {t}")
@@ -1203,7 +1209,7 @@ class Policy(metaclass=ABCMeta):
         )
 
     def _make_posterior(self, mean: Tensor, std: Tensor) -> Posterior:
-        """Return means and deviations ``(T, F, N)`` as users see them."""
+        """Return means and deviations ``(T, F, N)`` in the form that users get."""
         mean, outside = self.objective.functions(mean), self._user_shape
         reward = Marginal(outside(mean[:, 0]), outside(std[:, 0]))
         if mean.shape[1] == 1:
@@ -1211,7 +1217,7 @@ class Policy(metaclass=ABCMeta):
         return Posterior(reward, Marginal(outside(mean[:, 1:]), outside(std[:, 1:])))
 
     def _best_tried(self, confidence: float) -> Recommendation:
-        """Return the best action told so far, for policies without beliefs."""
+        """Return the best action that was told, for policies without beliefs."""
         confidence, t = checks.share("confidence", confidence), self._catch_up().t
         limits = self.limits(max(t, 1)).cpu().double()
         table = self._history.table(self._ledger.all(t))
@@ -1243,9 +1249,9 @@ class Policy(metaclass=ABCMeta):
 
     @locked  # noqa: B027  # most policies have no such arrays
     def lighten(self, actions: bool = True) -> None:  # not every policy
-        """Drop arrays that are better rebuilt than saved.
+        """Drop arrays that are faster to compute again than to save.
 
-        If ``actions`` is false, no array over the set is saved.
+        If ``actions`` is false, drop every array over the set.
         """
 
     @locked
@@ -1294,7 +1300,7 @@ class Policy(metaclass=ABCMeta):
         object.__setattr__(self, name, value)
 
     def _is_read_only(self, name: str) -> bool:
-        """Return whether an attribute stays as the constructor has set it."""
+        """Return whether users cannot assign an attribute."""
         held = vars(self)
         if name in held.get("_keywords", ()):
             return True
@@ -1321,7 +1327,7 @@ class Policy(metaclass=ABCMeta):
 
 
 def with_common_help(cls: type[Any]) -> str | None:
-    """Return a class' help, with shared arguments appended if it has ``common:``."""
+    """Return a class' docstring, with shared arguments added if it has ``common:``."""
     help_text: str | None = cls.__dict__.get("__doc__")
     text = inspect.cleandoc(help_text or "")  # as Python itself does from 3.13 on
     if "\n    common: " not in text:

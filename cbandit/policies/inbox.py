@@ -215,10 +215,6 @@ class Inbox(NamedTuple):
             row: the choice's row of the history.
             mask: see :meth:`read`, also for the arguments below.
             failed: whether the user tells that the action failed.
-            reward: see :meth:`read`.
-            cost: see :meth:`read`.
-            noise: see :meth:`read`.
-            exposure: see :meth:`read`.
         """
         states = row["state"]
         plays = states != STATES.index("idle")

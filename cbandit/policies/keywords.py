@@ -36,8 +36,8 @@ POLICY_HELP = {
         their numbers (a part of a larger batch).""",
     "device": 'where tensors live, ``"cpu"`` (the default) or ``"cuda"``.',
     "dtype": """type of arrays over the actions, ``"float64"`` or ``"float32"`` (or
-        torch's own names); float64 on the CPU and float32 on CUDA by default. float32 has
-        seven digits, for coordinates too: centre those that lie far from 0 against
+        torch's own names); float64 on the CPU and float32 on CUDA by default. float32
+        has seven digits, for coordinates too: centre those that lie far from 0 against
         a kernel's lengthscale, a linear kernel's above all, or take float64.""",
     "horizon": "the last round; ``None``: not known.",
     "design": """how many rounds at first play a space-filling design of the set. It is
