@@ -374,7 +374,7 @@ class Policy(metaclass=ABCMeta):
 
     @locked
     def refuse(self, what: str, reason: str) -> None:
-        """Refuse ``what``, a key of :attr:`Abilities.refuses`, from now on, with a reason."""
+        """Refuse ``what``, a key of :attr:`Abilities.refuses`, for ``reason``."""
         self._refuses[what] = reason
 
     # -- shapes ----------------------------------------------------------------------
@@ -1121,7 +1121,7 @@ class Policy(metaclass=ABCMeta):
     def _set_state(
         self, state: object, concerns: tuple[Any, ...] | None = None
     ) -> None:
-        """Replace the rule's state between rounds; the concerns' states too if given."""
+        """Replace the rule's state between rounds, and the concerns' if given."""
         now = self._now._replace(state=state, settled=False)
         if concerns is not None:
             now = now._replace(concerns=concerns)

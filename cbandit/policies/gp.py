@@ -1,7 +1,11 @@
-"""Policies whose beliefs are Gaussian processes: a score and a multiplier's move.
+"""The base class of policies whose beliefs are Gaussian processes.
 
-Each round the multiplier moves, the best action is played, and the beliefs absorb its
-feedback. Estimates are ``mean + coefficient * spread + offset``, clipped to a bound.
+Each round the multiplier moves, the action of greatest score is played, and the beliefs
+absorb its feedback. Scores use estimates of reward and costs: ``mean + coefficient *
+spread + offset``, clipped to a bound. A spread is a standard deviation, or a joint draw
+less its mean. A standardised belief divides outcomes by its unit, the standard
+deviation of its data. Shapes: ``T`` trials, ``m`` costs, ``F`` functions (the reward,
+then costs), ``N`` actions of a set, ``n`` points, ``d`` coordinates.
 """
 
 from __future__ import annotations
@@ -66,8 +70,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from botorch.models.model_list_gp_regression import ModelListGP
 
-MAX_SAVED_BYTES = 256 * 1024**2  # bytes; checkpoints leave out larger arrays
-SMALL_LAM_NOISE = 0.5  # noise below which the small-lam form is a heuristic
+MAX_SAVED_BYTES = 256 * 1024**2  # checkpoints leave out larger computed arrays
+SMALL_LAM_NOISE = 0.5  # variance below which RKHS(form="small-lam") is a heuristic
 START_HINT = "; without start= there is no multiplier"
 NO_COUNTED_NOISE = (
     "noise= cannot go with outcome='binary' or 'count', whose spread follows from the "
@@ -80,13 +84,13 @@ NO_LEARNED_NOISE = (
 
 
 class UnscaledExcess(NamedTuple):
-    """Excesses told of costs whose unit is not known yet.
+    """Excesses of told costs that have no unit yet, kept until they have one.
 
     A standardised cost has a unit once two of its outcomes differ.
 
     Args:
-        where: ``(T, m)`` bool, the costs without a unit.
-        excess: for each ``tell``, how far costs were above their thresholds, in the
+        where: the costs without a unit, ``(T, m)`` bool.
+        excess: for each ``tell``, by how much costs exceeded their thresholds, in the
             user's units, ``(T, m)``; 0 for costs that have a unit.
     """
 
@@ -98,17 +102,17 @@ class GPState(NamedTuple):
     """All that a GP policy keeps from round to round.
 
     Args:
-        beliefs: about the reward and the costs.
-        multiplier: the one that the last ``ask`` used, ``(T, m)``; at first, the one it
-            will use.
-        held: what the timing of feedback keeps beside the beliefs.
-        estimate: of reward and costs at the last round's choice, ``(T, 1 + m)``.
-        arrived: for each ``tell`` since, how far costs were above their thresholds,
-            ``(T, m)``, in the user's units, 0 in trials where nothing came.
-        moved: the multiplier of the next ``ask``, if it is known already.
-        own: further state of a derived policy.
-        waiting: costs told earlier that have no unit yet.
-        epoch: the first round of the epoch, or of each trial's, ``(T, 1)``.
+        beliefs: the beliefs about the reward and the costs.
+        multiplier: the multiplier of the last ``ask``, ``(T, m)``; at first the start.
+        held: what the timing of feedback keeps, such as values that came too late.
+        estimate: the estimates of reward and costs at the last round's choice,
+            ``(T, 1 + m)``; ``None``: the rule has chosen in no round yet.
+        arrived: for each ``tell`` since, by how much costs exceeded their thresholds,
+            ``(T, m)``, in the user's units, 0 in trials without feedback.
+        moved: the multiplier of the next ``ask``; ``None``: not computed yet.
+        own: the state that a derived policy adds; ``None``: nothing.
+        waiting: excesses of costs that have no unit yet; ``None``: there are none.
+        epoch: the first round of the current epoch, or of each trial's, ``(T, 1)``.
         fits: how often hyperparameters were fitted.
     """
 
@@ -124,7 +128,7 @@ class GPState(NamedTuple):
     fits: int = 0
 
     def in_units(self) -> GPState:
-        """Return the state with told costs in units; those without a unit wait."""
+        """Return the state with ``arrived`` in units; costs without a unit wait."""
         arrived, waiting = self.arrived, self.waiting
         units = self.beliefs.units() if arrived or waiting else None
         if units is None or units.size.shape[1] == 1:
@@ -165,14 +169,14 @@ class GPPolicy(Policy):
             ``abilities = replace(cb.GPPolicy.abilities, explore=cb.UCB(2.0))``.
         start: the first multiplier, a number, ``(*trials,)`` or ``(1 or *trials, m)``.
             ``None``: 0 if the class defines :meth:`move`; otherwise there is no
-            multiplier, and the score must do without.
+            multiplier, and the score cannot use one.
         restart: how many rounds an epoch has, or ``"doubling"``: the multiplier is
             ``start`` again in the first round of each. ``"adaptive"``: a trial starts
             anew when its predictions fail, see
             :mod:`cbandit.policies.concerns.restarts`.
             ``None``: one epoch.
-        forget: whether the beliefs drop their data then too. Feedback that is told
-            later enters the new beliefs, whatever round it is of.
+        forget: whether a restart also drops the beliefs' data. Feedback told after it
+            enters the new beliefs, even that of earlier rounds.
         observed_costs: whether each round's costs are seen in full before choosing, by
             ``ask(observed_costs=...)``.
         common: see below.
@@ -256,13 +260,13 @@ class GPPolicy(Policy):
         #: bounds of the estimates, ``(T, F)``; ``None``: they are not clipped
         self._bound = None if clip is None else self._read_clip(clip, len(beliefs))
         self._functions = len(beliefs)
-        # limits and an allowance that hold for all rounds, and the estimates' offset
+        # the offset of estimates, with the limits and allowance it was computed from
         self._kept_offset: tuple[Any, Any, Tensor | None] | None = None
         self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
         budgets = bool(self.objective.budgets)
         self._ranks = distributed.ALONE if budgets else self._processes()
         #: on a Box: how many climbs the searches made, how many of them failed, and how
-        #: many of these scipy's L-BFGS-B took higher
+        #: many of these scipy's L-BFGS-B improved
         self.climbs = Climbs()
         if start is None and abilities.moves:
             start = 0.0
@@ -295,13 +299,13 @@ class GPPolicy(Policy):
         )
 
     def __init_subclass__(cls, **arguments: object) -> None:
-        """Note what a new class can do, unless it states that itself."""
+        """Derive the abilities of a new class that does not state them."""
         super().__init_subclass__(**arguments)
         if "abilities" not in vars(cls):
             cls.abilities = cls.abilities.with_methods(vars(cls))
 
     def _read_outcomes(self, beliefs: Sequence[GP]) -> dict[int, str]:
-        """Return functions with binary or counted outcomes, with the kind; check it."""
+        """Return the kinds of binary and counted functions, checked."""
         kinds = {f: each.outcome for f, each in enumerate(beliefs) if each.outcome}
         if not kinds:
             return {}
@@ -324,7 +328,7 @@ class GPPolicy(Policy):
     def _check_outcome(
         self, f: int, kind: str, limit: Tensor, budgets: Mapping[int, Budget]
     ) -> None:
-        """Raise unless the limit ``(T,)`` of a binary or counted cost can be kept."""
+        """Raise an error unless a binary or counted cost can keep a limit ``(T,)``."""
         limit = limit * self.objective.signs[f]
         binary = kind == BINARY
         inside = (limit > 0) & (limit < 1) if binary else limit > 0
@@ -343,7 +347,7 @@ class GPPolicy(Policy):
         feedback: object,
         box: bool,
     ) -> Explore:
-        """Return how to explore, with defaults for what the user leaves open."""
+        """Return the exploration: the user's, or the default where it is ``None``."""
         usual, cautious = self.abilities.explore, self.abilities.cautious
         by_default = all(belief.unit is not None for belief in beliefs)
         if cautious is None or isinstance(feedback, Delayed) or not by_default:
@@ -358,7 +362,7 @@ class GPPolicy(Policy):
         explore: Explore,
         feedback: Delayed | Sliding | None,
     ) -> None:
-        """Raise an error if arguments do not fit."""
+        """Raise an error if the class does not take these arguments together."""
         explores, box = self.abilities.explores, self.abilities.boxes
         if not isinstance(explore, explores):
             kinds = " or ".join(f"cb.{each.__name__}(...)" for each in explores)
@@ -408,11 +412,11 @@ class GPPolicy(Policy):
             self._check_outcome(1 + j, kind, limit, objective.budgets)
 
     def _processes(self) -> distributed.Ranks:
-        """Return the processes that share the set, one part each."""
+        """Return the processes that share the set, each holding one part."""
         return distributed.current() if self.abilities.shards else distributed.ALONE
 
     def _bound_widths(self, beliefs: Sequence[GP]) -> BoundWidths:
-        """Return the widths for all trials; warn if one is a heuristic at its noise."""
+        """Return the widths of confidence bounds; warn if one is only a heuristic."""
         widths, costs = self._timing.adapt(self.explore.widths), len(beliefs) - 1
         bound = widths.bind(self.batch_shape, costs, self.device, graph=False)
         for part, which in bound.rkhs_parts():
@@ -427,7 +431,7 @@ class GPPolicy(Policy):
         return bound
 
     def _read_clip(self, clip: Any, functions: int) -> Tensor:
-        """Return ``clip`` as the bound on each function's estimates, ``(T, F)``."""
+        """Return ``clip`` as bounds of the functions' estimates, ``(T, F)``."""
         if functions == 1 and not isinstance(clip, tuple | list):
             clip = (clip, None)
         try:
@@ -459,7 +463,7 @@ class GPPolicy(Policy):
             if any(gp.outcome for gp in beliefs)
             else None,
         )
-        # a few choices in one context have exact draws
+        # a finite set of choices in a continuous context has exact draws
         if samples and not (domain.continuous and self.actions.finite):
             fresh.check_samples()
         return fresh
@@ -469,23 +473,23 @@ class GPPolicy(Policy):
     def score(self, t: int, multiplier: Tensor) -> scores.Formed | Score:
         """Return what to maximise in round ``t``, given the multiplier ``(T, m)``.
 
-        It is either one of :mod:`cbandit.scores` with weights ``(T, m)``, which engines
-        compute as they go, or a function of estimates ``f (T, n)`` and ``g (T, m, n)``,
-        thresholds subtracted, that returns ``(T, n)``. Such a function is called for
-        some of the actions at a time.
+        Return one of :mod:`cbandit.scores` with weights ``(T, m)``, which engines
+        compute in one pass, or a function that returns ``(T, n)`` from estimates
+        ``f (T, n)`` and ``g (T, m, n)``, thresholds subtracted. Such a function is
+        called for a block of actions at a time.
         """
         raise NotImplementedError(
             f"{type(self).__name__} must define score() or acquire()"
         )
 
     def acquire(self, t: int, multiplier: Tensor, estimates: Estimates) -> Tensor:
-        """Return what to maximise, ``(T, n)``, given the belief itself.
+        """Return what to maximise, ``(T, n)``, given means and deviations.
 
         A policy defines this in place of :meth:`score` if its rule needs means,
-        deviations or the best value so far. It is called for some of the actions at a
-        time, so it must treat each action by itself; on a Box it must be differentiable
-        in the points. Two values count as equal if they differ by less than 1e-10 of
-        the greatest.
+        deviations or the best value so far. The method is called for a block of actions
+        at a time, so it must treat each action by itself; on a Box it must be
+        differentiable in the points. Two values count as equal if they differ by less
+        than 1e-10 of the greatest.
 
         Args:
             t: the round.
@@ -522,37 +526,39 @@ class GPPolicy(Policy):
 
         Args:
             t: the round that has ended.
-            multiplier: the one that the round used, ``(T, m)``.
-            estimate: of reward and costs at its choice, ``(T, 1 + m)``, explored and
-                clipped, thresholds subtracted.
+            multiplier: the multiplier that the round used, ``(T, m)``.
+            estimate: the estimates of reward and costs at the round's choice,
+                ``(T, 1 + m)``, as the score used them, thresholds subtracted.
             arrived: for each ``tell`` of costs since the round before, by how much they
-                exceed the thresholds, ``(T, m)``, not rectified, 0 where nothing was
+                exceed the thresholds, ``(T, m)``, negative below, 0 where nothing was
                 told. There may be none or several between two rounds, so sum them,
                 and add once what the round itself contributes.
 
         Estimates and excesses are in spreads where beliefs are standardised; an excess
         told before its cost has a unit arrives once it has one.
 
-        Called by the user it is differentiable, in its arguments and in the policy's
-        own parameters. A policy keeps the multiplier without its graph, which would
-        grow with every round.
+        When users call this method, it is differentiable in its arguments and in the
+        policy's parameters. A policy keeps the multiplier without its autograd graph,
+        which would grow with every round.
         """
         return multiplier
 
     # -- one round -------------------------------------------------------------------
 
     def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
-        """Return the action of greatest score."""
+        """Return the action of greatest score, and the state after the round."""
         return self._pick(state, turn)
 
     def _pick(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
-        """Return a round's decision, and the state after it; multipliers have moved."""
-        beside = self._known_costs(turn) if self.sees_costs else None
+        """Return a round's decision, and the state with the estimates there."""
+        known_costs = self._known_costs(turn) if self.sees_costs else None
         look = self._make_look(state, turn)
-        best, infeasible = self._search(state.beliefs, look, turn, beside)
-        judged = self._dual_estimate(state.beliefs, look, best, turn)
-        estimate = judged.to(torch.float64, copy=True)  # a view keeps all of it
-        same = judged is best.estimate
+        best, infeasible = self._search(state.beliefs, look, turn, known_costs)
+        dual_estimate = self._dual_estimate(state.beliefs, look, best, turn)
+        estimate = dual_estimate.to(
+            torch.float64, copy=True
+        )  # a view would keep its base
+        same = dual_estimate is best.estimate
         entered = estimate if same else best.estimate.to(torch.float64, copy=True)
         decision = Decision(
             best.index,
@@ -570,17 +576,17 @@ class GPPolicy(Policy):
         beliefs: Beliefs,
         look: Look,
         turn: Turn,
-        beside: Tensor | Estimate | None,
+        known_costs: Tensor | Estimate | None,
     ) -> tuple[Best, Tensor | None]:
         """Return the action of greatest score, and the trials where none is feasible.
 
-        These trials are ``None`` where the score does not ask for feasibility.
+        ``None`` in place of the trials: the score does not ask for feasibility.
 
         Args:
-            beliefs: about the policy's set.
+            beliefs: the beliefs about the actions of the policy's set.
             look: the score, and how estimates are made.
             turn: the round.
-            beside: costs that are known before choosing; ``None``: there are none.
+            known_costs: costs given to ``ask``, less thresholds; ``None``: none.
         """
         return Search(
             beliefs.actions,
@@ -591,15 +597,15 @@ class GPPolicy(Policy):
             look,
             turn,
             turn.pending,
-            beside,
+            known_costs,
             self._trials_without_data(beliefs, turn) if beliefs.by_default else None,
         ).best()
 
     def _trials_without_data(self, beliefs: Beliefs, turn: Turn) -> Tensor | None:
-        """Return the trials ``(T,)`` that begin in the middle; ``None``: none does.
+        """Return the trials ``(T,)`` without data or open choices; ``None``: none.
 
-        These trials have no data and no outstanding choice. All actions are then alike
-        under a default belief, and the first action is often a corner.
+        They play the middle of the set. All actions are alike there under a default
+        belief, and the first one, which would win the tie, is often a corner.
         """
         fresh: Tensor = ~beliefs.has_data().any(-1)
         for entry in turn.waiting:
@@ -611,13 +617,13 @@ class GPPolicy(Policy):
     def _dual_estimate(
         self, beliefs: Beliefs, look: Look, best: Best, turn: Turn
     ) -> Tensor:
-        """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
+        """Return the estimates ``(T, 1 + m)`` by which the multiplier moves."""
         return best.estimate
 
     def _open_round(self, state: GPState, turn: Turn) -> GPState:
         """Return the state at the start of a round, with the multiplier moved.
 
-        It does not move in rounds of a design.
+        In rounds of a design the multiplier does not move.
         """
         if not turn.by_rule:
             state = self._begin_epoch(state, turn)
@@ -633,7 +639,7 @@ class GPPolicy(Policy):
         return state._replace(beliefs=beliefs, estimate=None, arrived=(), moved=None)
 
     def _begin_epoch(self, state: GPState, turn: Turn) -> GPState:
-        """Return the state with the trials that start anew in this round."""
+        """Return the state after the restart of those trials that start anew."""
         restarted = turn.restarted
         if restarted is None:
             return state
@@ -647,10 +653,10 @@ class GPPolicy(Policy):
     def _next_multiplier(
         self, state: GPState, t: int, restarted: Tensor | None
     ) -> Tensor:
-        """Return the multiplier of round ``t``, moved by the costs that arrived.
+        """Return the multiplier of round ``t``, moved by :meth:`move`.
 
-        The state is :meth:`GPState.in_units`. In the trials that are ``restarted (T,)``
-        the multiplier is as at the start.
+        The state must come from :meth:`GPState.in_units`. In the trials that are
+        ``restarted (T,)`` the multiplier is as at the start; ``None``: none is.
         """
         if state.moved is not None:
             return state.moved
@@ -672,9 +678,9 @@ class GPPolicy(Policy):
         return torch.where(restarted.unsqueeze(-1), self._start, moved)
 
     def _known_costs(self, turn: Turn) -> Tensor | Estimate:
-        """Return this round's observed costs less the thresholds.
+        """Return this round's ``observed_costs`` less the thresholds, ``(T, m, N)``.
 
-        They are ``(T, m, N)``, or on a box a function of points ``(T, n, d)``.
+        On a box return a function of points ``(T, n, d)``.
         """
         name, limits = "observed_costs", turn.limits
         observed, batch, m = turn.observed_costs, self.batch_shape, self.m
@@ -690,7 +696,7 @@ class GPPolicy(Policy):
                 return values.reshape(len(x), m, x.shape[1]) - limits.unsqueeze(-1)
 
             return at
-        # checked on the device it is on, mostly the host, so that none is waited for
+        # check before moving: on the host, a check waits for no device
         costs = checks.finite(name, checks.tensor(name, observed))
         g, size = devices.put(costs, limits.device), self.actions.size
         if turn.actions is not self.actions.domain:
@@ -705,12 +711,12 @@ class GPPolicy(Policy):
                 f"{name} must have shape (*trials, m, N) = {(*batch, m, size)}; got "
                 f"{shape}"
             )
-        if size < turn.actions.size:  # actions are a grid of choices and contexts
+        if size < turn.actions.size:  # the turn's set is a grid of choices x contexts
             g = g.repeat_interleave(turn.actions.size // size, -1)
         return g - limits.unsqueeze(-1)
 
     def _make_look(self, state: GPState, turn: Turn) -> Look:
-        """Return the look of this round: its score, and how estimates are made."""
+        """Return this round's :class:`Look`: its score, and how estimates are made."""
         t, phi = turn.t, state.multiplier
         score: Any
         if self._acquires:
@@ -736,18 +742,18 @@ class GPPolicy(Policy):
         return self._convert_estimates(look, units)
 
     def _convert_estimates(self, look: Look, units: Units | None) -> Look:
-        """Return the look with estimates as scores take them.
+        """Return the look, in which binary and counted functions have a link.
 
-        Those of binary and counted functions are probabilities and rates.
+        The link turns their estimates into probabilities and rates.
         """
         return replace(look, link=partial(linked, units)) if self._outcomes else look
 
     def _acquisition(self, state: GPState, turn: Turn) -> Acquired:
-        """Return this round's acquisition by the policy's :meth:`acquire`."""
+        """Return this round's score as computed by the policy's :meth:`acquire`."""
         t, beliefs, units = turn.t, state.beliefs, state.beliefs.units()
         x, _, real = beliefs.tried(0)
         ahead = turn.pending
-        if ahead:  # count them as told at their means, so as not to gain there twice
+        if ahead:  # outstanding choices count as told at their means
             waits = devices.put([choice.waits[0] for choice in ahead], real.device)
             places = torch.stack([choice.x.double() for choice in ahead], 1)
             x, real = torch.cat([x, places], 1), torch.cat([real, waits.mT], 1)
@@ -765,9 +771,10 @@ class GPPolicy(Policy):
         )
 
     def _offset(self, turn: Turn, units: Units | None) -> Tensor | None:
-        """Return the offset of the round's estimates, ``(T, F)``, in units.
+        """Return the offset of the round's estimates, ``(T, F)``; ``None``: 0.
 
-        The offset is minus the thresholds, plus the allowance for a drift.
+        The offset is minus the thresholds, in units, plus an allowance for drift, which
+        raises rewards and lowers costs.
         """
         limits, allowance = turn.limits, self._timing.allowance(turn.t)
         if units is not None:
@@ -781,7 +788,7 @@ class GPPolicy(Policy):
     def _compute_offset(
         self, limits: Tensor, allowance: Tensor | None, units: Units | None
     ) -> Tensor | None:
-        """Return the offset of a round, computed anew."""
+        """Compute :meth:`_offset`; ``allowance (T, F)`` or ``None``: no drift."""
         out = None
         if allowance is not None:
             size = allowance.to(self.dtype)
@@ -793,7 +800,7 @@ class GPPolicy(Policy):
         return out
 
     def _coefficient(self, state: GPState, turn: Turn) -> Tensor:
-        """Return the factor of this round's spreads, ``(T, F)``."""
+        """Return the factors of this round's spreads in estimates, ``(T, F)``."""
         widths, bound_count = self._widths_of(state), self._count_bounds(state)
         width = self._timing.width(
             turn.t, widths, bound_count, state.beliefs, state.held
@@ -801,17 +808,17 @@ class GPPolicy(Policy):
         return self.explore.coefficient(width, turn.streams)
 
     def _widths_of(self, state: GPState) -> BoundWidths:
-        """Return the confidence widths of a round."""
+        """Return the widths of confidence bounds to use in a state's round."""
         return self._widths
 
     def _count_bounds(self, state: GPState) -> int:
-        """Return ``c`` of the RKHS widths: how many bounds must hold together."""
+        """Return how many bounds must hold together, ``c`` of the RKHS widths."""
         return self._timing.bound_count(state.beliefs.functions)
 
     def _moments(
         self, state: GPState, turn: Turn
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over the round's set."""
+        """Yield the first action, mean and spread ``(T, F, n)`` of each block."""
         streams = turn.streams if self.explore.samples else None
         other = None if turn.actions is self.actions.domain else turn.actions
         return estimate_blocks(state.beliefs, streams, turn.pending, other)
@@ -840,7 +847,7 @@ class GPPolicy(Policy):
     # -- feedback --------------------------------------------------------------------
 
     def absorb(self, state: GPState, news: News) -> GPState:
-        """Return the state with the news in its beliefs."""
+        """Return the state with the feedback of one choice in its beliefs."""
         if not (news.rewards or news.costs):
             return state
         arrived = state.arrived
@@ -867,7 +874,7 @@ class GPPolicy(Policy):
         return state._replace(beliefs=beliefs, held=held)
 
     def _compare_readings(self) -> None:
-        """Compare readings that came since with the belief, before it is relied on."""
+        """Compare new readings with the beliefs; warn if they contradict each other."""
         now, found = self._catch_up(), self._concerns.find(Contradictions)
         if found is not None:
             (slot, concern), states = found, now.concerns
@@ -908,12 +915,14 @@ class GPPolicy(Policy):
         """Learn from ``n`` rows of earlier data; multipliers and history do not change.
 
         Args:
-            history: what :meth:`history` of a policy gave, or some of its rows, instead
-                of all else. Choices that failed count as failed, rows without values
-                are passed over.
+            history: a frame from :meth:`history` of a policy, or some of its rows, in
+                place of all other arguments. Failed choices count as failed; rows
+                without values are skipped.
             index: the actions' numbers, ``(n,)`` or ``(*trials, n)``.
-            x: or the actions themselves, ``(n, d)`` or ``(*trials, n, d)``.
-            params: or the actions by name, ``n`` dicts, or with trials lists of dicts.
+            x: in place of ``index``, the actions' points, ``(n, d)`` or
+                ``(*trials, n, d)``.
+            params: in place of ``index``, the actions by name: ``n`` dicts, or with
+                trials lists of dicts.
             reward: ``(n,)`` or ``(*trials, n)``.
             cost: ``(n, m)`` or ``(*trials, n, m)``; if m = 1 also ``(n,)`` or
                 ``(*trials, n)``. Where a belief has ``outcome=``, a pair (see
@@ -946,7 +955,7 @@ class GPPolicy(Policy):
 
     def _absorb_data(self, state: GPState, data: Data) -> GPState:
         """Return the state with earlier data in its beliefs."""
-        # units have changed, and the next multiplier may depend on them
+        # the data change units, on which the next multiplier may depend
         beliefs = state.beliefs.observe(data.rows())
         return state._replace(beliefs=beliefs, moved=None)
 
@@ -956,9 +965,9 @@ class GPPolicy(Policy):
     def add(self, name: str, value: Any) -> None:
         """Add a value to a category of the set; it may be chosen from now on.
 
-        The value gets the last position. All that is known of it is the prior, given
-        what was told of other values. A value that was retired comes back with what was
-        told of it. A value of a context may be shown from now on.
+        The value gets the last position. The belief about it is the prior, given the
+        feedback on other values. A retired value comes back with its own feedback. A
+        new value of a context may be shown from now on.
 
         Args:
             name: the name of the parameter or the context.
@@ -1003,8 +1012,7 @@ class GPPolicy(Policy):
     def retire(self, name: str, value: Any) -> None:
         """Stop choosing a value of a category, until it is added again.
 
-        What was told of the value still counts, and outstanding choices of it can be
-        told.
+        Feedback on the value still counts, and outstanding choices of it can be told.
 
         Args:
             name: the name of the parameter.
@@ -1030,12 +1038,12 @@ class GPPolicy(Policy):
         return found
 
     def _set_retired(self, retired: Retired, slot: int) -> None:
-        """Set which values are never chosen."""
+        """Set the retired values, which are never chosen."""
         concerns = with_state(self._now.concerns, slot, retired)
         self._now = self._now._replace(concerns=concerns)
 
     def _find_category(self, call: str, name: str) -> Category:
-        """Return a category by its name, or raise an error that names the call."""
+        """Return a category by its name, or raise an error that names ``call``."""
         if not self.abilities.categories:
             raise CBanditError(
                 f"{type(self).__name__} has no {call}: it rests on a set that stays; "
@@ -1063,20 +1071,20 @@ class GPPolicy(Policy):
     def price(self) -> Tensor:
         """The multiplier in the user's units, ``(*trials, m)``.
 
-        It is the reward that a unit of cost is worth: the multiplier times the reward's
-        unit, divided by the cost's. For a queue, divide it by ``V`` as the score does.
-        It is NaN where a standardised belief has no unit yet.
+        The price is the reward that a unit of cost is worth: the multiplier times the
+        reward's unit, divided by the cost's. With ``dual="queue"``, divide it by ``V``
+        as the score does. It is NaN where a standardised belief has no unit yet.
         """
         multiplier = self.multiplier.reshape(self.size, -1)
         return self._price_of(multiplier, self._catch_up().state.beliefs)
 
     def _price_of(self, multiplier: Tensor, beliefs: Beliefs) -> Tensor:
-        """Return multipliers ``(T, m)`` as reward for a unit of cost, ``(*trials, m)``.
+        """Return multipliers ``(T, m)`` as prices, ``(*trials, m)``, see :attr:`price`.
 
-        They are NaN where a belief has no unit and the multiplier is not 0.
+        A price is NaN where a belief has no unit and the multiplier is not 0.
         """
         units, m = beliefs.units(), multiplier.shape[-1]
-        # beliefs about what no one tells have units of their own
+        # beliefs about derived values are not in the units that users tell
         if units is not None and m and self.abilities.readings:
             ratio = units.ratio(m)
             multiplier = torch.where(multiplier == 0, 0.0, multiplier * ratio)
@@ -1117,7 +1125,7 @@ class GPPolicy(Policy):
     @property
     @locked
     def engine(self) -> str:
-        """The engines that keep the posterior, and the reason for each, in words."""
+        """The engines that compute the posterior, and the reason for each, in words."""
         return str(self._beliefs.describe())
 
     def _engine_texts(self) -> list[str]:
@@ -1129,7 +1137,7 @@ class GPPolicy(Policy):
     ) -> Posterior:
         """Return means and standard deviations over the set, in the user's units.
 
-        Before data it is the prior; the prior of a standardised belief, 0 +- 1, has no
+        Without data, return the prior; that of a standardised belief, 0 +- 1, has no
         unit yet. Give points ``x``, ``(n, d)`` or ``(*trials, n, d)``, or points by
         name as ``params`` (a dict is one point) for a dense solve at these points; a
         Box needs one of them. Give ``context`` for all choices in that context, see
@@ -1163,12 +1171,12 @@ class GPPolicy(Policy):
     ) -> Recommendation:
         """Return what to deploy: the best action feasible with ``confidence``.
 
-        On a set with contexts it is the best choice in ``context``, see :meth:`ask`.
+        On a set with contexts, return the best choice in ``context``, see :meth:`ask`.
 
-        If the policy has no beliefs about its costs, or no data of a cost, it is the
-        action of greatest expected reward, and never called feasible. It is an error to
-        call this before any trial was told a reward, as the prior holds all actions
-        alike; later, trials without a reward have NaN.
+        If the policy has no beliefs about its costs, or no data of a cost, return the
+        action of greatest expected reward, not called feasible. Calling this before any
+        trial was told a reward is an error, as all actions are alike by the prior;
+        later, trials without a reward have NaN.
         """
         confidence = checks.share("confidence", confidence)
         self._compare_readings()
@@ -1182,7 +1190,7 @@ class GPPolicy(Policy):
         return self.objective.recommended(best.of(self._user_shape))
 
     def _explain_latest(self, turn: Turn) -> dict[str, Any]:
-        """Return the beliefs at the latest choice, and what follows from them."""
+        """Return the beliefs at the latest choice, its estimates and its price."""
         if not self.abilities.by_score or self._timing.adds_pending:
             return {}
         state, outside = self._now.state, self._user_shape
@@ -1200,7 +1208,7 @@ class GPPolicy(Policy):
         }
 
     def _estimate_for_user(self, made: Made) -> Tensor | None:
-        """Return a choice's estimates in the user's units and signs."""
+        """Return a choice's stored estimates in the user's units and signs."""
         estimate = made.estimate
         if estimate is None or estimate.shape[-1] != 1 + self.m:
             return None
@@ -1227,10 +1235,9 @@ class GPPolicy(Policy):
 
         Its data are means over repeats, with the noise of means. Its predictions of
         observations (fantasies, ``observation_noise=True``) have the noise of a single
-        one. For a binary or counted function it models the latent function: a
-        probability is ``Phi`` of it, a rate ``exp``. The data are then the normal
-        readings that stand for outcomes, and fantasies are of the latent function with
-        noise 1.
+        observation. For a binary or counted function it models the latent function: the
+        probability is ``Phi`` of it, the rate ``exp``. Its data are then the normal
+        readings that stand for outcomes; its fantasies have noise 1.
         """
         from cbandit.posterior.botorch import model_list
 
@@ -1238,7 +1245,7 @@ class GPPolicy(Policy):
         return model_list(self._catch_up().state.beliefs, signs=signs)
 
     def lighten(self, actions: bool = True) -> None:
-        """Drop large arrays before a checkpoint; they are recomputed on load."""
+        """Drop large arrays before a checkpoint; they are recomputed when needed."""
         state, largest = self._now.state, MAX_SAVED_BYTES if actions else -1
         state.beliefs.lighten(largest)
         self._concerns.lighten(self._now.concerns, largest)
