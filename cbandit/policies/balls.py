@@ -55,6 +55,7 @@ class Balls:
         return one
 
     def _within(self, z: Tensor, radius: float) -> Tensor:
+        """Return which points ``z (T, n, d)`` are within ``radius`` of a centre."""
         gap = z.double().unsqueeze(-2) - self.centres.unsqueeze(1)  # T x n x k x d
         return within_radius(gap, self._box.free, radius).any(-1)
 

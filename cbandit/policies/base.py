@@ -401,7 +401,7 @@ class Policy(metaclass=ABCMeta):
         return self._cost_number(name, value, graph=True)
 
     def _user_shape(self, value: Tensor) -> Tensor:
-        """Return ``(T, ...)`` as ``(*trials, ...)``: no first axis without trials."""
+        """Return a tensor ``(T, ...)``, less its first axis if there are no trials."""
         return value if self.batch_shape else value[0]
 
     # -- limits ----------------------------------------------------------------------
@@ -1016,7 +1016,7 @@ class Policy(metaclass=ABCMeta):
         )
 
     def _find_waiting(self, choice: Choice | str) -> Entry:
-        """Return the ledger's entry of a choice; raise an error unless it waits."""
+        """Return the entry of a choice; raise an error unless it waits for feedback."""
         ledger, t = self._ledger, self._now.t
         entry = ledger.find(choice, t)
         if entry is None:
@@ -1060,7 +1060,7 @@ class Policy(metaclass=ABCMeta):
 
     @property
     def _pass_size(self) -> float:
-        """How many numbers one pass over the set computes, ``N T``."""
+        """The number of values that one pass over the set computes, ``N T``."""
         domain = self.actions.domain
         size = domain.size if domain.finite else self.actions.size
         return float(size * self.size)
@@ -1078,7 +1078,7 @@ class Policy(metaclass=ABCMeta):
 
     @locked
     def status(self) -> Status:
-        """Return the standing of every limit, open choices, fits and warnings.
+        """Return how each limit was kept, open choices, fits and warnings.
 
         It prints as text, and ``.frame()`` is a table. A round counts for a limit once
         that cost has been told, by the limit of its own round. None of this is a
@@ -1153,7 +1153,7 @@ class Policy(metaclass=ABCMeta):
 
     @locked
     def history(self) -> pd.DataFrame:
-        """Return what happened: a pandas frame with a row for each round and trial.
+        """Return all rounds as a pandas frame, with a row for each round and trial.
 
         Columns: ``id``, ``round``, the action by name (else ``action`` and ``x1``..),
         ``state`` (open, told, failed or cancelled), the times ``turn`` and (last)

@@ -51,7 +51,7 @@ from cbandit.policies.concerns.retirements import Retired, Retirements, category
 from cbandit.policies.keywords import GP_POLICY_HELP, CostBeliefs, RuleKeywords
 from cbandit.policies.recommending import recommended
 from cbandit.policies.round import with_state
-from cbandit.policies.round_search import Search, estimate_blocks
+from cbandit.policies.round_search import Search, moment_blocks
 from cbandit.policies.saving import locked
 from cbandit.policies.setup import Setup
 from cbandit.policies.signs import Objective
@@ -328,7 +328,7 @@ class GPPolicy(Policy):
     def _check_outcome(
         self, f: int, kind: str, limit: Tensor, budgets: Mapping[int, Budget]
     ) -> None:
-        """Raise an error unless a binary or counted cost can keep a limit ``(T,)``."""
+        """Raise an error unless a binary or counted function can keep its limit."""
         limit = limit * self.objective.signs[f]
         binary = kind == BINARY
         inside = (limit > 0) & (limit < 1) if binary else limit > 0
@@ -808,7 +808,7 @@ class GPPolicy(Policy):
         return self.explore.coefficient(width, turn.streams)
 
     def _widths_of(self, state: GPState) -> BoundWidths:
-        """Return the widths of confidence bounds to use in a state's round."""
+        """Return the widths of confidence bounds; they may depend on the state."""
         return self._widths
 
     def _count_bounds(self, state: GPState) -> int:
@@ -821,7 +821,7 @@ class GPPolicy(Policy):
         """Yield the first action, mean and spread ``(T, F, n)`` of each block."""
         streams = turn.streams if self.explore.samples else None
         other = None if turn.actions is self.actions.domain else turn.actions
-        return estimate_blocks(state.beliefs, streams, turn.pending, other)
+        return moment_blocks(state.beliefs, streams, turn.pending, other)
 
     def _round_actions(self, actions: Any) -> Actions:
         on, base = super()._round_actions(actions), self.actions
@@ -885,7 +885,7 @@ class GPPolicy(Policy):
 
     @locked
     def status(self) -> Status:
-        """Return the standing of every limit, open choices, fits and warnings."""
+        """Return how each limit was kept, open choices, fits and warnings."""
         self._compare_readings()
         return super().status()
 

@@ -1,11 +1,11 @@
 """The inbox of a policy: it reads and checks the values that users tell and observe.
 
 Users give costs as an array or by name, and outcomes as numbers, shares or pairs. The
-policy gets tensors ``(T, ...)`` on its device, with the sign turned of functions that
-the user wants large or small the other way. Shapes: ``T`` trials, ``m`` costs, ``f``
-functions told together, ``n`` rows of data, ``d`` coordinates. A cost or reward with
-binary outcomes has successes out of tries; one with counted outcomes has events over an
-exposure, such as hours. The inbox hands on the share or rate.
+policy gets tensors ``(T, ...)`` on its device, with signs such that the reward is to be
+large and costs small. A binary function has successes out of tries, a counted function
+events over an exposure, such as hours; the policy gets the share or rate. Shapes: ``T``
+trials, ``m`` costs, ``f`` functions told together, ``n`` rows of data, ``d``
+coordinates.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cbandit.policies.tallies import check_events, check_single, tallied
 if TYPE_CHECKING:
     import pandas as pd
 
-COUNT_TOLERANCE = 1e-6  # relative; numbers of events this close to whole ones are
+COUNT_TOLERANCE = 1e-6  # relative; counts this close to a whole number are rounded
 GAPS_HINT = (
     ": leave out the rows that have none. Rewards and costs of other rows go into "
     "calls of their own; a history() goes in as it is, gaps and all: observe(history)"
@@ -427,7 +427,7 @@ class Inbox(NamedTuple):
         return numbers, domain.at(numbers.expand(self.size, -1))
 
     def _locate(self, domain: Any, points: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Return the numbers and points of actions, as :meth:`_read_places` does."""
+        """Return the numbers and points of the actions at ``points``, see above."""
         if domain.continuous:
             return None, domain.inside(points).expand(self.size, -1, -1)
         numbers = domain.index(points)

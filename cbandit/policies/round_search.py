@@ -112,7 +112,7 @@ class Search:
         return scores.least_total if self.samples else scores.LeastViolating()
 
     def _middle_mask(self, without_data: Tensor) -> Tensor:
-        """Return the mask ``(T, N)``, with one action in the trials without data."""
+        """Return the mask ``(T, N)``; trials without data have one action, the middle."""
         on, mask = self.turn.actions, self.turn.mask
         number = nearest_to_middle(self.actions, on, mask).unsqueeze(-1)
         shape, device = (len(number), on.size), number.device
@@ -212,8 +212,8 @@ class Search:
             around = box.nearest(around)
         fences = turn.excess_functions()
         if fences:
-            over = fences[0] if len(fences) == 1 else partial(_join_values, fences)
-            return self._climb_inside(estimate, around, over)
+            excess = fences[0] if len(fences) == 1 else partial(_join_values, fences)
+            return self._climb_inside(estimate, around, excess)
         if look.score == scores.Feasible.kind:
             return best_feasible_point(
                 box,
@@ -242,9 +242,9 @@ class Search:
         return check_finite(best, look), None
 
     def _climb_inside(
-        self, estimate: Estimate, around: Tensor, over: Estimate
+        self, estimate: Estimate, around: Tensor, excess: Estimate
     ) -> tuple[Best, Tensor | None]:
-        """Return the best point of a box where all of ``over (T, b, n)`` are <= 0.
+        """Return the best point of a box where all of ``excess (T, b, n)`` are <= 0.
 
         ``around (T, k, d)`` are points to start climbs from.
         """
@@ -254,7 +254,7 @@ class Search:
             def goal(x: Tensor) -> Tensor:
                 values = estimate(x)
                 g = values[:, 1:]
-                limits = [g, over(x)] if costs else [over(x)]
+                limits = [g, excess(x)] if costs else [excess(x)]
                 return torch.cat([score(values[:, 0], g).unsqueeze(1), *limits], 1)
 
             close, box, balls = self.beliefs.tolerance(), turn.actions, turn.balls
@@ -286,7 +286,7 @@ def _join_values(functions: Sequence[Estimate], x: Tensor) -> Tensor:
 
 
 def check_finite(best: Best, look: Look) -> Best:
-    """Copy ``best`` to the host; raise an error unless its scores are finite."""
+    """Return ``best``, copied to the host; raise an error if a score is not finite."""
     values = best.read()
     if all(map(math.isfinite, values)):
         return best
@@ -317,7 +317,7 @@ def moments_on(
     return mean.to(beliefs.dtype), spread.to(beliefs.dtype)
 
 
-def estimate_blocks(
+def moment_blocks(
     beliefs: Any, streams: Streams | None, pending: list[Ahead], other: Actions | None
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield ``(start, mean, spread)`` of all actions, block by block.

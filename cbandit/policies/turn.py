@@ -49,11 +49,11 @@ class Fence(NamedTuple):
     inside: Callable[[Tensor, Tensor], Tensor] | None = None
     lasting: bool = False
 
-    def keeps(self, mean: Tensor, std: Tensor) -> Tensor:
+    def allows(self, mean: Tensor, std: Tensor) -> Tensor:
         """Return which actions the fence allows, ``(T, n)`` bool."""
         return (self.excess(mean, std) <= 0).all(1)
 
-    def worst(self, mean: Tensor, std: Tensor) -> Tensor:
+    def largest_excess(self, mean: Tensor, std: Tensor) -> Tensor:
         """Return each action's largest excess, ``(T, n)``; above 0 it is ruled out."""
         return self.excess(mean, std).amax(1)
 
@@ -124,7 +124,7 @@ class Turn(NamedTuple):
         """
         if self.actions.continuous:
             return self._replace(fences=(*self.fences, fence)), None
-        mask = self._evaluate(fence.beliefs, fence.inside or fence.keeps, False)
+        mask = self._evaluate(fence.beliefs, fence.inside or fence.allows, False)
         if self.mask is not None:
             mask &= self.mask
         empty = ~mask.any(-1)
@@ -132,7 +132,7 @@ class Turn(NamedTuple):
             empty = self.ranks.every(empty)
         if not bool(empty.any()):
             return self._replace(mask=mask), empty
-        over = self._evaluate(fence.beliefs, fence.worst, torch.inf)
+        over = self._evaluate(fence.beliefs, fence.largest_excess, torch.inf)
         if self.mask is not None:
             over = over.masked_fill(~self.mask, torch.inf)
         least = self.ranks.least(over.amin(-1)).unsqueeze(-1)
@@ -206,7 +206,7 @@ class Turn(NamedTuple):
         return [self._excess_function(fence) for fence in self.fences]
 
     def _excess_function(self, fence: Fence) -> Callable[[Tensor], Tensor]:
-        """Return a fence's excess as a function of points, see above."""
+        """Return the function of one fence, see :meth:`excess_functions`."""
         solve, shown = fence.beliefs.solver(), self.shown
 
         def excess(x: Tensor) -> Tensor:
