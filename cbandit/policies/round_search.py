@@ -112,7 +112,7 @@ class Search:
         return scores.least_total if self.samples else scores.LeastViolating()
 
     def _middle_mask(self, without_data: Tensor) -> Tensor:
-        """Return the mask ``(T, N)``; trials without data have one action, the middle."""
+        """Return the mask ``(T, N)``; trials without data may play the middle only."""
         on, mask = self.turn.actions, self.turn.mask
         number = nearest_to_middle(self.actions, on, mask).unsqueeze(-1)
         shape, device = (len(number), on.size), number.device
