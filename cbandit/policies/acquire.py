@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from cbandit.errors import CBanditError
-from cbandit.policies.checks import VERSION, changed, floating_shape
+from cbandit.policies.checks import TENSOR_VERSION, changed_in_place, floating_shape
 from cbandit.posterior.links import normal_share
 from cbandit.posterior.look import Best, Block, Running, estimated
 from cbandit.posterior.units import Units, normal, told
 from cbandit_kernels import Look
 
-CLOSE = 1e-10  # share of the greatest value by which another must exceed it
+RELATIVE_TOLERANCE = (
+    1e-10  # share of the greatest value by which another must exceed it
+)
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,12 @@ class Estimates:
         return normal_share(room).prod(-2)
 
 
-class Relative(Running):
+class RelativeSearch(Running):
     """A search in which scores tie relative to their size, as they have no unit."""
 
     def reach(self, top: Tensor) -> Tensor:
         """Return the least score that counts as equal to the greatest, ``(T,)``."""
-        return torch.where(top.isfinite(), top - CLOSE * top.abs(), top)
+        return torch.where(top.isfinite(), top - RELATIVE_TOLERANCE * top.abs(), top)
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,10 @@ class Acquired:
             unit = self.units.size.to(mean)
         estimates = Estimates(mean, std, f, g, unit, self.incumbent, latent)
         parts = [v for v in vars(estimates).values() if isinstance(v, Tensor)]
-        versions = list(map(VERSION, parts))
+        versions = list(map(TENSOR_VERSION, parts))
         values = self.rule(estimates)
-        if list(map(VERSION, parts)) != versions:
-            raise changed(self.name)
+        if list(map(TENSOR_VERSION, parts)) != versions:
+            raise changed_in_place(self.name)
         if floating_shape(values) != tuple(f.shape):
             raise CBanditError(
                 f"{self.name} must return a value for each action, of shape (T, n) = "
@@ -125,7 +127,7 @@ class Acquired:
 
     def search(self, blocks: Iterable[Block], look: Look) -> Running:
         """Return a search over all blocks of a set; its estimates are :meth:`rows`."""
-        running = Relative(self, look.mask)
+        running = RelativeSearch(self, look.mask)
         for block in blocks:
             spread = block.std if block.draw is None else block.draw
             estimate = estimated(look, block.mean, spread)

@@ -56,17 +56,17 @@ from cbandit.policies.abilities import Abilities
 from cbandit.policies.budget import Budget
 from cbandit.policies.checks import (
     array_type,
-    costs_not_for,
-    decided,
-    probability,
+    check_decision,
+    check_probability,
+    observed_costs_error,
     round_actions,
     round_mask,
-    told_in,
+    trial_mask,
 )
 from cbandit.policies.choices import (
+    DecisionRecord,
     Entry,
     Ledger,
-    Made,
     News,
     Outstanding,
     Place,
@@ -81,7 +81,7 @@ from cbandit.policies.keywords import POLICY, ConcernKeywords, Observed, Values
 from cbandit.policies.round import Concern, Concerns, Now
 from cbandit.policies.saving import Files, Lock, lasting, locked, restored
 from cbandit.policies.setup import Setup
-from cbandit.policies.signs import UNSAID, Objective
+from cbandit.policies.signs import NOT_GIVEN, Objective
 from cbandit.policies.status import LimitStatus, Status
 from cbandit.policies.turn import Decision, Turn
 from cbandit.recommend import Recommendation
@@ -217,7 +217,7 @@ class Policy(metaclass=ABCMeta):
         actions: Actions,
         m: int | Sequence[str],
         *,
-        thresholds: Any = UNSAID,
+        thresholds: Any = NOT_GIVEN,
         minimise: bool = False,
         seed: int = 0,
         trials: Trials = None,
@@ -435,7 +435,7 @@ class Policy(metaclass=ABCMeta):
         if not callable(given) and not self._later:
             return given
         if callable(given):
-            given = self._per_cost("thresholds", self.objective.limited(given(t)))
+            given = self._per_cost("thresholds", self.objective.in_order(given(t)))
         limits = given.clone()
         for j, limit in self._later.items():
             limits[:, j] = self._limit_of(j, limit, t)
@@ -696,7 +696,7 @@ class Policy(metaclass=ABCMeta):
     ) -> Choice:
         """Start the next round and choose, see :meth:`ask`."""
         if (observed_costs is not None) != self.sees_costs:
-            raise costs_not_for(self.name, self.sees_costs)
+            raise observed_costs_error(self.name, self.sees_costs)
         if observed_costs is not None:
             observed_costs = self.objective.observed(observed_costs)
         t = self._now.t + 1
@@ -747,7 +747,7 @@ class Policy(metaclass=ABCMeta):
         place = self._place_for_beliefs(private)
         state = self._add_pending(state, private, place, turn.limits)
         phi = getattr(state, "multiplier", None)
-        made = Made(
+        made = DecisionRecord(
             time(),
             turn.limits,
             phi,
@@ -785,7 +785,7 @@ class Policy(metaclass=ABCMeta):
                 "have beliefs about their costs"
             )
         least = self._per_trial("confidence", confidence)
-        return probability("confidence", least, confidence)
+        return check_probability("confidence", least, confidence)
 
     def _take_turn(self, now: Now, given: Turn) -> tuple[Turn, Decision, Any, Any]:
         """Return a round, its decision, and the states after it, the concerns' last."""
@@ -822,7 +822,9 @@ class Policy(metaclass=ABCMeta):
         if type(decision) is Decision and decision.sure:
             return decision, state
         shape = self.size, self.m
-        return decided(name, decision, turn, *shape, self.device, self.dtype), state
+        return check_decision(
+            name, decision, turn, *shape, self.device, self.dtype
+        ), state
 
     def _open(self, state: Any, turn: Turn) -> Any:
         """Return the state at the start of a round, before concerns shape it."""
@@ -914,7 +916,7 @@ class Policy(metaclass=ABCMeta):
         The same told again changes nothing, so a request may be sent twice; other
         values are an error.
         """
-        mask = None if where is None else told_in(where, self.batch_shape)
+        mask = None if where is None else trial_mask(where, self.batch_shape)
         given = reward, cost, noise, exposure
         try:
             self._take(choice, mask, failed, *given)
@@ -954,7 +956,7 @@ class Policy(metaclass=ABCMeta):
                 + "; beside a Budget, cost= too" * bool(self.objective.budgets)
             )
         new = inbox.add_charge(entry, number, cost, mask)
-        self._ledger.put(new.having_failed(mask, number()))
+        self._ledger.put(new.with_failure(mask, number()))
         LOG.info("%s: choice %s has failed", self.name, entry.choice.id)
 
     def _repeats(
@@ -1096,7 +1098,7 @@ class Policy(metaclass=ABCMeta):
         """
         now, outside, objective = self._catch_up(), self._outside, self.objective
         state = now.concerns[self._concerns.slot(KeptLimits)]
-        counts, limits = state.whole(), self.limits(now.t + 1)
+        counts, limits = state.with_held(), self.limits(now.t + 1)
         n, above = counts.recent()
         means = objective.costs(counts.total / counts.told)
         standing = []

@@ -78,7 +78,7 @@ class Budget:
         return f"Budget({self.total.tolist()}, rounds={self.rounds})"
 
 
-def paced(
+def replace_budgets(
     thresholds: Any, names: Sequence[str] | None, m: int
 ) -> tuple[Any, dict[int, Budget]]:
     """Return thresholds with each budget replaced by its pace, and budgets by cost.

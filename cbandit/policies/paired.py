@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cbandit.policies.choices import News, Told
+from cbandit.policies.choices import News, Outcome
 
 
 class Paired(NamedTuple):
@@ -42,15 +42,15 @@ class Paired(NamedTuple):
         reward, cost, rewarded, charged = self
         for told in news.rewards:
             reward = torch.where(told.mask().unsqueeze(-1), told.values, reward)
-            rewarded = rewarded | _came(told)
+            rewarded = rewarded | _told_trials(told)
         for told in news.costs:
             over = told.values - news.limits
             cost = torch.where(told.mask().unsqueeze(-1), over, cost)
-            charged = charged | _came(told)
+            charged = charged | _told_trials(told)
         return Paired(reward, cost, rewarded, charged)
 
 
-def _came(told: Told) -> Tensor:
+def _told_trials(told: Outcome) -> Tensor:
     """Return the trials in which something was told, ``(T,)`` on the host."""
     if told.where is None:
         return torch.ones(len(told.values), dtype=torch.bool)

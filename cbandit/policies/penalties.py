@@ -29,11 +29,11 @@ def penalty_of(psi: Psi) -> Callable[[Tensor], Tensor] | None:
         case "exp":
             return exponential
         case ("exp", c):
-            return partial(exponential, c=_constant(c))
+            return partial(exponential, c=_check_constant(c))
         case ("polynomial", n):
-            return partial(polynomial, n=_power(n))
+            return partial(polynomial, n=_check_power(n))
         case ("polynomial", n, c):
-            return partial(polynomial, n=_power(n), c=_constant(c))
+            return partial(polynomial, n=_check_power(n), c=_check_constant(c))
     if not callable(psi):
         raise CBanditError(
             "psi must be 'exp', ('exp', c), ('polynomial', n), ('polynomial', n, c), "
@@ -79,11 +79,11 @@ def _check_penalty(psi: Callable[[Tensor], Any]) -> None:
             raise CBanditError(f"psi must {what}; this fails on [-1, 3]")
 
 
-def _power(n: object) -> float:
+def _check_power(n: object) -> float:
     return checks.number("psi's power n", n, minimum=1.0)
 
 
-def _constant(value: object) -> float:
+def _check_constant(value: object) -> float:
     c = checks.number("psi's constant c", value)
     if c <= 0:
         raise CBanditError(f"psi's constant c must be above 0; got {c:g}")

@@ -19,7 +19,7 @@ from cbandit.posterior.units import Units, normal, normal_limits, told
 from cbandit.recommend import Recommendation, recommend
 from cbandit.search.box import best_feasible_point
 
-LIKELY = 160  # latest points around which that search starts too
+MAX_INCUMBENTS = 160  # latest points around which that search starts too
 
 
 def recommended(
@@ -28,7 +28,7 @@ def recommended(
     turn: Turn,
     confidence: float,
     streams: Streams,
-    linked: bool,
+    has_links: bool,
 ) -> Recommendation:
     """Return the action of greatest mean reward that is likely feasible.
 
@@ -41,7 +41,7 @@ def recommended(
         turn: what may be recommended, and the limits.
         confidence: the least probability of an action called feasible.
         streams: for the search of a box.
-        linked: whether outcomes are binary or counted.
+        has_links: whether outcomes are binary or counted.
     """
     limits, units, shown = turn.limits, beliefs.units(), turn.shown
     data = beliefs.has_data().to(limits.device)
@@ -53,7 +53,7 @@ def recommended(
     if actions.continuous:
         x = _likely_point(beliefs, turn, limits, confidence, streams)
         mean, std = beliefs.anywhere(x.unsqueeze(1))
-        moments = _in_own_units(units, mean, std, limits)
+        moments = _in_user_units(units, mean, std, limits)
         best = recommend([(0, *moments)], normals, confidence)
         best = replace(best, index=None)
     elif shown is not None:
@@ -61,14 +61,14 @@ def recommended(
         if left is not None and turn.actions is actions.domain:
             left = left.gather(1, turn.actions.index(points).expand(len(left), -1))
         mean, std = beliefs.anywhere(points)
-        moments = _in_own_units(units, mean, std, limits)
+        moments = _in_user_units(units, mean, std, limits)
         best = recommend(remaining([(0, *moments)], left), normals, confidence)
         x = shown.whole(actions.menu.at(best.index).unsqueeze(1)).squeeze(1)
     else:
-        blocks = remaining(told_blocks(beliefs, limits), turn.mask)
+        blocks = remaining(blocks_in_user_units(beliefs, limits), turn.mask)
         best = recommend(blocks, normals, confidence, turn.ranks)
         x = actions.at(best.index)
-    if linked:  # users do not know the latent functions' units
+    if has_links:  # users do not know the latent functions' units
         points = x if x.dim() > 1 else x.unsqueeze(0)
         mean, _ = told(units, *beliefs.anywhere(points.unsqueeze(1)))
         best = replace(best, margin=limits - mean[:, 1:, 0])
@@ -80,7 +80,7 @@ def recommended(
     return replace(best, x=x, names=actions.names)
 
 
-def told_blocks(
+def blocks_in_user_units(
     beliefs: Beliefs, limits: Tensor
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield ``(start, mean, std)``, ``(T, F, n)`` each, in the user's units.
@@ -89,12 +89,12 @@ def told_blocks(
     """
     units = beliefs.units()
     return (
-        (b.start, *_in_own_units(units, b.mean, b.std, limits))
+        (b.start, *_in_user_units(units, b.mean, b.std, limits))
         for b in beliefs.blocks()
     )
 
 
-def _in_own_units(
+def _in_user_units(
     units: Units | None, mean: Tensor, std: Tensor, limits: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return means and deviations in the user's units; latent for costs with a link.
@@ -134,7 +134,7 @@ def _likely_point(
         rows += [excess(choices) for excess in fences]
         return torch.cat(rows, 1)
 
-    incumbents = beliefs.incumbents(LIKELY)
+    incumbents = beliefs.incumbents(MAX_INCUMBENTS)
     if shown is not None:
         incumbents = shown.space.split(incumbents)[0]
     if box is not beliefs.actions:  # some of the box's rows may be retired

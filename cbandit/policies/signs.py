@@ -27,18 +27,20 @@ from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.gp import GP
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.budget import Budget, paced
+from cbandit.policies.budget import Budget, replace_budgets
 from cbandit.policies.safe.action import Safe
 from cbandit.recommend import Recommendation
 
 #: the default of thresholds, compared by ``is``, as a user may pass 0.0 too
-UNSAID = float("0")
+NOT_GIVEN = float("0")
 
 Belief = TypeVar("Belief", GP, Counts, FiniteClass, Linear)
 
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_LIMIT = re.compile(rf"\s*(<=|>=)\s*({_NUMBER})\s*(%?)\s*")
-MISREAD = 10.0  # how far above 1 and its limit a share is certainly told in per cent
+_NUMBER_PATTERN = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_LIMIT_PATTERN = re.compile(rf"\s*(<=|>=)\s*({_NUMBER_PATTERN})\s*(%?)\s*")
+PER_CENT_FACTOR = (
+    10.0  # how far above 1 and its limit a share is certainly told in per cent
+)
 
 
 def names_of(costs: Any) -> tuple[str, ...] | None:
@@ -54,7 +56,7 @@ def names_of(costs: Any) -> tuple[str, ...] | None:
     return names
 
 
-def counted(costs: Any, expected: str) -> int | tuple[str, ...]:
+def cost_count(costs: Any, expected: str) -> int | tuple[str, ...]:
     """Return the names of costs, or their number; raise an error otherwise."""
     if names_of(costs) is not None and not isinstance(costs, Mapping):
         return names_of(costs) or ()
@@ -66,7 +68,7 @@ class Objective:
 
     Args:
         m: how many costs, or their names.
-        thresholds: as the user gives them, see :attr:`limits`; ``UNSAID``: not given,
+        thresholds: as the user gives them, see :attr:`limits`; ``NOT_GIVEN``: not given,
             which causes a warning if costs have names.
         minimise: whether the reward is to be small.
 
@@ -87,7 +89,7 @@ class Objective:
         self.names = None if isinstance(m, int) else tuple(m)
         self.m = m if isinstance(m, int) else len(m)
         self.minimise = checks.flag("minimise", minimise)
-        if self.names and thresholds is UNSAID:
+        if self.names and thresholds is NOT_GIVEN:
             limits = ", ".join(f"{name!r}: '<= 0'" for name in self.names)
             warn(
                 f"costs {', '.join(self.names)} are limited at 0, as no thresholds "
@@ -95,26 +97,30 @@ class Objective:
             )
         above, words = [False] * self.m, []
         self.shares: frozenset[int] = frozenset()
-        thresholds, self.budgets = paced(thresholds, self.names, self.m)
+        thresholds, self.budgets = replace_budgets(thresholds, self.names, self.m)
         if isinstance(thresholds, Mapping):
             if self.names is None:
                 raise CBanditError(
                     "thresholds by name need costs by name: costs={'latency': gp}; got "
                     f"thresholds for {list(thresholds)}"
                 )
-            thresholds = self.limited(thresholds)
+            thresholds = self.in_order(thresholds)
         elif isinstance(thresholds, str):
             thresholds = [thresholds] * self.m
-        if isinstance(thresholds, list | tuple) and any(map(_worded, thresholds)):
+        if isinstance(thresholds, list | tuple) and any(map(_is_worded, thresholds)):
             if len(thresholds) != self.m:
                 raise CBanditError(
                     f"thresholds must be {self.m}, one a cost; got {len(thresholds)}"
                 )
             words = [
-                _limit(f"thresholds[{j if self.names is None else self.names[j]!r}]", x)
+                _read_limit(
+                    f"thresholds[{j if self.names is None else self.names[j]!r}]", x
+                )
                 for j, x in enumerate(thresholds)
             ]
-            self.shares = frozenset(j for j, x in enumerate(thresholds) if _percent(x))
+            self.shares = frozenset(
+                j for j, x in enumerate(thresholds) if _is_per_cent(x)
+            )
             above = [turned for turned, _ in words]
             thresholds = [number for _, number in words]
         signs = [-1.0 if turned else 1.0 for turned in (self.minimise, *above)]
@@ -143,8 +149,8 @@ class Objective:
     def read(self, j: int, limit: Any) -> Any:
         """Return a new limit of cost ``j`` as a policy uses it; the side stays."""
         name, above = f"the limit of {self.label(j)}", self.above(j)
-        if _worded(limit):
-            turned, limit = _limit(name, limit)
+        if _is_worded(limit):
+            turned, limit = _read_limit(name, limit)
             if turned != above:
                 side = "'>= NUMBER'" if above else "'<= NUMBER'"
                 raise CBanditError(
@@ -165,7 +171,7 @@ class Objective:
         if isinstance(limit, Budget):
             budgets[j] = limit
         other.budgets = dict(sorted(budgets.items()))
-        other.shares = self.shares - {j} | ({j} if _percent(limit) else frozenset())
+        other.shares = self.shares - {j} | ({j} if _is_per_cent(limit) else frozenset())
         return other
 
     def check_shares(
@@ -182,14 +188,14 @@ class Objective:
             if f - 1 in self.shares:
                 limit = float(limits[:, f - 1].abs().max())
                 largest = float(values[..., k].abs().max()) if values.numel() else 0.0
-                if largest > MISREAD * max(1.0, limit):
+                if largest > PER_CENT_FACTOR * max(1.0, limit):
                     raise CBanditError(
                         f"{self.label(f - 1)} has a limit in per cent, {limit:g} as a "
                         f"share, and is told as a share: {largest / 100:g}; got "
                         f"{largest:g}. Or state the limit without the sign '%'"
                     )
 
-    def limited(self, limits: Any) -> Any:
+    def in_order(self, limits: Any) -> Any:
         """Return thresholds by name in the order of the costs; leave others unchanged.
 
         Numbers and words are returned as a list. If one is an array ``(*trials,)``, all
@@ -207,9 +213,9 @@ class Objective:
             )
         listed = [limits[name] for name in names]
         for name, limit in zip(names, listed, strict=True):
-            if not _worded(limit):
+            if not _is_worded(limit):
                 checks.tensor(f"thresholds[{name!r}]", limit)
-        if any(map(_worded, listed)) or not any(map(np.ndim, listed)):
+        if any(map(_is_worded, listed)) or not any(map(np.ndim, listed)):
             return listed
         return self._joined(limits, "thresholds", -1)
 
@@ -296,7 +302,7 @@ class Objective:
     def observed(self, costs: Any) -> Any:
         """Return observed costs, ``(*trials, m, N)`` or a callable, negated."""
         if callable(costs):
-            return costs if self.plain else _Turned(costs, self)
+            return costs if self.plain else _SignedCosts(costs, self)
         if isinstance(costs, Mapping):
             costs = self._joined(costs, "observed_costs", -2)
         if self.plain:
@@ -311,7 +317,7 @@ class Objective:
 
     # -- reading -----------------------------------------------------------------------
 
-    def plainly(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the names and signs as plain values that JSON can hold."""
         above = [sign < 0 for sign in self.signs[1:].tolist()]
         costs = self.m if self.names is None else list(self.names)
@@ -319,7 +325,7 @@ class Objective:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Objective:
-        """Rebuild the object from the plain values of :meth:`plainly`."""
+        """Rebuild the object from the plain values of :meth:`as_dict`."""
         limits = [">= 0" if above else 0.0 for above in plain["above"]]
         return cls(plain["costs"], limits, plain["minimise"])
 
@@ -344,7 +350,7 @@ class Objective:
         return alike and torch.equal(self.signs, other.signs)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Objective) and self.plainly() == other.plainly()
+        return isinstance(other, Objective) and self.as_dict() == other.as_dict()
 
     def __hash__(self) -> int:
         return hash((self.m, self.minimise))
@@ -355,7 +361,7 @@ class Objective:
         return f"{'minimise' if self.minimise else 'maximise'}, {', '.join(costs)}"
 
 
-class _Turned:
+class _SignedCosts:
     """Costs of a box as a function of its points, turned; it can be pickled."""
 
     def __init__(self, costs: Callable[[Tensor], Any], objective: Objective) -> None:
@@ -366,30 +372,30 @@ class _Turned:
         return out
 
 
-def _percent(limit: object) -> bool:
+def _is_per_cent(limit: object) -> bool:
     """Return whether a limit is in per cent."""
     return isinstance(limit, str) and "%" in limit
 
 
-def _worded(limit: object) -> bool:
+def _is_worded(limit: object) -> bool:
     """Return whether a limit, or one in a list, is in words (or a flag)."""
     limits = limit if isinstance(limit, list | tuple) else [limit]
     return any(isinstance(one, str | bool) for one in limits)
 
 
-def _limit(name: str, limit: Any) -> tuple[bool, float | Tensor]:
+def _read_limit(name: str, limit: Any) -> tuple[bool, float | Tensor]:
     """Return whether a limit is a lower one, and its number, or one a trial."""
     several = isinstance(limit, list | tuple)
     if not isinstance(limit, str | bool) and not several:
         return False, limit if np.ndim(limit) else checks.number(name, limit)
-    read = _LIMIT.fullmatch(limit) if isinstance(limit, str) else None
+    read = _LIMIT_PATTERN.fullmatch(limit) if isinstance(limit, str) else None
     if read is not None and math.isfinite(float(read[2])):
         number = float(read[2])
         if read[3] and number:
             number = float(Decimal(read[2]).scaleb(-2))  # 99.9 % is .999 exactly
         return read[1] == ">=", number
     two = several or len(re.findall("[<>]", str(limit))) > 1
-    hint = f": {_advice(limit)}" if isinstance(limit, str) else ""
+    hint = f": {_limit_advice(limit)}" if isinstance(limit, str) else ""
     if two:
         hint = ". A cost with two limits is two costs, each with a name"
     raise CBanditError(
@@ -397,9 +403,11 @@ def _limit(name: str, limit: Any) -> tuple[bool, float | Tensor]:
     )
 
 
-def _advice(text: str) -> str:
+def _limit_advice(text: str) -> str:
     """Return an error text: what is wrong with a limit in words, and the right form."""
-    read = re.fullmatch(rf"\s*([<>=\u2264\u2265]*)\s*({_NUMBER})?\s*(.*?)\s*", text)
+    read = re.fullmatch(
+        rf"\s*([<>=\u2264\u2265]*)\s*({_NUMBER_PATTERN})?\s*(.*?)\s*", text
+    )
     sign, number, tail = read.groups() if read else ("", None, text)
     cent = re.match(r"(,\d+)?\s*(?:%|per ?cent|pct)\s*", tail)
     unit = "%" if cent else ""
@@ -432,5 +440,5 @@ def _advice(text: str) -> str:
     if not tail:
         return "it must be finite"
     if re.search(r"\d", tail) or tail in ("k", "K", "M", "G"):
-        return f"write the number plainly, as in Python: '{sign} 20000' or '{sign} 2e4'"
+        return f"write the number as_dict, as in Python: '{sign} 20000' or '{sign} 2e4'"
     return f"leave {tail!r} out: '{sign} {number}', in the unit in which it is told"

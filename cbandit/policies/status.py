@@ -39,10 +39,10 @@ class LimitStatus:
 
     def __str__(self) -> str:
         return (
-            f"{self.name} {self.sign} {_said(self.limit)}: within in "
-            f"{_said(self.within)} of {_said(self.told)} rounds told, "
-            f"{_said(self.recent_within)} of the last {_said(self.recent)}; mean "
-            f"{_said(self.mean)}"
+            f"{self.name} {self.sign} {_text(self.limit)}: within in "
+            f"{_text(self.within)} of {_text(self.told)} rounds told, "
+            f"{_text(self.recent_within)} of the last {_text(self.recent)}; mean "
+            f"{_text(self.mean)}"
         )
 
 
@@ -100,7 +100,7 @@ class Status:
         return pd.DataFrame(rows)
 
 
-def _said(value: Tensor) -> str:
+def _text(value: Tensor) -> str:
     """Return a number, or the least and the greatest of the trials, in words."""
     numbers = [each for each in value.reshape(-1).tolist() if not math.isnan(each)]
     if not numbers:

@@ -15,10 +15,10 @@ from cbandit.errors import CBanditError
 Read = Callable[[str, Any, int], Tensor]
 """``(name, value, count)``: checks a user's value; returns it as ``(..., count)``."""
 
-OF = {"binary": "(successes, tries)", "count": "(number, exposure)"}
+PAIR_FORMS = {"binary": "(successes, tries)", "count": "(number, exposure)"}
 
 
-def tallied(
+def read_tallies(
     name: str,
     value: Any,
     outcomes: Sequence[str | None],
@@ -47,13 +47,13 @@ def tallied(
             )
         events = read(name, _numbers(name, value[0]), 1)
         label = f"{name}'s {'tries' if outcomes[0] == 'binary' else 'exposure'}"
-        tries = _wide(read, label, value[1], events)
+        tries = _read_tries(read, label, value[1], events)
         check_events(name, events, tries, outcomes[0])
         return events, tries
     several = isinstance(value, list | tuple) and len(value) == count
     if several and any(isinstance(entry, tuple) for entry in value):
         parts = [
-            tallied(f"{name}[{j}]", entry, [kind], exposure, read)
+            read_tallies(f"{name}[{j}]", entry, [kind], exposure, read)
             for j, (entry, kind) in enumerate(zip(value, outcomes, strict=True))
         ]
         return torch.cat([e for e, _ in parts], -1), torch.cat(
@@ -63,7 +63,9 @@ def tallied(
     tries = torch.ones_like(events)
     for j, kind in enumerate(outcomes):
         if kind == "count" and exposure is not None:
-            tries[..., j : j + 1] = _wide(read, "exposure", exposure, events[..., :1])
+            tries[..., j : j + 1] = _read_tries(
+                read, "exposure", exposure, events[..., :1]
+            )
         if kind is not None:
             column = slice(j, j + 1)
             label = name if count == 1 else f"{name}, column {j},"
@@ -71,7 +73,7 @@ def tallied(
     return events, tries
 
 
-def check_single(label: str, tries: Tensor) -> None:
+def check_one_try(label: str, tries: Tensor) -> None:
     """Raise unless each outcome of a cost with a budget has one try."""
     if bool((tries != 1).any()):
         raise CBanditError(
@@ -86,7 +88,7 @@ def _numbers(name: str, value: Any) -> Tensor:
     return checks.tensor(name, value)
 
 
-def _wide(read: Read, name: str, value: Any, like: Tensor) -> Tensor:
+def _read_tries(read: Read, name: str, value: Any, like: Tensor) -> Tensor:
     """Return tries or exposure in the shape of events; one number serves all."""
     if np.ndim(value) == 0 and like.numel() > 1:
         value = torch.full_like(like[..., 0], checks.number(name, value))
@@ -97,10 +99,12 @@ def check_events(name: str, events: Tensor, tries: Tensor, kind: str) -> None:
     """Raise unless events are whole numbers, with no more successes than tries."""
     whole = (events >= 0) & (events == events.round())
     fits = whole & (tries > 0)
-    wanted = f"a whole number, 0 or more, or {OF[kind]} with an exposure above 0"
+    wanted = (
+        f"a whole number, 0 or more, or {PAIR_FORMS[kind]} with an exposure above 0"
+    )
     if kind == "binary":
         fits &= (events <= tries) & (tries == tries.round())
-        wanted = f"True or False, 0 or 1, or {OF[kind]}, whole numbers"
+        wanted = f"True or False, 0 or 1, or {PAIR_FORMS[kind]}, whole numbers"
     if bool(fits.all()):
         return
     bad = (~fits).flatten().nonzero()[0]

@@ -28,13 +28,15 @@ from cbandit.posterior.units import Units
 if TYPE_CHECKING:
     from cbandit.policies.setup import Setup
 
-FEW = 10  # choices, answered or not, whose sums can be compared
-DEAR = 3.0  # times the cost of answered choices at which a promise is implausible
-SURE = 1.6448536269514722  # deviations above the mean of a one-sided 95 % bound
+MIN_CHOICES = 10  # choices, answered or not, whose sums can be compared
+IMPLAUSIBLE_FACTOR = (
+    3.0  # times the cost of answered choices at which a promise is implausible
+)
+Z_95 = 1.6448536269514722  # deviations above the mean of a one-sided 95 % bound
 
 
 @dataclass(frozen=True, eq=False)
-class Standing:
+class BudgetStatus:
     """The state of one budget between rounds, ``(*trials,)`` each but ``rounds``.
 
     Args:
@@ -55,14 +57,16 @@ class Standing:
     rounds: int
 
     def __str__(self) -> str:
-        numbers = [f"{name} {_said(getattr(self, name))}" for name in _SHOWN]
+        numbers = [
+            f"{name} {_numbers_text(getattr(self, name))}" for name in _SHOWN_FIELDS
+        ]
         return f"{', '.join(numbers)}, {self.rounds} rounds left"
 
 
-_SHOWN = ("spent", "promised", "left", "pace")
+_SHOWN_FIELDS = ("spent", "promised", "left", "pace")
 
 
-def _said(value: Tensor) -> str:
+def _numbers_text(value: Tensor) -> str:
     """Return a number, or one number a trial, in words."""
     return ", ".join(f"{each:.4g}" for each in value.reshape(-1).tolist())
 
@@ -78,19 +82,19 @@ class Promise(NamedTuple):
     bound: Tensor
     open: Tensor
 
-    def charged(self, values: Tensor, came: Tensor) -> tuple[Tensor, Promise]:
+    def charge(self, values: Tensor, came: Tensor) -> tuple[Tensor, Promise]:
         """Return what is spent once ``values`` came, and the rest of the promise."""
         came = came & self.open
         spent = torch.where(came, values, 0.0)
         bound = torch.where(came, 0.0, self.bound)
         return spent, self._replace(bound=bound, open=self.open & ~came)
 
-    def closed(self, where: Tensor) -> tuple[Tensor, Promise]:
+    def close(self, where: Tensor) -> tuple[Tensor, Promise]:
         """Return what ``where (T,)`` trials spend, and the promise of the other trials.
 
         No more costs come in these trials, so all that was promised counts as spent.
         """
-        return self.charged(self.bound, where.unsqueeze(-1).expand_as(self.open))
+        return self.charge(self.bound, where.unsqueeze(-1).expand_as(self.open))
 
 
 class Account(NamedTuple):
@@ -110,11 +114,13 @@ class Account(NamedTuple):
         bounds = [promise.bound for promise in self.promises.values()]
         return torch.stack(bounds).sum(0) if bounds else torch.zeros_like(self.spent)
 
-    def promising(self, t: int, promise: Promise) -> Account:
+    def with_promise(self, t: int, promise: Promise) -> Account:
         """Return the account after the choice of round ``t``."""
         return self._replace(promises={**self.promises, t: promise})
 
-    def over(self, before: Sequence[int], after: Sequence[int], new: int) -> Account:
+    def with_budgets(
+        self, before: Sequence[int], after: Sequence[int], new: int
+    ) -> Account:
         """Return the account of other budgets.
 
         Args:
@@ -146,10 +152,10 @@ class Account(NamedTuple):
         spent, at = self.spent, list(columns)
         for told in (*news.costs, *news.charged):
             values, came = told.wide(m)
-            more, promise = promise.charged(values[:, at].to(spent), came[:, at])
+            more, promise = promise.charge(values[:, at].to(spent), came[:, at])
             spent = spent + more
         if news.failed is not None:
-            more, promise = promise.closed(devices.put(news.failed, spent.device))
+            more, promise = promise.close(devices.put(news.failed, spent.device))
             spent = spent + more
         if news.cancelled:
             spent = spent + promise.bound
@@ -213,7 +219,7 @@ class Budgets(Concern[Account]):
 
     def take_over(self, state: Account, before: Budgets, j: int) -> Account:
         """Return the account after cost ``j`` got another limit."""
-        return state.over(before.columns, self.columns, j)
+        return state.with_budgets(before.columns, self.columns, j)
 
     def limit(self, state: Account, limits: Tensor, t: int) -> Tensor:
         """Return thresholds ``(T, m)`` with the budgets' limits of round ``t``."""
@@ -244,7 +250,7 @@ class Budgets(Concern[Account]):
         if bool(idle.any()) and not turn.tight:
             return state, None
         if bool(idle.all()):
-            raise self.spent_up(state, bound)
+            raise self.nothing_fits_error(state, bound)
         plays = ~idle.unsqueeze(-1)
         bound = torch.where(plays, bound, 0.0)
         promised = bound.new_full((len(bound), turn.limits.shape[-1]), torch.nan)
@@ -252,7 +258,7 @@ class Budgets(Concern[Account]):
         pick = replace(pick, promised=promised)
         if bool(idle.any()):
             pick.idle = idle
-        state = state.promising(turn.t, Promise(bound, plays.expand_as(bound)))
+        state = state.with_promise(turn.t, Promise(bound, plays.expand_as(bound)))
         return state, pick
 
     def _bounds(self, turn: Turn, pace: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -292,7 +298,7 @@ class Budgets(Concern[Account]):
         at = [1 + j for j in self.columns]
         std = std.expand_as(mean)[:, at].double()
         wide = (std.square() + noise[:, at].unsqueeze(-1).to(std)).sqrt()
-        bound = mean[:, at].double() + SURE * wide
+        bound = mean[:, at].double() + Z_95 * wide
         if units is not None:
             center, size = (part[:, at].unsqueeze(-1).to(bound) for part in units[:2])
             known = units.known[:, at].unsqueeze(-1)
@@ -300,12 +306,12 @@ class Budgets(Concern[Account]):
             for column, f in enumerate(at):
                 if (link := units.links[f]) is not None:
                     latent = mean[:, f].double(), std[:, column]
-                    bound[:, column] = link.bound(*latent, SURE)
+                    bound[:, column] = link.bound(*latent, Z_95)
         return bound.clamp_min(0)
 
-    def standing(
+    def statuses(
         self, account: Account, t: int, outside: Callable[[Tensor], Tensor]
-    ) -> dict[str, Standing]:
+    ) -> dict[str, BudgetStatus]:
         """Return the state of each budget after round ``t``, by name.
 
         ``outside`` turns ``(T,)`` into ``(*trials,)``.
@@ -319,21 +325,21 @@ class Budgets(Concern[Account]):
                 self.pace(account, t + 1),
             ]
         )
-        standings = {}
+        statuses = {}
         for label, column, last in zip(
             self.labels, parts.unbind(-1), self.last, strict=True
         ):
             total, spent, promised, left, pace = map(outside, column.unbind(0))
             rest = max(0, last - t)
-            standings[label] = Standing(total, spent, promised, left, pace, rest)
-        return standings
+            statuses[label] = BudgetStatus(total, spent, promised, left, pace, rest)
+        return statuses
 
     def alarm(self, state: Account, t: int, together: int) -> dict[str, str]:
-        """Warn if too much is promised to unanswered choices, see :meth:`reminder`."""
-        text = self.reminder(state, t, together)
+        """Warn if too much is promised to unanswered choices, see :meth:`promise_warning`."""
+        text = self.promise_warning(state, t, together)
         return {} if text is None else {"promises": text}
 
-    def reminder(self, account: Account, t: int, batch: int) -> str | None:
+    def promise_warning(self, account: Account, t: int, batch: int) -> str | None:
         """Return a warning if unanswered choices hold implausibly much of a budget.
 
         That is more than three times what as many answered choices have cost. Only
@@ -345,8 +351,8 @@ class Budgets(Concern[Account]):
             t: the round.
             batch: how many choices are asked for together.
         """
-        least, known = FEW + batch, t - len(account.promises)
-        if len(account.promises) < least or known < FEW:
+        least, known = MIN_CHOICES + batch, t - len(account.promises)
+        if len(account.promises) < least or known < MIN_CHOICES:
             return None
         latest = t  # with an answer
         while latest in account.promises:
@@ -357,7 +363,7 @@ class Budgets(Concern[Account]):
         waits = torch.stack([each.open for each in overtaken.values()]).sum(0)  # T x b
         booked = account._replace(promises=overtaken).promised
         likely = waits * account.spent / known
-        dear = (waits >= least) & (likely > 0) & (booked > DEAR * likely)
+        dear = (waits >= least) & (likely > 0) & (booked > IMPLAUSIBLE_FACTOR * likely)
         if not bool(dear.any()):
             return None
         i, j = dear.nonzero()[0].tolist()
@@ -372,7 +378,7 @@ class Budgets(Concern[Account]):
             "as spent"
         )
 
-    def spent_up(self, account: Account, least: Tensor) -> BudgetError:
+    def nothing_fits_error(self, account: Account, least: Tensor) -> BudgetError:
         """Return the error for trials that can afford no action.
 
         Args:

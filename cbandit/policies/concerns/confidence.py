@@ -48,7 +48,7 @@ class Confidence(Concern[None]):
             return short.asinh().unsqueeze(1)
 
         def inside(mean: Tensor, std: Tensor) -> Tensor:
-            return _surely(units, mean, std, limits, least)
+            return _sure_enough(units, mean, std, limits, least)
 
         turn, empty = turn.within(Fence(turn.beliefs, excess, inside))
         return None, turn._replace(doubtful=empty)
@@ -90,7 +90,7 @@ def log_chance(
     return chances.sum(-2)
 
 
-def _surely(
+def _sure_enough(
     units: Units | None, mean: Tensor, std: Tensor, limits: Tensor, least: Tensor
 ) -> Tensor:
     """Return where all limits are kept with probability ``least (T,)``, ``(T, n)``.
@@ -103,7 +103,7 @@ def _surely(
         torch.special.ndtri(share).unsqueeze(-1)
         for share in (least, least ** (1 / limits.shape[1]))
     )
-    worst = _deviates(units, mean, std, limits).amin(-2)
+    worst = _deviations_below(units, mean, std, limits).amin(-2)
     sure: Tensor = worst >= enough
     columns = ((worst >= needed) & ~sure).any(0).nonzero().squeeze(-1)
     if len(columns):
@@ -113,7 +113,9 @@ def _surely(
     return sure
 
 
-def _deviates(units: Units | None, mean: Tensor, std: Tensor, limits: Tensor) -> Tensor:
+def _deviations_below(
+    units: Units | None, mean: Tensor, std: Tensor, limits: Tensor
+) -> Tensor:
     """Return how many deviations each cost is below its limit, ``(T, m, n)``."""
     room, spread, vague = room_of(units, mean, std, limits)
     # a cost without deviation keeps or exceeds its limit for certain

@@ -82,7 +82,7 @@ class Design(Concern[Any]):
         streams = Streams(self._seed, self._trials, "design")
         z = design_points(state.menu, POINTS_PER_ROUND * self._count, streams)
         if not turn.actions.continuous:
-            return Decision(_number(state, z[:, : turn.t], turn), sure=True)
+            return Decision(_design_number(state, z[:, : turn.t], turn), sure=True)
         points = z[:, turn.t - 1 :: self._count]
         x = designed_point(turn.actions, points).to(self._dtype)
         return Decision(None, x=_first_allowed(x, turn), sure=True)
@@ -92,7 +92,7 @@ class Design(Concern[Any]):
         return actions
 
 
-def _number(actions: Any, z: Tensor, turn: Turn) -> Tensor:
+def _design_number(actions: Any, z: Tensor, turn: Turn) -> Tensor:
     """Return the number of the action for the last point of ``z (T, n, d)``, ``(T,)``.
 
     ``actions`` are the policy's set.

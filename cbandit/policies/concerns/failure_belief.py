@@ -37,11 +37,11 @@ from cbandit.posterior.observations import Part
 if TYPE_CHECKING:
     from cbandit.policies.setup import Setup
 
-USUAL = 0.05  # the share of all actions that fails, before any data
-TRIED = 256  # how many of the latest tries the least probability is taken over
+PRIOR_FAILURE_SHARE = 0.05  # the share of all actions that fails, before any data
+LATEST_TRIES = 256  # how many of the latest tries the least probability is taken over
 
 
-class Result(NamedTuple):
+class RoundResult(NamedTuple):
     """The outcome of a round: whether the action failed or was measured.
 
     Args:
@@ -55,7 +55,7 @@ class Result(NamedTuple):
     measured: Tensor
 
 
-class Failing(NamedTuple):
+class FailureModel(NamedTuple):
     """A belief about failures, and the results that it has not absorbed yet.
 
     Args:
@@ -64,13 +64,13 @@ class Failing(NamedTuple):
     """
 
     beliefs: Any
-    fresh: tuple[Result, ...] = ()
+    fresh: tuple[RoundResult, ...] = ()
 
-    def noting(self, result: Result) -> Failing:
+    def with_result(self, result: RoundResult) -> FailureModel:
         """Return this with one more result to absorb."""
         return self._replace(fresh=(*self.fresh, result))
 
-    def absorbed(self) -> Failing:
+    def absorb_results(self) -> FailureModel:
         """Return this with all results absorbed into the beliefs."""
         beliefs = self.beliefs
         for result in sorted(self.fresh, key=lambda each: each.place.t):
@@ -78,32 +78,34 @@ class Failing(NamedTuple):
             values = devices.put(result.failed, beliefs.device).unsqueeze(-1)
             part = Part([0], values.double(), either.tolist())
             beliefs = beliefs.absorb(place.keys, place.x, [part], place.t)
-        return Failing(beliefs.refit(due_only=True))
+        return FailureModel(beliefs.refit(due_only=True))
 
     def fence(self) -> Fence:
         """Return the rule that leaves out what likely fails."""
         bar = self._bar().unsqueeze(1)
 
         def excess(mean: Tensor, std: Tensor) -> Tensor:
-            height = _height(mean, std).unsqueeze(1)
+            height = _failure_probit(mean, std).unsqueeze(1)
             return height - bar.to(height)
 
         return Fence(self.beliefs, excess, lasting=True)
 
     def _bar(self) -> Tensor:
         """Return the latent value above which actions are left out, ``(T, 1)``."""
-        tried = _height(*self.beliefs.anywhere(self.beliefs.incumbents(TRIED)))
+        tried = _failure_probit(
+            *self.beliefs.anywhere(self.beliefs.incumbents(LATEST_TRIES))
+        )
         least = torch.special.ndtr(tried.amin(-1, keepdim=True))
         bar: Tensor = torch.special.ndtri(0.5 * (least + 0.5)).clamp_max(0.0)
         return bar
 
 
-def _height(mean: Tensor, std: Tensor) -> Tensor:
+def _failure_probit(mean: Tensor, std: Tensor) -> Tensor:
     """Return ``Phi^-1`` of the probability to fail, ``(T, n)``."""
     return mean[:, 0] / (1 + std[:, 0].square()).sqrt()
 
 
-class FailureBelief(Concern[Failing | None]):
+class FailureBelief(Concern[FailureModel | None]):
     """Learn where actions fail, and leave out those that likely do.
 
     Its state is ``None`` until an action fails.
@@ -147,8 +149,8 @@ class FailureBelief(Concern[Failing | None]):
         """Return the state before any failure."""
 
     def hear(
-        self, state: Failing | None, news: News, beliefs: Beliefs
-    ) -> tuple[Failing | None, News]:
+        self, state: FailureModel | None, news: News, beliefs: Beliefs
+    ) -> tuple[FailureModel | None, News]:
         """Note what was measured and what failed, once anything has failed."""
         if state is None and news.failed is None:
             return None, news
@@ -159,89 +161,91 @@ class FailureBelief(Concern[Failing | None]):
         failed = torch.zeros_like(now) if news.failed is None else news.failed
         if not bool((measured | failed).any()):
             return state, news
-        result = Result(news.place, failed, measured)
-        return (state or Failing(None)).noting(result), news
+        result = RoundResult(news.place, failed, measured)
+        return (state or FailureModel(None)).with_result(result), news
 
     def observe(
-        self, state: Failing | None, data: Data, beliefs: Beliefs
-    ) -> tuple[Failing | None, Data]:
+        self, state: FailureModel | None, data: Data, beliefs: Beliefs
+    ) -> tuple[FailureModel | None, Data]:
         """Note which rows of earlier data were measured, and which failed."""
         failed = data.failed
         if state is None and (failed is None or not bool(failed.any())):
             return None, data
-        state, nowhere = state or Failing(None), torch.zeros(len(data.places)) > 0
+        state, nowhere = state or FailureModel(None), torch.zeros(len(data.places)) > 0
         # what was measured before is in the policy's beliefs until this one begins
         if state.beliefs is not None:
             for keys, x, _ in data.rows():
-                state = state.noting(Result(Place([*keys], x, 0), nowhere, ~nowhere))
+                state = state.with_result(
+                    RoundResult(Place([*keys], x, 0), nowhere, ~nowhere)
+                )
         for i, x in enumerate(data.places.unbind(1) if failed is not None else ()):
             if failed is not None and bool(failed[:, i].any()):
                 place = Place(data.keys(i), x, 0)
-                state = state.noting(Result(place, failed[:, i], nowhere))
+                state = state.with_result(RoundResult(place, failed[:, i], nowhere))
         return state, data
 
     def settle(
-        self, state: Failing | None, beliefs: Beliefs, t: int, past: Past
-    ) -> Failing | None:
+        self, state: FailureModel | None, beliefs: Beliefs, t: int, past: Past
+    ) -> FailureModel | None:
         """Absorb what was noted; at the first failure, all that came before it."""
         if state is None or not state.fresh:
             return state
         if state.beliefs is not None:
-            return state.absorbed()
+            return state.absorb_results()
         given = [result for result in state.fresh if not result.place.t]
         domain = beliefs.actions
-        results = _results(beliefs, past(), self._device, self._dtype)
-        return begun(belief_of(domain), beliefs, [*results, *given])
+        results = _history_results(beliefs, past(), self._device, self._dtype)
+        return first_model(failure_gp(domain), beliefs, [*results, *given])
 
     def open_turn(
-        self, state: Failing | None, turn: Turn
-    ) -> tuple[Failing | None, Turn]:
+        self, state: FailureModel | None, turn: Turn
+    ) -> tuple[FailureModel | None, Turn]:
         """Leave out the actions that likely fail."""
         if state is None:
             return state, turn
         return state, turn.within(state.fence())[0]
 
-    def grow(self, state: Failing | None, actions: Actions) -> Failing | None:
+    def grow(self, state: FailureModel | None, actions: Actions) -> FailureModel | None:
         """Return the belief over a set that has grown."""
         if state is None or state.beliefs is None:
             return state
         return state._replace(beliefs=state.beliefs.over(actions.domain))
 
-    def lighten(self, state: Failing | None, largest: int) -> None:
+    def lighten(self, state: FailureModel | None, largest: int) -> None:
         """Drop the belief's large arrays."""
         if state is not None and state.beliefs is not None:
             state.beliefs.lighten(largest)
 
 
-def _results(
+def _history_results(
     beliefs: Beliefs,
     table: Mapping[str, Any],
     device: torch.device,
     dtype: torch.dtype,
-) -> list[Result]:
+) -> list[RoundResult]:
     """Return the outcomes of all rounds of a history, and of earlier data."""
     results, domain = [], beliefs.actions
     for keys, x, wanted in beliefs.before():
         measured = torch.tensor(list(wanted))
-        results.append(Result(Place([*keys], x, 0), ~measured & False, measured))
+        results.append(RoundResult(Place([*keys], x, 0), ~measured & False, measured))
     every = devices.put(table["x"], device, dtype)
     rounds = table["round"].tolist()
     for t, x, state in zip(rounds, every, table["state"], strict=True):
         measured, failed = (state == STATES.index(w) for w in ("told", "failed"))
         if bool((measured | failed).any()):
             place = Place(domain.keys(x), x, t)
-            results.append(Result(place, failed, measured))
+            results.append(RoundResult(place, failed, measured))
     return results
 
 
-def belief_of(actions: Actions) -> GP:
+def failure_gp(actions: Actions) -> GP:
     """Return the belief about failures over a set, one with coordinates."""
     belief = GP.default(actions, outcome="binary")
-    belief.learn_mean, belief.mean = False, torch.tensor(USUAL).double()
+    belief.learn_mean, belief.mean = False, torch.tensor(PRIOR_FAILURE_SHARE).double()
     return belief
 
 
-def begun(gp: GP, like: Beliefs, results: Sequence[Result]) -> Failing:
+def first_model(gp: GP, like: Beliefs, results: Sequence[RoundResult]) -> FailureModel:
     """Return a belief about failures on the set of ``like``, from all results."""
     beliefs = Beliefs([gp], like.actions, like.batch_shape, like.dtype, like.device)
-    return Failing(beliefs, tuple(results)).absorbed()
+    return FailureModel(beliefs, tuple(results)).absorb_results()

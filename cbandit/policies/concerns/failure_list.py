@@ -20,10 +20,10 @@ from cbandit.policies.turn import Turn
 if TYPE_CHECKING:
     from cbandit.policies.setup import Setup
 
-WHY = "has failed"
+REASON = "has failed"
 
 
-class Failed:
+class FailedActions:
     """The failed actions of each trial, immutable.
 
     Args:
@@ -47,7 +47,7 @@ class Failed:
         self._left: Tensor | None = None
 
     @classmethod
-    def none(cls, actions: Actions, device: torch.device, size: int) -> Failed:
+    def none(cls, actions: Actions, device: torch.device, size: int) -> FailedActions:
         """Return an empty list of failures for ``size`` trials."""
         nowhere = torch.zeros(0, actions.dim, dtype=torch.float64)
         return cls(actions, device, ((),) * size, (nowhere,) * size)
@@ -65,7 +65,7 @@ class Failed:
         x: Tensor,
         where: Tensor | None = None,
         index: Sequence[int] | None = None,
-    ) -> Failed:
+    ) -> FailedActions:
         """Return the failures with actions ``x (T, d)`` added in trials ``where (T,)``.
 
         ``index`` are their numbers in the policy's set, where these are known.
@@ -79,9 +79,9 @@ class Failed:
                 numbers[i] = (*numbers[i], number)
             else:
                 points[i] = torch.cat([points[i], host[i : i + 1]])
-        return Failed(self.actions, self.device, tuple(numbers), tuple(points))
+        return FailedActions(self.actions, self.device, tuple(numbers), tuple(points))
 
-    def over(self, actions: Actions) -> Failed:
+    def in_grown_set(self, actions: Actions) -> FailedActions:
         """Return these failures in a set that has grown."""
         numbers = []
         for row in self.numbers:
@@ -89,7 +89,7 @@ class Failed:
                 x = self.actions.at(torch.tensor(row, device=self.device))
                 row = tuple(actions.index(x).tolist())
             numbers.append(row)
-        return Failed(actions, self.device, tuple(numbers), self.points)
+        return FailedActions(actions, self.device, tuple(numbers), self.points)
 
     def _numbered(self, x: Tensor, index: Sequence[int] | None) -> list[int | None]:
         """Return the actions' numbers in the policy's set; ``None``: no number."""
@@ -156,7 +156,7 @@ class Failed:
         return False
 
 
-class FailureList(Concern[Failed]):
+class FailureList(Concern[FailedActions]):
     """Leave out the actions that have failed.
 
     Args:
@@ -172,7 +172,7 @@ class FailureList(Concern[Failed]):
     def __init__(
         self, actions: Actions, apart: bool, device: torch.device, size: int
     ) -> None:
-        self._none, self._apart = Failed.none(actions, device, size), apart
+        self._none, self._apart = FailedActions.none(actions, device, size), apart
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
@@ -183,11 +183,13 @@ class FailureList(Concern[Failed]):
         apart = domain is not setup.actions  # its numbers are not those of choices
         return cls(domain, apart, setup.device, setup.size)
 
-    def start(self) -> Failed:
+    def start(self) -> FailedActions:
         """Return an empty list."""
         return self._none
 
-    def hear(self, state: Failed, news: News, beliefs: object) -> tuple[Failed, News]:
+    def hear(
+        self, state: FailedActions, news: News, beliefs: object
+    ) -> tuple[FailedActions, News]:
         """Add the choice in the trials in which it has failed."""
         if news.failed is None:
             return state, news
@@ -197,8 +199,8 @@ class FailureList(Concern[Failed]):
         return state.added(news.place.x, news.failed, numbers), news
 
     def observe(
-        self, state: Failed, data: Data, beliefs: object
-    ) -> tuple[Failed, Data]:
+        self, state: FailedActions, data: Data, beliefs: object
+    ) -> tuple[FailedActions, Data]:
         """Add the rows of earlier data that failed."""
         if data.failed is not None:
             for x, failed in zip(data.places.unbind(1), data.failed.mT, strict=True):
@@ -206,7 +208,7 @@ class FailureList(Concern[Failed]):
                     state = state.added(x, failed)
         return state, data
 
-    def open_turn(self, state: Failed, turn: Turn) -> tuple[Failed, Turn]:
+    def open_turn(self, state: FailedActions, turn: Turn) -> tuple[FailedActions, Turn]:
         """Leave out what has failed; raise an error if it is an action needed."""
         if state.empty:
             return state, turn
@@ -216,12 +218,12 @@ class FailureList(Concern[Failed]):
                 "with another safe="
             )
         if turn.actions is state.actions and not turn.actions.continuous:
-            return state, turn.only(state.left(), WHY)
-        return state, turn.without(state.points_in(turn), WHY)
+            return state, turn.only(state.left(), REASON)
+        return state, turn.without(state.points_in(turn), REASON)
 
-    def grow(self, state: Failed, actions: Actions) -> Failed:
+    def grow(self, state: FailedActions, actions: Actions) -> FailedActions:
         """Return the failures in a set that has grown."""
-        return state.over(actions.domain)
+        return state.in_grown_set(actions.domain)
 
 
 def remaining(

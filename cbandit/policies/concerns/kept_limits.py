@@ -3,7 +3,7 @@
 So that it stays silent where all is well, the share above must be beyond what a fair
 coin explains (Hoeffding's bound, over all looks, trials and costs), and the mean of
 these rounds must be above the limit too. A policy whose rounds are above the limit as
-often as below warns in at most a share ``RATE`` of all runs. Before there are ``LAST``
+often as below warns in at most a share ``ALARM_RATE`` of all runs. Before there are ``RECENT_ROUNDS``
 rounds, all of them must be above, as policies try what is above a limit while they
 learn. Where there are trials, it must be so in most of them.
 """
@@ -17,17 +17,21 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from cbandit.policies.choices import News, Told
+from cbandit.policies.choices import News, Outcome
 from cbandit.policies.round import Concern
 from cbandit.policies.signs import Objective
 
 if TYPE_CHECKING:
     from cbandit.policies.setup import Setup
 
-LAST = 100  # rounds that count as recent
-EVERY = 15  # rounds told between two looks at the counts
-EARLY = 6  # looks that are EVERY apart; later ones are EARLY * EVERY apart
-RATE = 0.01  # the share of runs that warn though rounds are above as often as below
+RECENT_ROUNDS = 100  # rounds that count as recent
+LOOK_EVERY = 15  # rounds told between two looks at the counts
+EARLY_LOOKS = (
+    6  # looks that are LOOK_EVERY apart; later ones are EARLY_LOOKS * LOOK_EVERY apart
+)
+ALARM_RATE = (
+    0.01  # the share of runs that warn though rounds are above as often as below
+)
 
 
 class LimitCounts(NamedTuple):
@@ -37,7 +41,7 @@ class LimitCounts(NamedTuple):
         told: how many rounds, ``(T, m)``.
         within: how many of them were at or below their limit.
         total: the sum of their costs.
-        last: by how much each of the latest exceeded its limit, ``(LAST, T, m)``, NaN
+        last: by how much each of the latest exceeded its limit, ``(RECENT_ROUNDS, T, m)``, NaN
             where there is none.
         looks: how often the recent rounds were looked at.
         broken: the costs that were above their limit in most recent rounds, in most
@@ -51,27 +55,29 @@ class LimitCounts(NamedTuple):
     last: Tensor
     looks: int = 0
     broken: tuple[int, ...] = ()
-    held: tuple[tuple[Sequence[Told], Tensor], ...] = ()
+    held: tuple[tuple[Sequence[Outcome], Tensor], ...] = ()
 
     @classmethod
     def none(cls, size: int, m: int, device: torch.device) -> LimitCounts:
         """Return the counts before the first round."""
         zero = torch.zeros(size, m, dtype=torch.float64, device=device)
-        last = zero.new_full((LAST, size, m), torch.nan)
+        last = zero.new_full((RECENT_ROUNDS, size, m), torch.nan)
         return cls(zero, zero, zero, last)
 
     def after(self, news: News) -> LimitCounts:
         """Return the counts with the news, which are looked at now and then."""
         counts = self._replace(held=(*self.held, (news.costs, news.limits)))
-        wait = EVERY if self.looks < EARLY else EARLY * EVERY
-        return counts.whole().looked() if len(counts.held) >= wait else counts
+        wait = LOOK_EVERY if self.looks < EARLY_LOOKS else EARLY_LOOKS * LOOK_EVERY
+        return counts.with_held().after_look() if len(counts.held) >= wait else counts
 
-    def whole(self) -> LimitCounts:
+    def with_held(self) -> LimitCounts:
         """Return the counts with all news counted."""
         if not self.held:
             return self
         m, rows, came = self.told.shape[1], [], []
-        plain = all(len(items) == 1 and _plain(items[0]) for items, _ in self.held)
+        plain = all(
+            len(items) == 1 and _is_complete(items[0]) for items, _ in self.held
+        )
         if plain:  # as it mostly is: costs of all trials, told together
             values = torch.stack([items[0].values for items, _ in self.held]).double()
             excess = values - torch.stack([limits for _, limits in self.held])
@@ -79,7 +85,7 @@ class LimitCounts(NamedTuple):
                 told=self.told + len(values),
                 within=self.within + (excess <= 0).sum(0),
                 total=self.total + values.sum(0),
-                last=torch.cat([self.last, excess])[-LAST:],
+                last=torch.cat([self.last, excess])[-RECENT_ROUNDS:],
                 held=(),
             )
         for items, limits in self.held:
@@ -103,14 +109,16 @@ class LimitCounts(NamedTuple):
             held=(),
         )
 
-    def looked(self) -> LimitCounts:
+    def after_look(self) -> LimitCounts:
         """Return the counts with the limits that most recent rounds were above."""
         looks, (size, m) = self.looks + 1, self.told.shape
         n, above = self.recent()
-        bound = math.log(size * m * (math.pi * looks) ** 2 / (6 * RATE))
+        bound = math.log(size * m * (math.pi * looks) ** 2 / (6 * ALARM_RATE))
         most = above >= n / 2 + (n * bound / 2).sqrt()
-        most &= (n == LAST) | (above == n)  # of the first rounds some may be above
-        broken = most & (n >= EVERY) & (self.last.nansum(0) > 0)
+        most &= (n == RECENT_ROUNDS) | (
+            above == n
+        )  # of the first rounds some may be above
+        broken = most & (n >= LOOK_EVERY) & (self.last.nansum(0) > 0)
         # of many trials some are unlucky: most of them must be
         costs = (broken.double().mean(0) > 0.5).nonzero().flatten().tolist()
         return self._replace(looks=looks, broken=tuple(costs))
@@ -120,7 +128,7 @@ class LimitCounts(NamedTuple):
         return (~self.last.isnan()).sum(0).double(), (self.last > 0).sum(0).double()
 
 
-def _plain(told: Told) -> bool:
+def _is_complete(told: Outcome) -> bool:
     """Return whether feedback is of all trials and all costs."""
     return told.where is None and told.columns is None
 

@@ -27,11 +27,11 @@ from cbandit.posterior.beliefs import Beliefs
 if TYPE_CHECKING:
     from cbandit.policies.setup import Setup
 
-RECENT = 3  # how many of the last readings are kept
-MOVED = 2  # the level has moved if this many are beyond the same bound
-REACH = 12.0  # spreads from the average, for rows told at once
-LEAST = 10  # with fewer readings too little is known of the spread
-ALIKE = 1e-12  # a spread below this share of the values' size is rounding
+KEPT_READINGS = 3  # how many of the last readings are kept
+READINGS_OF_A_MOVE = 2  # the level has moved if this many are beyond the same bound
+MAX_SPREADS = 12.0  # spreads from the average, for rows told at once
+MIN_READINGS = 10  # with fewer readings too little is known of the spread
+ROUNDING_SHARE = 1e-12  # a spread below this share of the values' size is rounding
 
 Bounds = Callable[[Tensor | None], tuple[Tensor, Tensor]]
 """The least and the greatest reading that beliefs expect, given its own variance."""
@@ -42,7 +42,7 @@ class Readings(NamedTuple):
 
     Args:
         beyond: whether each of the last readings was outside what was expected,
-            ``(RECENT, T, F)``: 1 above, -1 below, 0 inside.
+            ``(KEPT_READINGS, T, F)``: 1 above, -1 below, 0 inside.
         least: the smallest value that a reading counted as, ``(T, F)``.
         most: the greatest value that a reading counted as, ``(T, F)``.
     """
@@ -54,11 +54,11 @@ class Readings(NamedTuple):
     @classmethod
     def none(cls, shape: tuple[int, int], device: torch.device) -> Readings:
         """Return the summary before any reading; ``shape`` is ``(T, F)``."""
-        beyond = torch.zeros(RECENT, *shape, dtype=torch.int8, device=device)
+        beyond = torch.zeros(KEPT_READINGS, *shape, dtype=torch.int8, device=device)
         endless = torch.full(shape, torch.inf, dtype=torch.float64, device=device)
         return cls(beyond, endless, -endless)
 
-    def taken(
+    def bound_news(
         self, news: News, bounds: Bounds, objective: Objective
     ) -> tuple[News, Readings]:
         """Return the news kept within bounds, and the new summary; warn of outliers.
@@ -68,7 +68,7 @@ class Readings(NamedTuple):
             bounds: the least and greatest values that beliefs expect there, ``(T, F)``.
             objective: the user's names and signs.
         """
-        items = news.by_functions()
+        items = news.with_functions()
         if not items:
             return news, self
         # no value of a choice is told twice, so all items can be judged at once
@@ -95,9 +95,11 @@ class Readings(NamedTuple):
                     least[:, at] = torch.where(mask, ends[0][:, at], least[:, at])
                     most[:, at] = torch.where(mask, ends[1][:, at], most[:, at])
             low, high = least.minimum(low), most.maximum(high)
-        within, outside, beyond = _bounded(values, came, low, high, self.beyond)
+        within, outside, beyond = _bound_readings(values, came, low, high, self.beyond)
         if outside is not None:
-            _warn_of(objective, f"round {news.choice.t}", values, outside, low, high)
+            _warn_of_outliers(
+                objective, f"round {news.choice.t}", values, outside, low, high
+            )
         after = Readings(
             beyond,
             torch.where(came, within.minimum(self.least), self.least),
@@ -158,7 +160,7 @@ class Outliers(Concern[Readings]):
             low, high = beliefs.bounds(x, noise, self._rough)
             return low[..., 0], high[..., 0]
 
-        news, state = state.taken(news, bounds, self._objective)
+        news, state = state.bound_news(news, bounds, self._objective)
         return state, news
 
     def observe(
@@ -166,10 +168,10 @@ class Outliers(Concern[Readings]):
     ) -> tuple[Readings, Data]:
         """Return rows of earlier data kept within bounds."""
         low, high = beliefs.bounds(data.places, None, self._rough)
-        return state, bounded_data(data, low, high, self._rescaled, self._objective)
+        return state, bound_data(data, low, high, self._rescaled, self._objective)
 
 
-def bounded_data(
+def bound_data(
     data: Data, low: Tensor, high: Tensor, rescaled: Tensor, objective: Objective
 ) -> Data:
     """Return earlier data kept within bounds; warn of outliers.
@@ -188,7 +190,10 @@ def bounded_data(
         told = told.to(low.device).expand(len(low), -1, -1)
         rows, size = [], (len(low), low.shape[1])
         average = told.new_zeros(size)
-        squares, beyond = average, told.new_zeros(RECENT, *size, dtype=torch.int8)
+        squares, beyond = (
+            average,
+            told.new_zeros(KEPT_READINGS, *size, dtype=torch.int8),
+        )
         scaled = torch.zeros(size, dtype=torch.bool, device=low.device)
         scaled[:, functions] = rescaled[functions]
         count = torch.zeros(len(low), 1, device=low.device, dtype=told.dtype)
@@ -199,16 +204,16 @@ def bounded_data(
             came = scaled & here
             values = average.clone()
             values[:, functions] = told[:, n]
-            reach = REACH * (squares / (count - 1).clamp_min(1)).sqrt()
-            known = (count >= LEAST) & (reach > ALIKE * average.abs())
+            reach = MAX_SPREADS * (squares / (count - 1).clamp_min(1)).sqrt()
+            known = (count >= MIN_READINGS) & (reach > ROUNDING_SHARE * average.abs())
             reach = torch.where(known, reach, torch.inf)
             least, most = low[..., n], high[..., n]
             least = torch.where(least.isfinite(), least, average - reach)
             most = torch.where(most.isfinite(), most, average + reach)
-            row, outside, beyond = _bounded(values, came, least, most, beyond)
+            row, outside, beyond = _bound_readings(values, came, least, most, beyond)
             if outside is not None:
                 where = f"row {n} of the data from before"
-                _warn_of(objective, where, values, outside, least, most)
+                _warn_of_outliers(objective, where, values, outside, least, most)
             count = count + here
             gap = torch.where(here, row - average, 0.0)
             average = average + gap / count.clamp_min(1)
@@ -218,7 +223,7 @@ def bounded_data(
     return replace(data, parts=parts, as_told=data.raw)
 
 
-def _bounded(
+def _bound_readings(
     values: Tensor, came: Tensor, low: Tensor, high: Tensor, beyond: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Return readings kept within bounds, a mask of the changed ones, and ``beyond``.
@@ -236,12 +241,12 @@ def _bounded(
     beyond = torch.where(came, torch.cat([beyond[1:], side.unsqueeze(0)]), beyond)
     if not bool(side.any()):
         return values, None, beyond
-    limited = (side != 0) & (beyond.sum(0).abs() < MOVED)
+    limited = (side != 0) & (beyond.sum(0).abs() < READINGS_OF_A_MOVE)
     clamped = torch.minimum(torch.maximum(values, low), high)
     return torch.where(limited, clamped.to(values), values), limited, beyond
 
 
-def _warn_of(
+def _warn_of_outliers(
     objective: Objective,
     where: str,
     values: Tensor,

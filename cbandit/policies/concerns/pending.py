@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cbandit.policies.setup import Setup
 
 
-class Counted(NamedTuple):
+class PendingChoices(NamedTuple):
     """The outstanding choices of the latest round.
 
     Args:
@@ -31,7 +31,7 @@ class Counted(NamedTuple):
     choices: dict[int, tuple[Entry, Ahead]]
 
 
-class Pending(Concern[Counted]):
+class Pending(Concern[PendingChoices]):
     """Show the beliefs the outstanding choices.
 
     Args:
@@ -75,15 +75,17 @@ class Pending(Concern[Counted]):
             raise CBanditError(f"{setup.name} takes no {pending=}: {reason}")
         return cls(setup.timing.memory)
 
-    def start(self) -> Counted:
+    def start(self) -> PendingChoices:
         """Return that nothing is outstanding."""
-        return Counted({})
+        return PendingChoices({})
 
-    def open_turn(self, state: Counted, turn: Turn) -> tuple[Counted, Turn]:
+    def open_turn(
+        self, state: PendingChoices, turn: Turn
+    ) -> tuple[PendingChoices, Turn]:
         """Put the outstanding choices into the round."""
         waiting = turn.waiting
         if not waiting:
-            return state if not state.choices else Counted({}), turn
+            return state if not state.choices else PendingChoices({}), turn
         first = -math.inf if self._window is None else turn.t - self._window
         now: dict[int, tuple[Entry, Ahead]] = {}
         for entry in waiting:
@@ -94,4 +96,6 @@ class Pending(Concern[Counted]):
                     known = entry, Ahead(place.keys, place.x, waits.mT.tolist())
                 now[t] = known
         ahead = [each for _, each in now.values()]
-        return Counted(now), turn._replace(pending=counted(ahead) if ahead else [])
+        return PendingChoices(now), turn._replace(
+            pending=counted(ahead) if ahead else []
+        )

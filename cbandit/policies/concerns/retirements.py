@@ -16,7 +16,7 @@ from cbandit.policies.turn import Turn
 if TYPE_CHECKING:
     from cbandit.policies.setup import Setup
 
-WHY = "is retired"
+REASON = "is retired"
 
 Values = frozenset[tuple[str, float]]
 """Names of categories, and positions in them."""
@@ -66,15 +66,15 @@ class Retirements(Concern[Retired]):
 
     def retire(self, state: Retired, value: tuple[str, float]) -> Retired:
         """Return the state after a value was retired."""
-        return self._without(state.menu, state.values | {value})
+        return self._with_retired(state.menu, state.values | {value})
 
     def bring_back(self, state: Retired, value: tuple[str, float]) -> Retired:
         """Return the state after a retired value came back."""
-        return self._without(state.menu, state.values - {value})
+        return self._with_retired(state.menu, state.values - {value})
 
     def grow(self, state: Retired, actions: Actions) -> Retired:
         """Return the state in a set that has grown."""
-        return self._without(actions.menu, state.values)
+        return self._with_retired(actions.menu, state.values)
 
     def open_turn(self, state: Retired, turn: Turn) -> tuple[Retired, Turn]:
         """Leave out what was retired."""
@@ -82,15 +82,15 @@ class Retirements(Concern[Retired]):
         if left is None:
             return state, turn
         if turn.apart:
-            return state, turn.only(_left_of(state, on), WHY)
+            return state, turn.only(_kept_actions(state, on), REASON)
         if isinstance(left, Box):
             return state, turn._replace(actions=left)
         turn = turn._replace(offered=left)
         if shown is not None and on is shown.space.domain:  # choices x contexts
             left = left.repeat_interleave(on.size // left.shape[-1], -1)
-        return state, turn.only(left, WHY)
+        return state, turn.only(left, REASON)
 
-    def _without(self, menu: Any, values: Values) -> Retired:
+    def _with_retired(self, menu: Any, values: Values) -> Retired:
         """Return the state in which these values are retired."""
         if not values:
             return Retired(menu)
@@ -126,7 +126,7 @@ def category_of(actions: Actions, call: str, name: str) -> Category:
     return found
 
 
-def _left_of(state: Retired, on: Actions) -> Tensor:
+def _kept_actions(state: Retired, on: Actions) -> Tensor:
     """Return the actions of another set that are left, ``(T or 1, N)``."""
     points, columns = on.block(0, on.size), state.menu.names.columns
     gone = torch.zeros(points.shape[:-1], dtype=torch.bool, device=points.device)

@@ -4,7 +4,7 @@ Each round asks for a probability that all limits are kept, as ``ask(confidence=
 does. An integral control moves it on the probit scale:
 
     shortfall  = share * rounds - (expected number of rounds within all limits)
-    confidence = Phi(Phi^-1(share) + GAIN * (shortfall + RESERVE))
+    confidence = Phi(Phi^-1(share) + GAIN * (shortfall + RESERVE_ROUNDS))
 
 The expected number is the sum of today's posterior probabilities at the actions played,
 as outcomes carry noise, and a played action is often known better later. So the latest
@@ -23,10 +23,10 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit.errors import CBanditError
-from cbandit.policies.checks import probability
+from cbandit.policies.checks import check_probability
 from cbandit.policies.choices import Entry, News, Place
 from cbandit.policies.concerns.confidence import log_chance, room_of
-from cbandit.policies.concerns.restarts import ADAPTIVE, NOT_ADAPTIVE, epoch_start
+from cbandit.policies.concerns.restarts import ADAPTIVE, NOT_ADAPTIVE_ERROR, epoch_start
 from cbandit.policies.round import Concern, Past
 from cbandit.policies.turn import Turn
 from cbandit.posterior.beliefs import Beliefs
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from cbandit.policies.setup import Setup
 
 GAIN = 1.0  # deviations by which each round short of the share raises the confidence
-RESERVE = 1.0  # rounds aimed at beyond the share
-FARTHEST = 4.0  # deviations; actions surer than this are hardly ever found
-JUDGED = 256  # how many rounds are judged anew at most
+RESERVE_ROUNDS = 1.0  # rounds aimed at beyond the share
+MAX_DEVIATIONS = 4.0  # deviations; actions surer than this are hardly ever found
+MAX_OPEN_ROUNDS = 256  # how many rounds are judged anew at most
 
 
-class Round(NamedTuple):
+class ToldRound(NamedTuple):
     """A round whose costs were told, in some trials.
 
     Args:
@@ -57,7 +57,7 @@ class Round(NamedTuple):
     where: Tensor
 
 
-class Rounds(NamedTuple):
+class ShareCount(NamedTuple):
     """How many rounds were told, and how many of them are believed within all limits.
 
     Args:
@@ -71,16 +71,16 @@ class Rounds(NamedTuple):
     share: Tensor
     told: Tensor
     within: Tensor
-    open: tuple[Round, ...] = ()
+    open: tuple[ToldRound, ...] = ()
     least: Tensor | None = None
 
     @classmethod
-    def none(cls, share: Tensor) -> Rounds:
+    def none(cls, share: Tensor) -> ShareCount:
         """Return the count before the first round, for a share ``(T,)``."""
         nothing = torch.zeros_like(share)
         return cls(share, nothing, nothing)
 
-    def after(self, news: News, place: Place) -> Rounds:
+    def after(self, news: News, place: Place) -> ShareCount:
         """Return the count with the round added, if its costs have all come now."""
         limits = news.limits
         now = torch.zeros(len(limits), dtype=torch.bool)
@@ -89,16 +89,16 @@ class Rounds(NamedTuple):
         now &= news.came[:, 1:].all(-1)
         if not bool(now.any()):
             return self
-        played = Round(place.t, place.x, limits, devices.put(now, limits.device))
+        played = ToldRound(place.t, place.x, limits, devices.put(now, limits.device))
         rounds = sorted([*self.open, played], key=lambda each: each.t)
         return self._replace(open=tuple(rounds))
 
-    def asking(
+    def with_confidence(
         self,
         beliefs: Beliefs,
-        waiting: Sequence[Round],
+        waiting: Sequence[ToldRound],
         first: float,
-    ) -> Rounds:
+    ) -> ShareCount:
         """Return the count with the confidence ``(T,)`` to ask for in this round.
 
         Args:
@@ -106,23 +106,23 @@ class Rounds(NamedTuple):
             waiting: choices whose costs have not all come.
             first: rounds before this one are judged for the last time.
         """
-        settled = self.settled(beliefs, first)
+        settled = self.settle_before(beliefs, first)
         share, count, within = settled.share, settled.told, settled.within
         for rounds, told in ((settled.open, True), (waiting, False)):
             if rounds:
                 more, kept = _count_within(beliefs, rounds, told)
                 count, within = count + more, within + kept
-        short = share * count - within + RESERVE
+        short = share * count - within + RESERVE_ROUNDS
         deviates = torch.special.ndtri(share) + GAIN * short
-        least = torch.special.ndtr(deviates.clamp(-FARTHEST, FARTHEST))
+        least = torch.special.ndtr(deviates.clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS))
         return settled._replace(least=least)
 
-    def settled(self, beliefs: Beliefs, first: float) -> Rounds:
+    def settle_before(self, beliefs: Beliefs, first: float) -> ShareCount:
         """Return the count in which rounds before ``first`` keep today's probability.
 
-        If more than ``JUDGED`` rounds are left, the oldest of them do too.
+        If more than ``MAX_OPEN_ROUNDS`` rounds are left, the oldest of them do too.
         """
-        last = len(self.open) - JUDGED
+        last = len(self.open) - MAX_OPEN_ROUNDS
         old = [each for i, each in enumerate(self.open) if i < last or each.t < first]
         if not old:
             return self
@@ -135,7 +135,7 @@ class Rounds(NamedTuple):
 
 
 def _count_within(
-    beliefs: Beliefs, rounds: Sequence[Round], told: bool
+    beliefs: Beliefs, rounds: Sequence[ToldRound], told: bool
 ) -> tuple[Tensor, Tensor]:
     """Return how many rounds there are, and how many are expected within all limits.
 
@@ -153,14 +153,14 @@ def _count_within(
     return where.double().sum(-1), (chance.double() * where).sum(-1)
 
 
-def _round_of(entry: Entry) -> Round:
+def _round_of(entry: Entry) -> ToldRound:
     """Return a choice's round, counted in the trials that still wait for a cost."""
     missing, limits = ~entry.came[:, 1:].all(-1), entry.made.limits
     x = entry.choice.x.reshape(len(missing), -1)
-    return Round(entry.choice.t, x, limits, devices.put(missing, limits.device))
+    return ToldRound(entry.choice.t, x, limits, devices.put(missing, limits.device))
 
 
-class Share(Concern[Rounds]):
+class Share(Concern[ShareCount]):
     """Ask for the confidence that a share of rounds within all limits needs.
 
     Args:
@@ -174,7 +174,7 @@ class Share(Concern[Rounds]):
         "share": """of all rounds so far at least this share is to be within all limits,
         a number or ``(*trials,)``, as far as today's beliefs can tell: a control moves
         the confidence that rounds ask for (see ``ask(confidence=)``, which goes before
-        it), up while too few were within, down while there is room. Rounds whose costs
+        it), up while too few were within, down while there is room. ShareCount whose costs
         never came do not count. ``None``: no such share."""
     }
 
@@ -201,26 +201,30 @@ class Share(Concern[Rounds]):
                 "beliefs about their costs"
             )
         if restart == ADAPTIVE:
-            raise CBanditError(NOT_ADAPTIVE)
-        goal = probability("share", setup.per_trial("share", share), share)
+            raise CBanditError(NOT_ADAPTIVE_ERROR)
+        goal = check_probability("share", setup.per_trial("share", share), share)
         return cls(goal, setup.timing.memory, restart, setup.forget)
 
-    def start(self) -> Rounds:
+    def start(self) -> ShareCount:
         """Return the count before the first round."""
-        return Rounds.none(self._share)
+        return ShareCount.none(self._share)
 
-    def hear(self, state: Rounds, news: News, beliefs: Beliefs) -> tuple[Rounds, News]:
+    def hear(
+        self, state: ShareCount, news: News, beliefs: Beliefs
+    ) -> tuple[ShareCount, News]:
         """Count the round once its costs have all come."""
         return state.after(news, news.place), news
 
-    def settle(self, state: Rounds, beliefs: Beliefs, t: int, past: Past) -> Rounds:
+    def settle(
+        self, state: ShareCount, beliefs: Beliefs, t: int, past: Past
+    ) -> ShareCount:
         """Judge all rounds for the last time if the beliefs are about to forget."""
         coming = t + 1
         if self._forget and epoch_start(self._restart, coming) == coming:
-            return state.settled(beliefs, coming)
+            return state.settle_before(beliefs, coming)
         return state
 
-    def open_turn(self, state: Rounds, turn: Turn) -> tuple[Rounds, Turn]:
+    def open_turn(self, state: ShareCount, turn: Turn) -> tuple[ShareCount, Turn]:
         """Set the round's confidence, unless the user asks for one."""
         if not turn.by_rule:
             return state, turn
@@ -228,7 +232,9 @@ class Share(Concern[Rounds]):
         if self._window is not None:
             # the next round's beliefs will lack the window's oldest outcome
             first = turn.t + 1 - self._window
-        state = state.asking(turn.beliefs, list(map(_round_of, turn.waiting)), first)
+        state = state.with_confidence(
+            turn.beliefs, list(map(_round_of, turn.waiting)), first
+        )
         if turn.confidence is None:
             turn = turn._replace(confidence=state.least)
         return state, turn

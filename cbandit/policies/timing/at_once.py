@@ -17,10 +17,10 @@ from cbandit.policies.choices import News, Place
 from cbandit.policies.timing.base import Held, Timing
 from cbandit.posterior.observations import Part, joined
 
-Partial = tuple[Place, Part]
+PartialFeedback = tuple[Place, Part]
 """Feedback of some trials: where the choice is, and what came of it."""
 
-Row = list[int | None]
+PackedRow = list[int | None]
 """For each trial which feedback an observation holds, by number; ``None``: none."""
 
 
@@ -44,19 +44,19 @@ class AtOnce(Timing):
         return beliefs, held._replace(partial=())
 
 
-def _pack(partial: Sequence[Partial], dated: bool) -> list[Row]:
+def _pack(partial: Sequence[PartialFeedback], dated: bool) -> list[PackedRow]:
     """Return the rows of as few observations as hold all the feedback.
 
     One observation may hold different rounds in different trials, so that where delays
     differ from trial to trial, dozens of rounds fit into a few observations. If
     outcomes are ``dated``, an observation holds one round.
     """
-    rows: list[Row] = []
+    rows: list[PackedRow] = []
     for number, (place, part) in enumerate(partial):
         for trial in [i for i, want in enumerate(part.wanted) if want]:
             for row in rows:
                 first = partial[min(n for n in row if n is not None)]
-                if row[trial] is None and _fit(first, (place, part), dated):
+                if row[trial] is None and _can_share(first, (place, part), dated):
                     break
             else:
                 row = [None] * len(part.wanted)
@@ -65,7 +65,7 @@ def _pack(partial: Sequence[Partial], dated: bool) -> list[Row]:
     return rows
 
 
-def _fit(first: Partial, other: Partial, dated: bool) -> bool:
+def _can_share(first: PartialFeedback, other: PartialFeedback, dated: bool) -> bool:
     """Return whether one observation may hold both, in different trials."""
     (place, part), (other_place, other_part) = first, other
     if dated and place.t != other_place.t:
@@ -75,7 +75,9 @@ def _fit(first: Partial, other: Partial, dated: bool) -> bool:
     return same_kind and same_noise and part.functions == other_part.functions
 
 
-def _absorb_row(beliefs: Any, partial: Sequence[Partial], row: Row) -> Any:
+def _absorb_row(
+    beliefs: Any, partial: Sequence[PartialFeedback], row: PackedRow
+) -> Any:
     """Return the beliefs with one more observation."""
     numbers = sorted({n for n in row if n is not None})
     # for each trial, which of these feedbacks it takes; the first where it has none
@@ -84,17 +86,20 @@ def _absorb_row(beliefs: Any, partial: Sequence[Partial], row: Row) -> Any:
     tries = [part.tries for part in parts if part.tries is not None]
     observation = Part(
         parts[0].functions,
-        _pick([part.values for part in parts], at),
+        _take_by_trial([part.values for part in parts], at),
         [n is not None for n in row],
         parts[0].noise,
-        _pick(tries, at) if tries else None,
+        _take_by_trial(tries, at) if tries else None,
     )
     keys = [places[k].keys[trial] for trial, k in enumerate(at)]
-    x, t = _pick([place.x for place in places], at), max(place.t for place in places)
+    x, t = (
+        _take_by_trial([place.x for place in places], at),
+        max(place.t for place in places),
+    )
     return beliefs.absorb(keys, x, [observation], t)
 
 
-def _pick(values: list[Tensor], at: list[int]) -> Tensor:
+def _take_by_trial(values: list[Tensor], at: list[int]) -> Tensor:
     """Return ``(T, k)``: for each trial its own row of ``values[at[trial]]``."""
     if len(values) == 1:
         return values[0]

@@ -88,7 +88,7 @@ class Delayed(Timing):
     def absorb(self, beliefs: Any, held: Held, news: News) -> tuple[Any, Held]:
         """Fill in the feedback that comes in time; count values that come too late."""
         t, late = news.place.t, held.too_late
-        for told, functions in news.by_functions():
+        for told, functions in news.with_functions():
             mask = told.mask()
             if told.at - t > self._window:
                 late = late + mask

@@ -54,7 +54,7 @@ class Sliding(Timing):
         self._drift, self._fixed = spec.drift, None
         if self._drift is not None and not callable(self._drift):
             # a drift of a wrong shape says so here, not at the first ask
-            self._fixed = self._shaped(self._drift)
+            self._fixed = self._drift_tensor(self._drift)
 
     def absorb(self, beliefs: Any, held: Held, news: News) -> tuple[Any, Held]:
         """Absorb the news of a round in the window; count others as too late."""
@@ -91,19 +91,19 @@ class Sliding(Timing):
     def allowance(self, t: int) -> Tensor | None:
         """Return ``Gam_t``, ``(T, F)``; ``None``: no drift was given."""
         if callable(self._drift):
-            return self._shaped(self._drift(t))
+            return self._drift_tensor(self._drift(t))
         return self._fixed
 
-    def _shaped(self, drift: Any) -> Tensor:
+    def _drift_tensor(self, drift: Any) -> Tensor:
         """Return a user's drift in one round as ``(T, F)``."""
         batch, functions = self._batch_shape, self._functions
         if isinstance(drift, tuple) and len(drift) == 2 and functions > 1:
             reward, costs = (checks.nonnegative("drift", part) for part in drift)
             first = checks.per_trial("drift", reward, batch).unsqueeze(-1)
-            costs = _column(costs, batch)
+            costs = _as_column(costs, batch)
             others = checks.per_cost("drift", costs, batch, functions - 1)
             return devices.put(torch.cat([first, others], -1), self._device)
-        size = _column(checks.nonnegative("drift", drift), batch)
+        size = _as_column(checks.nonnegative("drift", drift), batch)
         try:
             size = checks.per_cost("drift", size, batch, functions)
         except CBanditError:
@@ -115,6 +115,6 @@ class Sliding(Timing):
         return devices.put(size, self._device)
 
 
-def _column(size: Tensor, batch: tuple[int, ...]) -> Tensor:
+def _as_column(size: Tensor, batch: tuple[int, ...]) -> Tensor:
     """Return ``(*trials,)`` numbers as a column; leave other shapes unchanged."""
     return size.unsqueeze(-1) if batch and tuple(size.shape) == batch else size
