@@ -102,7 +102,7 @@ def believed_costs(costs: Costs) -> Costs:
 
 
 def observed_costs_error(name: str, sees: bool) -> CBanditError:
-    """Return the error for ``observed_costs=``: missing if ``sees``, else not allowed."""
+    """Return the error: ``observed_costs`` is missing if ``sees``, else unwanted."""
     if sees:
         return CBanditError(
             f"{name} sees the costs before it chooses: give ask(observed_costs=g_t) of "

@@ -252,7 +252,7 @@ def _values(by_entry: Sequence[Sequence[Outcome]], size: int, m: int) -> Tensor:
 def _tries_or_noise(
     entries: Sequence[Entry | Feedback], size: int, m: int, field: str
 ) -> Tensor:
-    """Return the ``"tries"`` or the ``"noise"`` told with each value, ``(n, T, 1 + m)``.
+    """Return the ``"tries"`` or ``"noise"`` told with each value, ``(n, T, 1 + m)``.
 
     NaN where the user told none; ``(n, T, 0)`` if the user never told any.
     """

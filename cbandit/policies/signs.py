@@ -1,8 +1,11 @@
-"""Names of costs, and the functions whose sign is turned.
+"""The user's names of costs, and the functions that policies negate.
 
-Inside, the reward is maximised and costs stay at or below their thresholds. A reward to
-minimise, and a cost with a lower limit, are negated where they come in, and negated
-again where they go out.
+Inside a policy, the reward is maximised and costs stay at or below their thresholds. A
+reward to minimise, and a cost with a lower limit, are negated where users' values come
+in, and negated again where values go out to users: such functions are "turned".
+
+In shapes, ``T`` counts the trials, ``m`` the costs, ``N`` the actions and ``F`` the
+functions: the reward, number 0, then the costs.
 """
 
 from __future__ import annotations
@@ -31,20 +34,18 @@ from cbandit.policies.budget import Budget, replace_budgets
 from cbandit.policies.safe.action import Safe
 from cbandit.recommend import Recommendation
 
-#: the default of thresholds, compared by ``is``, as a user may pass 0.0 too
+#: the default of ``thresholds=``, compared by ``is``: a user may pass 0.0 too
 NOT_GIVEN = float("0")
 
 Belief = TypeVar("Belief", GP, Counts, FiniteClass, Linear)
 
-_NUMBER_PATTERN = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_LIMIT_PATTERN = re.compile(rf"\s*(<=|>=)\s*({_NUMBER_PATTERN})\s*(%?)\s*")
-PER_CENT_FACTOR = (
-    10.0  # how far above 1 and its limit a share is certainly told in per cent
-)
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_LIMIT_PATTERN = re.compile(rf"\s*(<=|>=)\s*({_NUMBER})\s*(%?)\s*")
+PER_CENT_FACTOR = 10.0  # a share above this many times its limit, or 1, is in per cent
 
 
 def names_of(costs: Any) -> tuple[str, ...] | None:
-    """Return the names of costs given as a mapping or as a list of names."""
+    """Return the names in ``costs``, a mapping or a list of names; else ``None``."""
     listed = isinstance(costs, list | tuple) and all(isinstance(c, str) for c in costs)
     if not isinstance(costs, Mapping) and not (listed and costs):
         return None
@@ -57,19 +58,18 @@ def names_of(costs: Any) -> tuple[str, ...] | None:
 
 
 def cost_count(costs: Any, expected: str) -> int | tuple[str, ...]:
-    """Return the names of costs, or their number; raise an error otherwise."""
+    """Return a list of names or a number; else raise an error that says ``expected``."""
     if names_of(costs) is not None and not isinstance(costs, Mapping):
         return names_of(costs) or ()
     return checks.whole("costs", costs, 1, expected)
 
 
 class Objective:
-    """How a user names costs, and which functions are negated.
+    """The user's names of costs, limits and signs of the functions.
 
     Args:
         m: how many costs, or their names.
-        thresholds: as the user gives them, see :attr:`limits`; ``NOT_GIVEN``: not given,
-            which causes a warning if costs have names.
+        thresholds: the user's argument; ``NOT_GIVEN`` warns if costs have names.
         minimise: whether the reward is to be small.
 
     Attributes:
@@ -147,7 +147,7 @@ class Objective:
         raise CBanditError(f"no cost is called {name!r}, of {labels}{hint}")
 
     def read(self, j: int, limit: Any) -> Any:
-        """Return a new limit of cost ``j`` as a policy uses it; the side stays."""
+        """Return a user's new limit of cost ``j`` in the policy's sign; check its side."""
         name, above = f"the limit of {self.label(j)}", self.above(j)
         if _is_worded(limit):
             turned, limit = _read_limit(name, limit)
@@ -165,7 +165,7 @@ class Objective:
         return bool(self.signs[1 + j] < 0)
 
     def with_limit(self, j: int, limit: Any) -> Objective:
-        """Return the same words with another limit of cost ``j``, maybe a budget."""
+        """Return a copy whose budgets and shares fit a new limit of cost ``j``."""
         other, budgets = copy.copy(self), {**self.budgets}
         budgets.pop(j, None)
         if isinstance(limit, Budget):
@@ -177,11 +177,11 @@ class Objective:
     def check_shares(
         self, values: Tensor, functions: Sequence[int], limits: Tensor
     ) -> None:
-        """Raise if a share, whose limit is in per cent, is told in per cent.
+        """Raise if a cost whose limit is in per cent is itself told in per cent.
 
         Args:
-            values: told values of functions, 0 the reward, ``(..., f)``.
-            functions: which ones.
+            values: the values that the user told, ``(..., f)``.
+            functions: the numbers of these ``f`` functions.
             limits: the thresholds ``(T, m)``.
         """
         for k, f in enumerate(functions):
@@ -198,8 +198,8 @@ class Objective:
     def in_order(self, limits: Any) -> Any:
         """Return thresholds by name in the order of the costs; leave others unchanged.
 
-        Numbers and words are returned as a list. If one is an array ``(*trials,)``, all
-        are returned as one array ``(*trials, m)``.
+        The result is a list, or an array ``(*trials, m)`` if a threshold is an array
+        ``(*trials,)`` and none is in words.
         """
         if not isinstance(limits, Mapping):
             return limits
@@ -219,7 +219,9 @@ class Objective:
             return listed
         return self._joined(limits, "thresholds", -1)
 
-    def _check_names(self, named: Mapping[str, Any], what: str, whole: bool) -> None:
+    def _check_names(
+        self, named: Mapping[str, Any], argument: str, whole: bool
+    ) -> None:
         """Raise an error for unknown costs, and if ``whole`` for missing ones."""
         names = self.names or ()
         odd = [name for name in named if name not in names]
@@ -231,17 +233,17 @@ class Objective:
             reason = called or f"misses {missing[:1]}"
             if self.names is None:
                 reason = "the costs have no names: give costs={'latency': gp}"
-            raise CBanditError(f"{what} by name must be of {list(names)}; {reason}")
+            raise CBanditError(f"{argument} by name must be of {list(names)}; {reason}")
 
-    def _joined(self, named: Mapping[str, Any], what: str, dim: int) -> Tensor:
-        """Return a mapping's values for all costs, stacked along one dimension."""
-        self._check_names(named, what, whole=True)
+    def _joined(self, named: Mapping[str, Any], argument: str, dim: int) -> Tensor:
+        """Return a mapping's values, stacked along ``dim`` in the order of costs."""
+        self._check_names(named, argument, whole=True)
         names = self.names or ()
-        parts = [checks.tensor(f"{what}[{name!r}]", named[name]) for name in names]
+        parts = [checks.tensor(f"{argument}[{name!r}]", named[name]) for name in names]
         return torch.stack(torch.broadcast_tensors(*parts), dim)
 
     def columns(self, cost: object) -> list[int] | None:
-        """Return the costs that a mapping holds; ``None`` if ``cost`` is no mapping."""
+        """Return the numbers of the costs in a mapping; ``None``: it is no mapping."""
         if not isinstance(cost, Mapping):
             return None
         self._check_names(cost, "cost", whole=False)
@@ -270,23 +272,23 @@ class Objective:
         return values if self.plain else values * self.signs[1:].to(values)
 
     def turned(self, values: Tensor, functions: Sequence[int]) -> Tensor:
-        """Return values ``(..., f)`` of functions, 0 the reward, negated if turned."""
+        """Return values ``(..., f)`` of ``f`` functions, negated where turned."""
         if self.plain:
             return values
         return values * self.signs[list(functions)].to(values)
 
     def functions(self, mean: Tensor) -> Tensor:
-        """Return means ``(T, F, N)``, the reward's first, with the user's signs."""
+        """Return means ``(T, F, N)`` with the user's signs."""
         if self.plain:
             return mean
         return mean * self.signs[: mean.shape[1]].to(mean).unsqueeze(-1)
 
     def belief(self, function: int, belief: Belief) -> Belief:
-        """Return the belief about a function, turned if the function is."""
+        """Return the belief about a function, negated if the function is turned."""
         return belief if self.signs[function] > 0 else belief.turned()
 
     def safe(self, safe: Safe | None) -> Safe | None:
-        """Return the safe action with its reward and costs turned."""
+        """Return the safe action, its reward and costs negated where turned."""
         if not isinstance(safe, Safe) or (self.plain and self.names is None):
             return safe
         reward, cost = safe.reward, self.stacked(safe.cost)
@@ -300,7 +302,7 @@ class Objective:
         return Safe(safe.index, safe.x, reward, cost)
 
     def observed(self, costs: Any) -> Any:
-        """Return observed costs, ``(*trials, m, N)`` or a callable, negated."""
+        """Negate turned observed costs, ``(*trials, m, N)`` or a callable."""
         if callable(costs):
             return costs if self.plain else _SignedCosts(costs, self)
         if isinstance(costs, Mapping):
@@ -318,14 +320,14 @@ class Objective:
     # -- reading -----------------------------------------------------------------------
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the names and signs as plain values that JSON can hold."""
+        """Return the names and signs as a dict that JSON can hold."""
         above = [sign < 0 for sign in self.signs[1:].tolist()]
         costs = self.m if self.names is None else list(self.names)
         return {"costs": costs, "above": above, "minimise": self.minimise}
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Objective:
-        """Rebuild the object from the plain values of :meth:`as_dict`."""
+        """Rebuild the object from the dict of :meth:`as_dict`."""
         limits = [">= 0" if above else 0.0 for above in plain["above"]]
         return cls(plain["costs"], limits, plain["minimise"])
 
@@ -333,7 +335,7 @@ class Objective:
     def of_problem(
         cls, problem: object, m: int, names: Sequence[str] | None
     ) -> Objective:
-        """Return the names and signs of a problem with ``m`` costs."""
+        """Return the objective of a problem with ``m`` costs, maybe with ``names``."""
         limits = getattr(problem, "thresholds", 0.0)
         costs: int | Sequence[str] = m if names is None else names
         if isinstance(limits, Mapping):
@@ -345,7 +347,7 @@ class Objective:
         return f"cost{j + 1}" if self.names is None else self.names[j]
 
     def same(self, other: Objective) -> bool:
-        """Return whether both turn the same functions and no names differ."""
+        """Return whether both negate the same functions; names, if any, must agree."""
         alike = self.names is None or other.names is None or self.names == other.names
         return alike and torch.equal(self.signs, other.signs)
 
@@ -362,7 +364,7 @@ class Objective:
 
 
 class _SignedCosts:
-    """Costs of a box as a function of its points, turned; it can be pickled."""
+    """A user's callable for observed costs on a box, its results negated."""
 
     def __init__(self, costs: Callable[[Tensor], Any], objective: Objective) -> None:
         self._costs, self._objective = costs, objective
@@ -373,18 +375,18 @@ class _SignedCosts:
 
 
 def _is_per_cent(limit: object) -> bool:
-    """Return whether a limit is in per cent."""
+    """Return whether a user's limit is in per cent, as in ``"<= 1%"``."""
     return isinstance(limit, str) and "%" in limit
 
 
 def _is_worded(limit: object) -> bool:
-    """Return whether a limit, or one in a list, is in words (or a flag)."""
+    """Return whether a limit, or one in a list of limits, is a string or a bool."""
     limits = limit if isinstance(limit, list | tuple) else [limit]
     return any(isinstance(one, str | bool) for one in limits)
 
 
 def _read_limit(name: str, limit: Any) -> tuple[bool, float | Tensor]:
-    """Return whether a limit is a lower one, and its number, or one a trial."""
+    """Return whether a limit is a lower one, and its number or array ``(*trials,)``."""
     several = isinstance(limit, list | tuple)
     if not isinstance(limit, str | bool) and not several:
         return False, limit if np.ndim(limit) else checks.number(name, limit)
@@ -404,10 +406,8 @@ def _read_limit(name: str, limit: Any) -> tuple[bool, float | Tensor]:
 
 
 def _limit_advice(text: str) -> str:
-    """Return an error text: what is wrong with a limit in words, and the right form."""
-    read = re.fullmatch(
-        rf"\s*([<>=\u2264\u2265]*)\s*({_NUMBER_PATTERN})?\s*(.*?)\s*", text
-    )
+    """Return what is wrong with a limit in words, and how to write it instead."""
+    read = re.fullmatch(rf"\s*([<>=\u2264\u2265]*)\s*({_NUMBER})?\s*(.*?)\s*", text)
     sign, number, tail = read.groups() if read else ("", None, text)
     cent = re.match(r"(,\d+)?\s*(?:%|per ?cent|pct)\s*", tail)
     unit = "%" if cent else ""
@@ -440,5 +440,5 @@ def _limit_advice(text: str) -> str:
     if not tail:
         return "it must be finite"
     if re.search(r"\d", tail) or tail in ("k", "K", "M", "G"):
-        return f"write the number as_dict, as in Python: '{sign} 20000' or '{sign} 2e4'"
+        return f"write the number plainly, as in Python: '{sign} 20000' or '{sign} 2e4'"
     return f"leave {tail!r} out: '{sign} {number}', in the unit in which it is told"

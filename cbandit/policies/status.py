@@ -18,14 +18,14 @@ class LimitStatus:
     """The standing of one limit; every tensor is ``(*trials,)``.
 
     Args:
-        name: of the cost.
+        name: the cost's name.
         sign: ``"<="`` or ``">="``.
-        limit: of the next round.
-        told: how many rounds were told.
-        within: how many of them kept their limit.
-        recent: how many of the last 100 were told.
-        recent_within: how many of these kept their limit.
-        mean: of the costs told, NaN before any.
+        limit: the limit of the next round.
+        told: in how many rounds the user told this cost.
+        within: in how many of these rounds the cost kept its limit.
+        recent: how many of these rounds are recent: the last 100 at most.
+        recent_within: in how many recent rounds the cost kept its limit.
+        mean: the mean of the cost over these rounds, NaN before the first.
     """
 
     name: str
@@ -51,9 +51,9 @@ class Status:
     """The standing of a policy: its limits, open choices, fits and warnings.
 
     Args:
-        name: of the policy.
-        t: the round last asked for.
-        limits: one a cost.
+        name: the policy's name.
+        t: the latest round.
+        limits: the standing of the limit of each cost.
         open: how many choices wait for feedback.
         fits: how often hyperparameters were fitted.
         warnings: what is wrong at present, in words; empty if nothing is.
@@ -101,7 +101,7 @@ class Status:
 
 
 def _text(value: Tensor) -> str:
-    """Return a number, or the least and the greatest of the trials, in words."""
+    """Return a text: one number, or the least and the greatest over the trials."""
     numbers = [each for each in value.reshape(-1).tolist() if not math.isnan(each)]
     if not numbers:
         return "none"
