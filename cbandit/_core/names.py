@@ -48,10 +48,10 @@ CLASSES = {
         Entry Epoch EpochPenalty FailedActions Failure FailureBelief FailureList
         FailureModel Files GPOPB GPState GPTS GPUCB Held History KeptLimits LCLUCB
         Ledger LimitCounts Lock Margin News Now Objective OPLB OPNLB Outcome Outliers
-        Paired Pending PendingChoices Place Plane PredictionErrors Projected Promise
-        Queue Readings Resolved Restarts Retired Retirements RoundResult RPOL Safe
-        SafeAction SafeEstimate Scales SCGPUCB Schedule Share ShareCount _SignedCosts
-        Sliding Spending Stage ToldRound Trust Waiting
+        Paired Pending Place Plane PredictionErrors Projected Promise Queue Readings
+        Resolved Restarts Result Retired Retirements RPOL Safe SafeAction SafeEstimate
+        Scales SCGPUCB Schedule Share ShareCount _SignedCosts Sliding Spending Stage
+        ToldRound Trust Unanswered Waiting
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Engine ExactGPs Form Group

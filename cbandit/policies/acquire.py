@@ -19,9 +19,7 @@ from cbandit.posterior.look import Best, Block, Running, estimated
 from cbandit.posterior.units import Units, normal, told
 from cbandit_kernels import Look
 
-RELATIVE_TOLERANCE = (
-    1e-10  # of the greatest score: scores that differ by less are equal
-)
+RELATIVE_TOLERANCE = 1e-10  # scores closer to the greatest, by its size, equal it
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def names_of(costs: Any) -> tuple[str, ...] | None:
 
 
 def cost_count(costs: Any, expected: str) -> int | tuple[str, ...]:
-    """Return a list of names or a number; else raise an error that says ``expected``."""
+    """Return names or a number, checked; errors say that ``expected`` was expected."""
     if names_of(costs) is not None and not isinstance(costs, Mapping):
         return names_of(costs) or ()
     return checks.whole("costs", costs, 1, expected)
@@ -147,7 +147,7 @@ class Objective:
         raise CBanditError(f"no cost is called {name!r}, of {labels}{hint}")
 
     def read(self, j: int, limit: Any) -> Any:
-        """Return a user's new limit of cost ``j`` in the policy's sign; check its side."""
+        """Return a new limit of cost ``j`` in the policy's sign; check its side."""
         name, above = f"the limit of {self.label(j)}", self.above(j)
         if _is_worded(limit):
             turned, limit = _read_limit(name, limit)

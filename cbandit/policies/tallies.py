@@ -93,14 +93,14 @@ def _numbers(name: str, value: Any) -> Tensor:
 
 
 def _read_tries(read: Read, name: str, value: Any, like: Tensor) -> Tensor:
-    """Return tries or exposure in the shape of ``like``; a single number is repeated."""
+    """Return tries or exposure in the shape of ``like``; repeat a single number."""
     if np.ndim(value) == 0 and like.numel() > 1:
         value = torch.full_like(like[..., 0], checks.number(name, value))
     return read(name, _numbers(name, value), 1)
 
 
 def check_events(name: str, events: Tensor, tries: Tensor, kind: str) -> None:
-    """Raise unless events are whole numbers that fit their tries, by their ``kind``."""
+    """Raise unless events of a ``kind`` are whole numbers that fit their tries."""
     whole = (events >= 0) & (events == events.round())
     fits = whole & (tries > 0)
     wanted = f"a whole number, 0 or more, or {PAIRS[kind]} with an exposure above 0"

@@ -1,17 +1,19 @@
 """Warn once if readings contradict a belief that takes the world as constant.
 
-Now and then the latest readings are compared with what the belief, which holds them,
-says at their places. If the belief is right, the misses of ``n`` readings sum to no
-more than their noise does, as a fit to the readings only makes them smaller. So a sum
-beyond the noise (``change_detected`` of :mod:`cbandit.confidence.drift`, on blocks of
-``BLOCK_READINGS`` readings) shows that the world has changed, or that the noise or the kernel is
-wrong. Each miss counts for at most ``MAX_MISS`` deviations of the noise: single wild
-readings are a matter of :mod:`cbandit.policies.concerns.outliers`.
+A reading is the feedback of one choice. Now and then a "look" compares the latest
+readings with the belief's means at their points. The belief holds these readings. If it
+is right, the misses of ``n`` readings sum to no more than their noise does, as a fit to
+readings only makes misses smaller. So a larger sum (``change_detected`` of
+:mod:`cbandit.confidence.drift`, on blocks of ``BLOCK_READINGS`` readings) shows that
+the world has changed, or that the noise or the kernel is wrong. Each miss counts for at
+most ``MAX_MISS`` deviations of the noise: :mod:`cbandit.policies.concerns.outliers`
+sees to single wild readings.
 
 While the belief is right and its noise no smaller than the world's, at most a share
-``ALARM_RATE`` of policies ever warns. Where there are trials, most must show it. Beliefs
-that follow changes (windows, restarts with ``forget=True``, fading weights) are not
-looked at, nor are binary and counted outcomes.
+``ALARM_RATE`` of policies ever warns. Of several trials most must show a contradiction.
+Beliefs that follow changes (windows, restarts with ``forget=True``, fading weights) are
+not looked at, nor are binary and counted outcomes. ``T`` counts the trials and ``F``
+the functions: the reward, number 0, then the costs.
 """
 
 from __future__ import annotations
@@ -33,24 +35,22 @@ if TYPE_CHECKING:
     from cbandit.policies.setup import Setup
 
 ALARM_RATE = 0.01  # the share of policies that warn though the belief is right
-MAX_READINGS = 64  # readings, the longest window
-BLOCK_READINGS = 8  # readings, the shortest one
-LOOK_EVERY = 32  # rounds told between two looks
-EARLY_LOOKS = (
-    4  # looks that are LOOK_EVERY apart; later ones are EARLY_LOOKS * LOOK_EVERY apart
-)
+MAX_READINGS = 64  # the latest readings that a look compares
+BLOCK_READINGS = 8  # readings whose misses are summed first
+LOOK_EVERY = 32  # readings from one look to the next
+EARLY_LOOKS = 4  # looks after which the time between two is EARLY_LOOKS times as long
 MAX_MISS = 3.0  # noise deviations that one reading counts for at most
-MIN_OUTCOMES = 20  # outcomes, before which a learned unit is not relied on
+MIN_OUTCOMES = 20  # with fewer outcomes a learned unit is not trusted
 
 
 class Contradiction(NamedTuple):
     """The latest readings, and what a look at them has found.
 
     Args:
-        rounds: their places and what was told there, the oldest first.
-        fresh: how many came since the last look.
-        looks: how often they were looked at.
-        against: the functions, 0 the reward, whose readings contradict the belief.
+        rounds: the places and the news of the latest readings, the oldest first.
+        fresh: how many readings came since the last look.
+        looks: how many looks there were.
+        against: the numbers of the functions whose readings contradict the belief.
     """
 
     rounds: tuple[tuple[Place, News], ...] = ()
@@ -59,23 +59,23 @@ class Contradiction(NamedTuple):
     against: tuple[int, ...] = ()
 
     def after(self, place: Place, news: News) -> Contradiction:
-        """Return this with what was told of one choice."""
+        """Return the state with one more reading."""
         rounds = (*self.rounds, (place, news))[-MAX_READINGS:]
         return self._replace(rounds=rounds, fresh=self.fresh + 1)
 
     @property
     def due(self) -> bool:
-        """Whether it is time to look at the readings."""
+        """Whether it is time for a look."""
         return self.fresh >= (
             LOOK_EVERY if self.looks < EARLY_LOOKS else EARLY_LOOKS * LOOK_EVERY
         )
 
     def after_look(self, beliefs: Beliefs, linked: Sequence[int]) -> Contradiction:
-        """Return this after a look at the readings.
+        """Return the state after a look at the readings.
 
         Args:
-            beliefs: they hold the readings.
-            linked: the functions that are not looked at.
+            beliefs: the policy's, with the readings absorbed.
+            linked: the numbers of binary and counted functions, which are left out.
         """
         x = torch.stack([place.x for place, _ in self.rounds], 1)
         mean, _ = beliefs.anywhere(x)
@@ -111,9 +111,9 @@ class Contradiction(NamedTuple):
 
 
 def _complete_values(rounds: Sequence[News], functions: int) -> Tensor | None:
-    """Return values ``(n, T, F)`` told of all functions and trials; else ``None``.
+    """Return the values of ``n`` readings, ``(n, T, F)``, if all are complete.
 
-    Readings with a variance of their own are not among them either.
+    ``None``: one lacks a function or a trial, or states its own variance.
     """
     rows = []
     for news in rounds:
@@ -133,7 +133,7 @@ class Contradictions(Concern[Contradiction]):
 
     Args:
         labels: the names of the reward and the costs.
-        linked: the functions that are not looked at.
+        linked: the numbers of binary and counted functions, which are left out.
     """
 
     in_studies = True
@@ -150,13 +150,13 @@ class Contradictions(Concern[Contradiction]):
         return cls(setup.labels, setup.linked)
 
     def start(self) -> Contradiction:
-        """Return that nothing was told."""
+        """Return the state before any reading."""
         return Contradiction()
 
     def hear(
         self, state: Contradiction, news: News, beliefs: Beliefs
     ) -> tuple[Contradiction, News]:
-        """Keep what was told."""
+        """Keep the new reading."""
         if news.rewards or news.costs:
             state = state.after(news.place, news)
         return state, news
@@ -168,7 +168,7 @@ class Contradictions(Concern[Contradiction]):
         return self.look(state, beliefs) if state.due else state
 
     def look(self, state: Contradiction, beliefs: Beliefs) -> Contradiction:
-        """Look at the readings, if there are some more."""
+        """Return the state after a look, if there are enough new readings for one."""
         return (
             state.after_look(beliefs, self._linked)
             if state.fresh >= BLOCK_READINGS

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cbandit.policies.setup import Setup
 
 
-class PendingChoices(NamedTuple):
+class Unanswered(NamedTuple):
     """The outstanding choices of the latest round.
 
     Args:
@@ -31,7 +31,7 @@ class PendingChoices(NamedTuple):
     choices: dict[int, tuple[Entry, Ahead]]
 
 
-class Pending(Concern[PendingChoices]):
+class Pending(Concern[Unanswered]):
     """Show the beliefs the outstanding choices.
 
     Args:
@@ -75,17 +75,15 @@ class Pending(Concern[PendingChoices]):
             raise CBanditError(f"{setup.name} takes no {pending=}: {reason}")
         return cls(setup.timing.memory)
 
-    def start(self) -> PendingChoices:
+    def start(self) -> Unanswered:
         """Return that nothing is outstanding."""
-        return PendingChoices({})
+        return Unanswered({})
 
-    def open_turn(
-        self, state: PendingChoices, turn: Turn
-    ) -> tuple[PendingChoices, Turn]:
+    def open_turn(self, state: Unanswered, turn: Turn) -> tuple[Unanswered, Turn]:
         """Put the outstanding choices into the round."""
         waiting = turn.waiting
         if not waiting:
-            return state if not state.choices else PendingChoices({}), turn
+            return state if not state.choices else Unanswered({}), turn
         first = -math.inf if self._window is None else turn.t - self._window
         now: dict[int, tuple[Entry, Ahead]] = {}
         for entry in waiting:
@@ -96,6 +94,4 @@ class Pending(Concern[PendingChoices]):
                     known = entry, Ahead(place.keys, place.x, waits.mT.tolist())
                 now[t] = known
         ahead = [each for _, each in now.values()]
-        return PendingChoices(now), turn._replace(
-            pending=counted(ahead) if ahead else []
-        )
+        return Unanswered(now), turn._replace(pending=counted(ahead) if ahead else [])

@@ -11,7 +11,7 @@ noise deviation. So bounds that are too narrow for an action never tried, as a c
 width's often are, cause no restart.
 
 Guaranteed: if nothing changes, bounds hold in every round and the noise is no larger
-than the belief's (with RKHS widths, than theirs), at most a share ``FALSE_RESTART_RATE`` of runs
+than the belief's (with RKHS widths, than theirs), at most a share ``RESTART_RATE`` of runs
 ever starts anew. State the noise as it is: one stated far too large, as the papers'
 ``1 + 2/T`` mostly is, hides changes. Noise and units that are learned are estimates;
 trials wait for ``MIN_OUTCOMES`` outcomes then. There is no bound on regret. The reduction that
@@ -48,7 +48,7 @@ NOT_ADAPTIVE_ERROR = (
     "forget=True and explore=cb.UCB(...), and without feedback=, share=, outcome= and "
     "shared studies; restart= a number of rounds goes with all of them"
 )
-FALSE_RESTART_RATE = 0.1  # the share of runs that may start anew though nothing changes
+RESTART_RATE = 0.1  # the share of runs that may start anew though nothing changes
 MAX_OUTCOMES = 64  # outcomes, the longest window
 MAX_STD = 0.5  # noise deviations; outcomes of means less certain do not count
 MIN_OUTCOMES = 20  # outcomes, before which a learned unit is not relied on
@@ -127,9 +127,7 @@ class PredictionErrors(NamedTuple):
         new = torch.stack([error, band, noise]).unsqueeze(0)
         last = torch.where(came, torch.cat([self.last[1:], new]), self.last)
         (errors, bands, variances), seen = last.unbind(1), self.seen + came
-        found = change_detected(errors, bands, variances, seen, FALSE_RESTART_RATE).any(
-            -1
-        )
+        found = change_detected(errors, bands, variances, seen, RESTART_RATE).any(-1)
         return PredictionErrors(last, seen, self.changed | found, self.start)
 
     def restarted(self, t: int) -> PredictionErrors:

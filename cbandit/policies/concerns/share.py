@@ -174,7 +174,7 @@ class Share(Concern[ShareCount]):
         "share": """of all rounds so far at least this share is to be within all limits,
         a number or ``(*trials,)``, as far as today's beliefs can tell: a control moves
         the confidence that rounds ask for (see ``ask(confidence=)``, which goes before
-        it), up while too few were within, down while there is room. ShareCount whose costs
+        it), up while too few were within, down while there is room. Rounds whose costs
         never came do not count. ``None``: no such share."""
     }
 
