@@ -251,7 +251,7 @@ def _warn_about(
     low: Tensor,
     high: Tensor,
 ) -> None:
-    """Warn of each reading in the mask ``limited``; ``where`` names its round or row."""
+    """Warn of each reading in the mask ``limited``; ``where`` names its origin."""
     for trial, function in limited.nonzero().tolist():
         sign = float(objective.signs[function])
         told, *ends = (sign * float(v[trial, function]) for v in (values, low, high))

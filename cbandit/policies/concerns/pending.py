@@ -1,7 +1,7 @@
 """Count outstanding choices as told at their means: ``pending="hallucinate"``.
 
-Their variance is counted and their mean is kept (GP-BUCB), so that several choices in a
-row are several places.
+Beliefs then have the variance after these outcomes, and the mean before (GP-BUCB). So
+several choices in a row are at different places.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ class Unanswered(NamedTuple):
     """The outstanding choices of the latest round.
 
     Args:
-        choices: by round, the entry in the ledger, and what beliefs look ahead to.
+        choices: by round, the choice's entry in the ledger, and the observation that
+            beliefs anticipate.
     """
 
     choices: dict[int, tuple[Entry, Ahead]]
 
 
 class Pending(Concern[Unanswered]):
-    """Show the beliefs the outstanding choices.
+    """Put the outstanding choices into each round, for its beliefs to count.
 
     Args:
         window: how many rounds the beliefs remember; ``None``: all.
@@ -51,7 +52,7 @@ class Pending(Concern[Unanswered]):
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
-        """Return the concern of a policy that hallucinates."""
+        """Return the concern of a policy with ``pending="hallucinate"``."""
         pending, abilities = setup.keywords.get("pending"), setup.abilities
         bounds, delayed = isinstance(setup.explore, UCB), setup.timing.adds_pending
         if pending is None:
@@ -76,7 +77,7 @@ class Pending(Concern[Unanswered]):
         return cls(setup.timing.memory)
 
     def start(self) -> Unanswered:
-        """Return that nothing is outstanding."""
+        """Return the state without outstanding choices."""
         return Unanswered({})
 
     def open_turn(self, state: Unanswered, turn: Turn) -> tuple[Unanswered, Turn]:

@@ -3,22 +3,24 @@
 In the first round of an epoch the multiplier is as at the start, and with
 ``forget=True`` the beliefs drop their data.
 
-``"adaptive"``: each outcome is compared with what was predicted, before the beliefs
-take it in. Where the errors of the last 1, 2, 4, ... or 64 outcomes sum to more than
-bounds and noise explain (``change_detected`` in :mod:`cbandit.confidence.drift`), that
-trial starts anew; other trials go on. Only outcomes count whose mean is known to half a
-noise deviation. So bounds that are too narrow for an action never tried, as a constant
-width's often are, cause no restart.
+``"adaptive"``: each outcome is compared with its prediction before the beliefs absorb
+it. Where the errors of the last 1, 2, 4, ... or 64 outcomes sum to more than bounds and
+noise explain (``change_detected`` in :mod:`cbandit.confidence.drift`), the trial starts
+anew; other trials go on. Only outcomes count whose predicted mean is known to half a
+noise deviation. So bounds that are too narrow for an action never tried, as constant
+widths often are, cause no restart.
 
-Guaranteed: if nothing changes, bounds hold in every round and the noise is no larger
-than the belief's (with RKHS widths, than theirs), at most a share ``RESTART_RATE`` of runs
-ever starts anew. State the noise as it is: one stated far too large, as the papers'
-``1 + 2/T`` mostly is, hides changes. Noise and units that are learned are estimates;
-trials wait for ``MIN_OUTCOMES`` outcomes then. There is no bound on regret. The reduction that
-remark 2 of Guo, Zhu and Liu (2023) names has one (Wei and Luo, Non-stationary
+Guaranteed: if nothing changes, bounds hold in every round and the noise is at most the
+belief's (with RKHS widths, at most theirs), at most a share ``RESTART_RATE`` of runs
+ever starts anew. State the noise as it is: a far too large one, as the papers'
+``1 + 2/T`` mostly is, hides changes. Learned noise and units are estimates: a
+function's outcomes count only after ``MIN_OUTCOMES`` of them. There is no bound on regret. The reduction
+that remark 2 of Guo, Zhu and Liu (2023) names has one (Wei and Luo, Non-stationary
 reinforcement learning without prior knowledge, 2021: copies at doubling scales), but
 its tests hardly fire in horizons that are played in practice (Gerogiannis, Huang and
 Veeravalli, 2024).
+
+``T`` counts the trials and ``F`` the functions that have a belief, the reward first.
 """
 
 from __future__ import annotations
@@ -49,13 +51,13 @@ NOT_ADAPTIVE_ERROR = (
     "shared studies; restart= a number of rounds goes with all of them"
 )
 RESTART_RATE = 0.1  # the share of runs that may start anew though nothing changes
-MAX_OUTCOMES = 64  # outcomes, the longest window
-MAX_STD = 0.5  # noise deviations; outcomes of means less certain do not count
-MIN_OUTCOMES = 20  # outcomes, before which a learned unit is not relied on
+MAX_OUTCOMES = 64  # the latest outcomes whose errors are kept
+MAX_STD = 0.5  # noise deviations; outcomes with a less certain mean do not count
+MIN_OUTCOMES = 20  # with fewer outcomes a learned unit is not trusted
 
 
 def checked_restart(restart: object) -> int | str | None:
-    """Return the argument ``restart=``, checked."""
+    """Return a user's argument ``restart=`` unchanged, or raise an error."""
     if restart is None:
         return None
     if not isinstance(restart, str):
@@ -65,7 +67,7 @@ def checked_restart(restart: object) -> int | str | None:
 
 
 def epoch_start(restart: int | str | None, t: int) -> int:
-    """Return the first round of round ``t``'s epoch.
+    """Return the first round of the epoch that round ``t`` is in.
 
     Args:
         restart: how many rounds an epoch has; ``"doubling"``: epoch ``i`` is the rounds
@@ -80,12 +82,13 @@ def epoch_start(restart: int | str | None, t: int) -> int:
 
 
 class PredictionErrors(NamedTuple):
-    """By how much the latest outcomes missed their predictions, in units.
+    """The errors of the latest predictions: outcome less mean, in units.
 
     Args:
-        last: errors, bands and noise variances of the last ones, ``(MAX_OUTCOMES, 3, T, F)``.
-        seen: how many there were, ``(T, F)``.
-        changed: the trials that have changed since the last round, ``(T,)`` bool.
+        last: errors, widths of bounds and noise variances of the latest outcomes,
+            ``(MAX_OUTCOMES, 3, T, F)``.
+        seen: how many outcomes there were, ``(T, F)``.
+        changed: the trials found changed since the last round, ``(T,)`` bool.
         start: the first round of each trial's epoch, ``(T,)``.
     """
 
@@ -96,7 +99,7 @@ class PredictionErrors(NamedTuple):
 
     @classmethod
     def none(cls, like: Tensor) -> PredictionErrors:
-        """Return the errors before the first round, for ``like (T, F)``, float64."""
+        """Return the state before any outcome; ``like (T, F)`` is float64."""
         last = like.new_zeros(MAX_OUTCOMES, 3, *like.shape)
         last[:, 1] = torch.inf
         start = torch.ones(len(like), dtype=torch.long, device=like.device)
@@ -110,9 +113,9 @@ class PredictionErrors(NamedTuple):
         widths: BoundWidths,
         bound_count: int,
     ) -> PredictionErrors:
-        """Return the errors with those of the news; look for a change.
+        """Return the state with the errors of the news, after a test for changes.
 
-        ``beliefs`` do not hold the news yet.
+        ``beliefs`` have not absorbed the news yet.
         """
         mean, std = (part[..., 0] for part in beliefs.anywhere(place.x.unsqueeze(1)))
         noise = beliefs.noises().double().clone()
@@ -131,7 +134,7 @@ class PredictionErrors(NamedTuple):
         return PredictionErrors(last, seen, self.changed | found, self.start)
 
     def restarted(self, t: int) -> PredictionErrors:
-        """Return the errors after changed trials have started anew in round ``t``."""
+        """Return the state after changed trials have started anew in round ``t``."""
         fresh, gone = PredictionErrors.none(self.seen), self.changed
         last = torch.where(gone.unsqueeze(-1), fresh.last, self.last)
         start = torch.where(gone, t, self.start)
@@ -139,13 +142,13 @@ class PredictionErrors(NamedTuple):
 
 
 class Restarts(Concern[PredictionErrors | None]):
-    """Say when an epoch begins. Its state is that of adaptive restarts, else ``None``.
+    """Say when an epoch begins. Without ``"adaptive"`` the state is ``None``.
 
     Args:
         restart: see :func:`epoch_start`, or ``"adaptive"``.
         shape: the numbers of trials and of functions, ``(T, F)``.
         device: where beliefs live.
-        widths: of the bounds that predictions are compared with.
+        widths: the widths of the bounds that outcomes are compared with.
         bound_count: how many bounds must hold together.
     """
 
@@ -177,7 +180,7 @@ class Restarts(Concern[PredictionErrors | None]):
         return cls(restart, shape, setup.device, widths, bound_count)
 
     def start(self) -> PredictionErrors | None:
-        """Return the errors before the first round."""
+        """Return the state before any outcome."""
         if self._restart != ADAPTIVE:
             return None
         return PredictionErrors.none(torch.zeros(self._shape).double().to(self._device))
@@ -185,7 +188,7 @@ class Restarts(Concern[PredictionErrors | None]):
     def hear(
         self, state: PredictionErrors | None, news: News, beliefs: Beliefs
     ) -> tuple[PredictionErrors | None, News]:
-        """Compare what was told with what was predicted."""
+        """Compare new outcomes with their predictions."""
         if state is None or not (news.rewards or news.costs):
             return state, news
         given = beliefs, self._widths, self._bound_count

@@ -8,8 +8,9 @@ does. An integral control moves it on the probit scale:
 
 The expected number is the sum of today's posterior probabilities at the actions played,
 as outcomes carry noise, and a played action is often known better later. So the latest
-rounds are judged anew before each choice; older rounds keep their last probability.
-Choices whose costs have not come count by today's belief too.
+rounds, the open ones, are judged anew before each choice; older rounds keep their last
+probability. Choices whose costs have not come count by today's belief too. ``T`` counts
+the trials, ``m`` the costs and ``d`` the coordinates of an action.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ from cbandit.recommend import log_chances
 if TYPE_CHECKING:
     from cbandit.policies.setup import Setup
 
-GAIN = 1.0  # deviations by which each round short of the share raises the confidence
-RESERVE_ROUNDS = 1.0  # rounds aimed at beyond the share
-MAX_DEVIATIONS = 4.0  # deviations; actions surer than this are hardly ever found
-MAX_OPEN_ROUNDS = 256  # how many rounds are judged anew at most
+GAIN = 1.0  # probit units that the confidence rises for each round short of the share
+RESERVE_ROUNDS = 1.0  # so many rounds more than the share are aimed at
+MAX_PROBIT = 4.0  # of the confidence: surer actions are hardly ever found
+MAX_OPEN_ROUNDS = 256  # at most so many rounds are judged anew
 
 
 class ToldRound(NamedTuple):
-    """A round whose costs were told, in some trials.
+    """A round whose costs have come in some trials, or that still waits for them.
 
     Args:
         t: the round.
-        x: what was played, ``(T, d)``.
+        x: the actions played, ``(T, d)``.
         limits: the thresholds, ``(T, m)``.
         where: the trials in which it counts, ``(T,)`` bool.
     """
@@ -58,14 +59,15 @@ class ToldRound(NamedTuple):
 
 
 class ShareCount(NamedTuple):
-    """How many rounds were told, and how many of them are believed within all limits.
+    """The number of rounds, and the expected number of them within all limits.
 
     Args:
         share: the share of rounds that must be within all limits, ``(T,)``.
         told: how many rounds keep their last probability, ``(T,)``.
         within: the sum of these probabilities, ``(T,)``.
         open: the rounds that are judged anew.
-        least: the confidence that the latest round asked for, ``(T,)``.
+        least: the confidence that the latest round asked for, ``(T,)``; ``None``: there
+            is no such round yet.
     """
 
     share: Tensor
@@ -81,7 +83,7 @@ class ShareCount(NamedTuple):
         return cls(share, nothing, nothing)
 
     def after(self, news: News, place: Place) -> ShareCount:
-        """Return the count with the round added, if its costs have all come now."""
+        """Return the count with the news' round added, if all its costs have come."""
         limits = news.limits
         now = torch.zeros(len(limits), dtype=torch.bool)
         for told in news.costs:
@@ -103,8 +105,8 @@ class ShareCount(NamedTuple):
 
         Args:
             beliefs: about the reward and the costs.
-            waiting: choices whose costs have not all come.
-            first: rounds before this one are judged for the last time.
+            waiting: the rounds of choices that wait for costs.
+            first: a round number: earlier rounds are judged for the last time.
         """
         settled = self.settle_before(beliefs, first)
         share, count, within = settled.share, settled.told, settled.within
@@ -114,13 +116,13 @@ class ShareCount(NamedTuple):
                 count, within = count + more, within + kept
         short = share * count - within + RESERVE_ROUNDS
         deviates = torch.special.ndtri(share) + GAIN * short
-        least = torch.special.ndtr(deviates.clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS))
+        least = torch.special.ndtr(deviates.clamp(-MAX_PROBIT, MAX_PROBIT))
         return settled._replace(least=least)
 
     def settle_before(self, beliefs: Beliefs, first: float) -> ShareCount:
         """Return the count in which rounds before ``first`` keep today's probability.
 
-        If more than ``MAX_OPEN_ROUNDS`` rounds are left, the oldest of them do too.
+        So do the oldest of the others, if these are more than ``MAX_OPEN_ROUNDS``.
         """
         last = len(self.open) - MAX_OPEN_ROUNDS
         old = [each for i, each in enumerate(self.open) if i < last or each.t < first]
@@ -137,15 +139,15 @@ class ShareCount(NamedTuple):
 def _count_within(
     beliefs: Beliefs, rounds: Sequence[ToldRound], told: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return how many rounds there are, and how many are expected within all limits.
+    """Return the number of rounds, and the expected number within all limits.
 
-    Both are ``(T,)``. ``told`` says whether their costs have come.
+    Both are ``(T,)``. ``told`` says whether the costs of these rounds have come.
     """
     x = torch.stack([each.x for each in rounds], 1)
     limits = torch.stack([each.limits for each in rounds], -1)
     where = torch.stack([each.where for each in rounds], -1)
     given = beliefs.units(), *beliefs.anywhere(x), limits
-    if told:  # one outcome says whether a cost of unknown scale keeps its limit
+    if told:  # the outcome itself says whether a cost of unknown scale keeps its limit
         room, spread, _ = room_of(*given)
         chance = log_chances(room, spread).sum(-2).exp()
     else:
@@ -154,20 +156,20 @@ def _count_within(
 
 
 def _round_of(entry: Entry) -> ToldRound:
-    """Return a choice's round, counted in the trials that still wait for a cost."""
+    """Return a choice's round for the trials that still wait for a cost."""
     missing, limits = ~entry.came[:, 1:].all(-1), entry.made.limits
     x = entry.choice.x.reshape(len(missing), -1)
     return ToldRound(entry.choice.t, x, limits, devices.put(missing, limits.device))
 
 
 class Share(Concern[ShareCount]):
-    """Ask for the confidence that a share of rounds within all limits needs.
+    """Ask for the confidence that keeps a share of rounds within all limits.
 
     Args:
         share: the share, ``(T,)``.
         window: how many rounds the beliefs remember; ``None``: all.
         restart: see :func:`~cbandit.policies.concerns.restarts.epoch_start`.
-        forget: whether the beliefs drop their data in the first round of an epoch.
+        forget: whether beliefs drop their data when an epoch begins.
     """
 
     keywords: ClassVar = {
@@ -218,7 +220,7 @@ class Share(Concern[ShareCount]):
     def settle(
         self, state: ShareCount, beliefs: Beliefs, t: int, past: Past
     ) -> ShareCount:
-        """Judge all rounds for the last time if the beliefs are about to forget."""
+        """Judge all rounds for the last time if beliefs drop their data next round."""
         coming = t + 1
         if self._forget and epoch_start(self._restart, coming) == coming:
             return state.settle_before(beliefs, coming)
