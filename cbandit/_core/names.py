@@ -46,12 +46,12 @@ CLASSES = {
         Account Arms AtOnce Average Balls Bounds Budget Budgets CKB Classes Concerns
         Confidence Contradiction Contradictions CountOPB DecisionRecord Delayed Design
         Entry Epoch EpochPenalty FailedActions Failure FailureBelief FailureList
-        FailureModel Files GPOPB GPState GPTS GPUCB Held History KeptLimits LCLUCB
-        Ledger LimitCounts Lock Margin News Now Objective OPLB OPNLB Outcome Outliers
-        Paired Pending Place Plane PredictionErrors Projected Promise Queue Readings
-        Resolved Restarts Result Retired Retirements RPOL Safe SafeAction SafeEstimate
-        Scales SCGPUCB Schedule Share ShareCount _SignedCosts Sliding Spending Stage
-        ToldRound Trust Unanswered Waiting
+        FailureModel Files GPOPB GPState GPTS GPUCB Held History JudgedRound KeptLimits
+        LCLUCB Ledger LimitCounts Lock Margin News Now Objective OPLB OPNLB Outcome
+        Outliers Paired Pending Place Plane PredictionErrors Projected Promise Queue
+        Readings Resolved Restarts Result Retired Retirements RPOL Safe SafeAction
+        SafeEstimate Scales SCGPUCB Schedule Share ShareCount _SignedCosts Sliding
+        Spending Stage Trust Unanswered Waiting
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Engine ExactGPs Form Group

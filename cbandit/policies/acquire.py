@@ -77,7 +77,7 @@ class RelativeSearch(Running):
 
 
 @dataclass(frozen=True)
-class Acquired:
+class AcquisitionScore:
     """A round's acquisition as a score of rows: estimates, means and deviations.
 
     The rows are ``(T, 1 + m + 2 F, n)``: the estimates ``f`` and ``g``, the means, the

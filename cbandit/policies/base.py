@@ -940,7 +940,7 @@ class Policy(metaclass=ABCMeta):
         if (known or mask is not None) and self._ledger.finished(choice, self._now.t):
             if known or not bool(torch.as_tensor(mask).any()):
                 return  # everything told here has come already
-        entry, number = self._entry(choice), self._ledger.number
+        entry, number = self._entry(choice), self._ledger.next_serial
         mask = entry.playing(mask)
         if mask is not None and not bool(mask.any()):
             return  # the trials told here play nothing
@@ -992,7 +992,7 @@ class Policy(metaclass=ABCMeta):
                 "cancel takes cost= beside a cb.Budget only; what came of the choice "
                 "goes to tell(choice, cost=...), before it is cancelled"
             )
-        number, plays = self._ledger.number, entry.playing(None)
+        number, plays = self._ledger.next_serial, entry.playing(None)
         entry = self._inbox().add_charge(entry, number, cost, plays)
         self._ledger.put(entry._replace(closed=True, cancelled=number()))
         LOG.info("%s: choice %s is cancelled", self.name, entry.choice.id)

@@ -386,7 +386,7 @@ class Entry(NamedTuple):
         """Return the trials that still wait for feedback, ``(T,)``."""
         return ~self.came[:, : self.awaits].all(-1)
 
-    def told(
+    def came_after(
         self,
         functions: Sequence[int],
         mask: Tensor | None,
@@ -513,7 +513,7 @@ class Ledger:
         entry = Entry(choice, given, place, made, came, self.awaits)
         self._entries[choice.t] = entry
 
-    def rename(
+    def replace_choices(
         self, change: Callable[[Choice], Choice], place_of: Callable[[Choice], Place]
     ) -> None:
         """Replace each entry's copy of its choice by ``change(choice)``."""
@@ -610,7 +610,7 @@ class Ledger:
         """Return whether this policy gave the choice its id."""
         return choice.id.rpartition("-")[0] in self._prefixes
 
-    def number(self) -> int:
+    def next_serial(self) -> int:
         """Return a new serial number, larger than all before it."""
         self.last += 1
         return self.last

@@ -91,7 +91,7 @@ class Epoch(NamedTuple):
         """
         t = news.place.t
         before = self.waiting.get(t) or Paired.start(self.sums)
-        now = before.told(news)
+        now = before.with_news(news)
         waiting = {**self.waiting, t: now}
         if news.cancelled or bool(now.whole.all()):
             del waiting[t]

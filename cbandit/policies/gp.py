@@ -33,7 +33,7 @@ from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
 from cbandit.policies.abilities import GREATEST
-from cbandit.policies.acquire import Acquired, Estimates
+from cbandit.policies.acquire import AcquisitionScore, Estimates
 from cbandit.policies.base import Policy, Posterior
 from cbandit.policies.budget import Budget
 from cbandit.policies.checks import (
@@ -750,7 +750,7 @@ class GPPolicy(Policy):
         """
         return replace(look, link=partial(linked, units)) if self._outcomes else look
 
-    def _acquisition(self, state: GPState, turn: Turn) -> Acquired:
+    def _acquisition(self, state: GPState, turn: Turn) -> AcquisitionScore:
         """Return this round's acquisition by the policy's :meth:`acquire`."""
         t, beliefs, units = turn.t, state.beliefs, state.beliefs.units()
         x, _, real = beliefs.tried(0)
@@ -764,7 +764,7 @@ class GPPolicy(Policy):
         good = real & (mean[:, 1:] <= limits).all(1)
         values = mean[:, 0].masked_fill(~good, -torch.inf)
         nothing = values.new_full((len(values), 1), -torch.inf)
-        return Acquired(
+        return AcquisitionScore(
             f"{type(self).__name__}.acquire",
             partial(self.acquire, t, state.multiplier),
             self.m if self._functions > 1 or self.sees_costs else 0,
@@ -1003,7 +1003,7 @@ class GPPolicy(Policy):
             index = actions.index(choice.x)
             return replace(choice, index=index, keys=index.reshape(-1).tolist())
 
-        self._ledger.rename(renamed, self._place)
+        self._ledger.replace_choices(renamed, self._place)
         self._change(now.state._replace(beliefs=beliefs), concerns)
         vars(self).update(actions=actions)
 

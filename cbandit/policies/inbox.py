@@ -163,7 +163,7 @@ class Inbox(NamedTuple):
         """
         functions, mask = feedback.functions, feedback.mask
         at_once = all(item.columns is None for item in feedback.costs)
-        came, closed = entry.told(functions, mask, self.labels, at_once)
+        came, closed = entry.came_after(functions, mask, self.labels, at_once)
         serial, held = number(), entry.held
         rewards, costs = entry.rewards, entry.costs
         for item in feedback.rewards:
@@ -238,7 +238,7 @@ class Inbox(NamedTuple):
             return entry
         columns = self.objective.columns(cost)
         every = self.costs if columns is None else [1 + j for j in columns]
-        entry.told(every, mask, self.labels, columns is None)
+        entry.came_after(every, mask, self.labels, columns is None)
         values, _ = self._read_costs(cost, columns, mask, None)
         item = Outcome(values, mask, None, self.t, number(), columns, time())
         return entry._replace(charged=(*entry.charged, item))

@@ -40,7 +40,7 @@ class Paired(NamedTuple):
         """The trials in which reward and costs have come, ``(T,)`` bool."""
         return self.rewarded & self.charged
 
-    def told(self, news: News) -> Paired:
+    def with_news(self, news: News) -> Paired:
         """Return the round with the reward and costs of the news added."""
         reward, cost, rewarded, charged = self
         for told in news.rewards:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cbandit._core.randomness import Streams
 from cbandit.errors import CBanditError
-from cbandit.policies.concerns.failure_list import remaining
+from cbandit.policies.concerns.failure_list import blocks_within
 from cbandit.policies.turn import Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import Units, normal, normal_limits, told
@@ -66,10 +66,10 @@ def recommended(
             left = left.gather(1, turn.actions.index(points).expand(len(left), -1))
         mean, std = beliefs.anywhere(points)
         moments = _in_user_units(units, mean, std, limits)
-        best = recommend(remaining([(0, *moments)], left), normals, confidence)
+        best = recommend(blocks_within([(0, *moments)], left), normals, confidence)
         x = shown.whole(actions.menu.at(best.index).unsqueeze(1)).squeeze(1)
     else:
-        blocks = remaining(blocks_in_user_units(beliefs, limits), turn.mask)
+        blocks = blocks_within(blocks_in_user_units(beliefs, limits), turn.mask)
         best = recommend(blocks, normals, confidence, turn.ranks)
         x = actions.at(best.index)
     if has_links:  # users do not know the latent functions' units

@@ -18,7 +18,7 @@ from cbandit._core.randomness import Streams
 from cbandit.actions import Actions, nearest_to_middle, point_in_middle
 from cbandit.errors import CBanditError
 from cbandit.explore import clip
-from cbandit.policies.acquire import Acquired
+from cbandit.policies.acquire import AcquisitionScore
 from cbandit.policies.turn import Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Best, Block, Score, scan, scorer
@@ -66,7 +66,7 @@ class Search:
         """
         fresh, box = self.fresh, self.turn.actions.continuous
         best, infeasible = self._point() if box else self._action()
-        if isinstance(self.look.score, Acquired):
+        if isinstance(self.look.score, AcquisitionScore):
             best = self.look.score.trimmed(best)
         if fresh is not None and infeasible is not None:
             infeasible = infeasible & ~fresh.to(infeasible.device)
@@ -79,7 +79,7 @@ class Search:
             look = replace(look, beside=self.beside)
         if self.fresh is not None:
             look = replace(look, mask=self._begun(self.fresh))
-        if isinstance(look.score, Acquired):
+        if isinstance(look.score, AcquisitionScore):
             best = look.score.search(self._blocks(), look).best(self.ranks)
             return finite(best, look), None
         if look.score != scores.Feasible.kind:
@@ -161,7 +161,7 @@ class Search:
                 values = clip(values, bound)
             if beside is not None:
                 values = torch.cat([values, beside(x)], 1)
-            if isinstance(score, Acquired):
+            if isinstance(score, AcquisitionScore):
                 std = spread if deviations is None else deviations(x)[1]
                 return score.rows(values, mean, std)
             return values

@@ -58,7 +58,7 @@ def names_of(costs: Any) -> tuple[str, ...] | None:
 
 
 def cost_count(costs: Any, expected: str) -> int | tuple[str, ...]:
-    """Return names or a number, checked; errors say that ``expected`` was expected."""
+    """Return ``costs``, a list of names or a number; errors show ``expected``."""
     if names_of(costs) is not None and not isinstance(costs, Mapping):
         return names_of(costs) or ()
     return checks.whole("costs", costs, 1, expected)

@@ -234,7 +234,7 @@ class FailureList(Concern[FailedActions]):
         return state.in_grown_set(actions.domain)
 
 
-def remaining(
+def blocks_within(
     blocks: Iterable[tuple[int, Tensor, Tensor]], left: Tensor | None
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield blocks, with the worst means for actions outside ``left (1 or T, N)``.
@@ -244,10 +244,10 @@ def remaining(
     """
     for start, mean, std in blocks:
         part = None if left is None else left[:, start : start + mean.shape[-1]]
-        yield start, only(part, mean), std
+        yield start, worst_outside(part, mean), std
 
 
-def only(left: Tensor | None, mean: Tensor) -> Tensor:
+def worst_outside(left: Tensor | None, mean: Tensor) -> Tensor:
     """Return means ``(T, F, n)``, the worst ones outside of ``left (1 or T, n)``."""
     if left is None:
         return mean

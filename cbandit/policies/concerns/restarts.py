@@ -14,11 +14,11 @@ Guaranteed: if nothing changes, bounds hold in every round and the noise is at m
 belief's (with RKHS widths, at most theirs), at most a share ``RESTART_RATE`` of runs
 ever starts anew. State the noise as it is: a far too large one, as the papers'
 ``1 + 2/T`` mostly is, hides changes. Learned noise and units are estimates: a
-function's outcomes count only after ``MIN_OUTCOMES`` of them. There is no bound on regret. The reduction
-that remark 2 of Guo, Zhu and Liu (2023) names has one (Wei and Luo, Non-stationary
-reinforcement learning without prior knowledge, 2021: copies at doubling scales), but
-its tests hardly fire in horizons that are played in practice (Gerogiannis, Huang and
-Veeravalli, 2024).
+function's outcomes count only after ``MIN_OUTCOMES`` of them. There is no bound on
+regret. The reduction that remark 2 of Guo, Zhu and Liu (2023) names has one (Wei and
+Luo, Non-stationary reinforcement learning without prior knowledge, 2021: copies at
+doubling scales), but its tests hardly fire in horizons that are played in practice
+(Gerogiannis, Huang and Veeravalli, 2024).
 
 ``T`` counts the trials and ``F`` the functions that have a belief, the reward first.
 """

@@ -42,8 +42,8 @@ MAX_PROBIT = 4.0  # of the confidence: surer actions are hardly ever found
 MAX_OPEN_ROUNDS = 256  # at most so many rounds are judged anew
 
 
-class ToldRound(NamedTuple):
-    """A round whose costs have come in some trials, or that still waits for them.
+class JudgedRound(NamedTuple):
+    """A round that counts in some trials, as its costs have come or are awaited.
 
     Args:
         t: the round.
@@ -73,7 +73,7 @@ class ShareCount(NamedTuple):
     share: Tensor
     told: Tensor
     within: Tensor
-    open: tuple[ToldRound, ...] = ()
+    open: tuple[JudgedRound, ...] = ()
     least: Tensor | None = None
 
     @classmethod
@@ -91,14 +91,14 @@ class ShareCount(NamedTuple):
         now &= news.came[:, 1:].all(-1)
         if not bool(now.any()):
             return self
-        played = ToldRound(place.t, place.x, limits, devices.put(now, limits.device))
+        played = JudgedRound(place.t, place.x, limits, devices.put(now, limits.device))
         rounds = sorted([*self.open, played], key=lambda each: each.t)
         return self._replace(open=tuple(rounds))
 
     def with_confidence(
         self,
         beliefs: Beliefs,
-        waiting: Sequence[ToldRound],
+        waiting: Sequence[JudgedRound],
         first: float,
     ) -> ShareCount:
         """Return the count with the confidence ``(T,)`` to ask for in this round.
@@ -137,7 +137,7 @@ class ShareCount(NamedTuple):
 
 
 def _count_within(
-    beliefs: Beliefs, rounds: Sequence[ToldRound], told: bool
+    beliefs: Beliefs, rounds: Sequence[JudgedRound], told: bool
 ) -> tuple[Tensor, Tensor]:
     """Return the number of rounds, and the expected number within all limits.
 
@@ -155,11 +155,11 @@ def _count_within(
     return where.double().sum(-1), (chance.double() * where).sum(-1)
 
 
-def _round_of(entry: Entry) -> ToldRound:
+def _round_of(entry: Entry) -> JudgedRound:
     """Return a choice's round for the trials that still wait for a cost."""
     missing, limits = ~entry.came[:, 1:].all(-1), entry.made.limits
     x = entry.choice.x.reshape(len(missing), -1)
-    return ToldRound(entry.choice.t, x, limits, devices.put(missing, limits.device))
+    return JudgedRound(entry.choice.t, x, limits, devices.put(missing, limits.device))
 
 
 class Share(Concern[ShareCount]):
