@@ -218,7 +218,7 @@ class BanditOCO(Policy):
         if t not in state.rounds:
             return state
         played = state.rounds[t]
-        feedback = played.feedback.told(news)
+        feedback = played.feedback.with_news(news)
         played = played._replace(feedback=feedback, over=news.cancelled)
         rounds = {**state.rounds, t: played}
         if played.over and not bool(played.due.any()):

@@ -300,7 +300,7 @@ def _split_by_noise(
 
 
 class DecisionRecord(NamedTuple):
-    """What the policy knew when it made a choice.
+    """The facts that the policy knew when it made a choice.
 
     Args:
         time: when the user called ``ask``, in seconds since 1970.

@@ -3,7 +3,7 @@
 The limit of a round, its pace, is what is left, divided by the rounds left. What is
 left is the total, less the costs spent, less what is promised: the one-sided 95 %
 bounds of outstanding choices, noise included. A choice is made only if its own bound
-fits too. So outstanding choices exceed the total only by costs beyond their bounds.
+fits too. So the total is exceeded only if outstanding choices cost more than bounded.
 
 A binary cost spends its successes, a counted one its events. The bound has the same
 form: the mean of one outcome plus 1.64 of its deviations, at most 1 for a binary cost.
@@ -56,16 +56,14 @@ class BudgetStatus:
     rounds: int
 
     def __str__(self) -> str:
-        numbers = [
-            f"{name} {_numbers_text(getattr(self, name))}" for name in _SHOWN_FIELDS
-        ]
+        numbers = [f"{name} {_text(getattr(self, name))}" for name in _PRINTED]
         return f"{', '.join(numbers)}, {self.rounds} rounds left"
 
 
-_SHOWN_FIELDS = ("spent", "promised", "left", "pace")
+_PRINTED = ("spent", "promised", "left", "pace")
 
 
-def _numbers_text(value: Tensor) -> str:
+def _text(value: Tensor) -> str:
     """Return the numbers of all trials as a text."""
     return ", ".join(f"{each:.4g}" for each in value.reshape(-1).tolist())
 
