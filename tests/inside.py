@@ -63,7 +63,7 @@ from cbandit.policies import keywords, opb
 from cbandit.policies.concerns import kept_limits as status_rules
 from cbandit.policies.concerns.contradiction import Contradictions
 from cbandit.policies.concerns.failure_belief import FailureBelief
-from cbandit.policies.concerns.failure_list import Failed, FailureList
+from cbandit.policies.concerns.failure_list import FailedActions, FailureList
 from cbandit.policies.concerns.share import Share
 from cbandit.policies.safe import classes
 from cbandit.policies.safe.mixtures import best_mixture
@@ -259,7 +259,7 @@ def missing(policy, choice):
 def set_failures(policy, points):
     """Let all of these points of a box have failed, and nothing else."""
     (slot, _), failed = policy._concerns.find(FailureList), list(policy._now.concerns)
-    failed[slot] = Failed(policy.actions, policy.device, ((),), (points,))
+    failed[slot] = FailedActions(policy.actions, policy.device, ((),), (points,))
     policy._now = policy._now._replace(concerns=tuple(failed))
 
 

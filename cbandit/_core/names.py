@@ -44,13 +44,14 @@ CLASSES = {
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
         Account Arms AtOnce Average Balls Bounds Budget Budgets CKB Classes Concerns
-        Confidence Contradiction Contradictions Counted CountOPB Delayed Design Entry
-        Epoch EpochPenalty Errors Failed Failing Failure FailureBelief FailureList Files
-        GPOPB GPState GPTS GPUCB Held History KeptLimits LCLUCB Ledger LimitCounts Lock
-        Made Margin News Objective OPLB OPNLB Outliers Paired Pending Place Plane
-        PolicyState Projected Promise Queue Readings Resolved Restarts Result Retired
-        Retirements Round Rounds RPOL Safe SafeAction SafeEstimate Scales SCGPUCB
-        Schedule Share Sliding Spending Stage Told Trust _Turned UnscaledExcess
+        Confidence Contradiction Contradictions CountOPB DecisionRecord Delayed Design
+        Entry Epoch EpochPenalty FailedActions Failure FailureBelief FailureList
+        FailureModel Files GPOPB GPState GPTS GPUCB Held History JudgedRound KeptLimits
+        LCLUCB Ledger LimitCounts Lock Margin News Objective OPLB OPNLB Outcome Outliers
+        Paired Pending Place Plane PolicyState PredictionErrors Projected Promise Queue
+        Readings Resolved Restarts Result Retired Retirements RPOL Safe SafeAction
+        SafeEstimate Scales SCGPUCB Schedule Share ShareCount _SignedCosts Sliding
+        Spending Stage Trust Unanswered UnscaledExcess
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Engine ExactGPs Form Group

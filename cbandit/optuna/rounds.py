@@ -17,7 +17,7 @@ from torch import Tensor
 from cbandit.choice import Choice
 from cbandit.optuna.records import Record
 from cbandit.policies.balls import RADIUS, within_radius
-from cbandit.policies.choices import Data, Made, Place, private_copy
+from cbandit.policies.choices import Data, DecisionRecord, Place, private_copy
 from cbandit.policies.concerns.failure_belief import FailureBelief
 from cbandit.policies.concerns.margin import Margin
 from cbandit.policies.concerns.restarts import epoch_start
@@ -41,7 +41,7 @@ class Player:
         They stand as choices of rounds before the first, in which nothing moves.
         """
         policy, ledger = self._policy, self._policy._ledger
-        actions, made = policy.actions, Made(0.0, policy.limits(1))
+        actions, made = policy.actions, DecisionRecord(0.0, policy.limits(1))
         for number, x in enumerate(points, 1):
             place = Place(actions.keys(x.unsqueeze(0)), x.unsqueeze(0), -number)
             choice = Choice(

@@ -48,17 +48,17 @@ from cbandit.policies.abilities import Abilities
 from cbandit.policies.budget import Budget
 from cbandit.policies.checks import (
     array_type,
-    costs_not_for,
-    decided,
-    probability,
+    check_decision,
+    check_probability,
+    observed_costs_error,
     round_actions,
     round_mask,
-    told_in,
+    trial_mask,
 )
 from cbandit.policies.choices import (
+    DecisionRecord,
     Entry,
     Ledger,
-    Made,
     News,
     Outstanding,
     Place,
@@ -78,7 +78,7 @@ from cbandit.policies.keywords import (
 from cbandit.policies.round import Concern, Concerns, PolicyState
 from cbandit.policies.saving import Files, Lock, locked, pack, unpack
 from cbandit.policies.setup import Setup
-from cbandit.policies.signs import UNSAID, Objective
+from cbandit.policies.signs import NOT_GIVEN, Objective
 from cbandit.policies.status import LimitStatus, Status
 from cbandit.policies.turn import Decision, Turn
 from cbandit.recommend import Recommendation
@@ -214,7 +214,7 @@ class Policy(metaclass=ABCMeta):
         actions: Actions,
         m: int | Sequence[str],
         *,
-        thresholds: Any = UNSAID,
+        thresholds: Any = NOT_GIVEN,
         minimise: bool = False,
         seed: int = 0,
         trials: Trials = None,
@@ -432,7 +432,7 @@ class Policy(metaclass=ABCMeta):
         if not callable(given) and not self._new_limits:
             return given
         if callable(given):
-            given = self._per_cost("thresholds", self.objective.limited(given(t)))
+            given = self._per_cost("thresholds", self.objective.in_order(given(t)))
         limits = given.clone()
         for j, limit in self._new_limits.items():
             limits[:, j] = self._read_limit(j, limit, t)
@@ -693,7 +693,7 @@ class Policy(metaclass=ABCMeta):
     ) -> Choice:
         """Start the next round and choose, see :meth:`ask`."""
         if (observed_costs is not None) != self.sees_costs:
-            raise costs_not_for(self.name, self.sees_costs)
+            raise observed_costs_error(self.name, self.sees_costs)
         if observed_costs is not None:
             observed_costs = self.objective.observed(observed_costs)
         t = self._now.t + 1
@@ -744,7 +744,7 @@ class Policy(metaclass=ABCMeta):
         place = self._place_for_beliefs(private)
         state = self._add_pending(state, private, place, turn.limits)
         phi = getattr(state, "multiplier", None)
-        made = Made(
+        made = DecisionRecord(
             time(),
             turn.limits,
             phi,
@@ -782,7 +782,7 @@ class Policy(metaclass=ABCMeta):
                 "have beliefs about their costs"
             )
         least = self._per_trial("confidence", confidence)
-        return probability("confidence", least, confidence)
+        return check_probability("confidence", least, confidence)
 
     def _take_turn(
         self, now: PolicyState, initial: Turn
@@ -824,7 +824,9 @@ class Policy(metaclass=ABCMeta):
         if type(decision) is Decision and decision.sure:
             return decision, state
         shape = self.size, self.m
-        return decided(name, decision, turn, *shape, self.device, self.dtype), state
+        return check_decision(
+            name, decision, turn, *shape, self.device, self.dtype
+        ), state
 
     def _open_round(self, state: Any, turn: Turn) -> Any:
         """Return the state at the start of a round, before concerns shape the turn."""
@@ -916,7 +918,7 @@ class Policy(metaclass=ABCMeta):
         Telling the same values again changes nothing, so a request may be sent twice;
         other values are an error.
         """
-        mask = None if where is None else told_in(where, self.batch_shape)
+        mask = None if where is None else trial_mask(where, self.batch_shape)
         given = reward, cost, noise, exposure
         try:
             self._record_feedback(choice, mask, failed, *given)
@@ -940,7 +942,8 @@ class Policy(metaclass=ABCMeta):
         if (known or mask is not None) and self._ledger.finished(choice, self._now.t):
             if known or not bool(torch.as_tensor(mask).any()):
                 return  # everything told here has come already
-        entry, number = self._find_waiting(choice), self._ledger.number
+        entry = self._find_waiting(choice)
+        number = self._ledger.next_serial
         mask = entry.playing(mask)
         if mask is not None and not bool(mask.any()):
             return  # the trials told here play nothing
@@ -956,7 +959,7 @@ class Policy(metaclass=ABCMeta):
                 + "; beside a Budget, cost= too" * bool(self.objective.budgets)
             )
         new = inbox.add_charge(entry, number, cost, mask)
-        self._ledger.put(new.having_failed(mask, number()))
+        self._ledger.put(new.with_failure(mask, number()))
         LOG.info("%s: choice %s has failed", self.name, entry.choice.id)
 
     def _is_repeat(
@@ -992,7 +995,7 @@ class Policy(metaclass=ABCMeta):
                 "cancel takes cost= beside a cb.Budget only; what came of the choice "
                 "goes to tell(choice, cost=...), before it is cancelled"
             )
-        number, plays = self._ledger.number, entry.playing(None)
+        number, plays = self._ledger.next_serial, entry.playing(None)
         entry = self._inbox().add_charge(entry, number, cost, plays)
         self._ledger.put(entry._replace(closed=True, cancelled=number()))
         LOG.info("%s: choice %s is cancelled", self.name, entry.choice.id)
@@ -1098,7 +1101,7 @@ class Policy(metaclass=ABCMeta):
         """
         now, outside, objective = self._catch_up(), self._user_shape, self.objective
         state = now.concerns[self._concerns.slot(KeptLimits)]
-        counts, limits = state.whole(), self.limits(now.t + 1)
+        counts, limits = state.with_held(), self.limits(now.t + 1)
         n, above = counts.recent()
         means = objective.costs(counts.total / counts.told)
         standing = []

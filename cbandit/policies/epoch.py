@@ -42,7 +42,7 @@ from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
 from cbandit.policies.abilities import BY_SCORE
 from cbandit.policies.acquire import Estimates
-from cbandit.policies.checks import COST_COUNT
+from cbandit.policies.checks import COSTS_EXPECTED
 from cbandit.policies.choices import Data, News, Place
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import GPKeywords
@@ -50,7 +50,7 @@ from cbandit.policies.paired import Paired
 from cbandit.policies.penalties import Psi, penalty_of
 from cbandit.policies.round import PolicyState
 from cbandit.policies.saving import locked
-from cbandit.policies.signs import counted
+from cbandit.policies.signs import cost_count
 from cbandit.policies.turn import Turn
 from cbandit.posterior.observations import Part
 from cbandit.posterior.units import Units
@@ -91,7 +91,7 @@ class Epoch(NamedTuple):
         """
         t = news.place.t
         before = self.waiting.get(t) or Paired.start(self.sums)
-        now = before.told(news)
+        now = before.with_news(news)
         waiting = {**self.waiting, t: now}
         if news.cancelled or bool(now.whole.all()):
             del waiting[t]
@@ -185,7 +185,7 @@ class EpochPenalty(GPPolicy):
         **common: Unpack[GPKeywords],
     ) -> None:
         self.settings = stated(self, locals())
-        costs = counted(costs, COST_COUNT)
+        costs = cost_count(costs, COSTS_EXPECTED)
         self.epoch = checks.whole("epoch", epoch)
         self.reuse = checks.flag("reuse", reuse)
         self.inner = checks.one_of(

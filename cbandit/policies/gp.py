@@ -32,19 +32,19 @@ from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
 from cbandit.policies.abilities import BY_SCORE
-from cbandit.policies.acquire import Acquired, Estimates
+from cbandit.policies.acquire import AcquisitionScore, Estimates
 from cbandit.policies.base import Policy, Posterior
 from cbandit.policies.budget import Budget
 from cbandit.policies.checks import (
-    VERSION,
-    changed,
-    functions_of,
-    multiplier_of,
+    TENSOR_VERSION,
+    changed_in_place,
+    check_multiplier,
+    check_score,
+    read_beliefs,
     read_points,
-    score_of,
 )
-from cbandit.policies.choices import Data, Made, News, Place
-from cbandit.policies.concerns.budgets import Budgets, Standing
+from cbandit.policies.choices import Data, DecisionRecord, News, Place
+from cbandit.policies.concerns.budgets import Budgets, BudgetStatus
 from cbandit.policies.concerns.contradiction import Contradictions
 from cbandit.policies.concerns.restarts import ADAPTIVE, checked_restart
 from cbandit.policies.concerns.retirements import Retired, Retirements, category_of
@@ -224,7 +224,7 @@ class GPPolicy(Policy):
         **common: Unpack[RuleKeywords],
     ) -> None:
         self.settings = stated(self, locals())
-        beliefs, m = functions_of(reward, costs)
+        beliefs, m = read_beliefs(reward, costs)
         box = isinstance(actions, Actions) and bool(actions.continuous)
         explore = self._choose_exploration(explore, beliefs, feedback, box)
         self._check_arguments(actions, explore, feedback)
@@ -666,13 +666,13 @@ class GPPolicy(Policy):
             return self._start
         before, arrived = state.multiplier, state.arrived
         shown = (before, state.estimate, *arrived)
-        versions = list(map(VERSION, shown))
+        versions = list(map(TENSOR_VERSION, shown))
         ended = t - state.epoch if self.abilities.counts_epoch else t - 1
         multiplier = self.move(ended, before, state.estimate, arrived)
         name = f"{type(self).__name__}.move"
-        if list(map(VERSION, shown)) != versions:
-            raise changed(name)
-        moved = multiplier_of(name, multiplier, before)
+        if list(map(TENSOR_VERSION, shown)) != versions:
+            raise changed_in_place(name)
+        moved = check_multiplier(name, multiplier, before)
         if restarted is None:
             return moved
         return torch.where(restarted.unsqueeze(-1), self._start, moved)
@@ -725,9 +725,9 @@ class GPPolicy(Policy):
             before, score = phi._version, self.score(t, phi)
             name, weights = f"{type(self).__name__}.score", (self.size, self.m)
             if phi._version != before:
-                raise changed(name)
+                raise changed_in_place(name)
             hint = START_HINT if self.m and not phi.shape[-1] else ""
-            score = score_of(name, score, weights, hint)
+            score = check_score(name, score, weights, hint)
         coefficient, units = self._coefficient(state, turn), state.beliefs.units()
         offset = self._offset(turn, units)
         if turn.margin is not None:
@@ -748,7 +748,7 @@ class GPPolicy(Policy):
         """
         return replace(look, link=partial(linked, units)) if self._outcomes else look
 
-    def _acquisition(self, state: GPState, turn: Turn) -> Acquired:
+    def _acquisition(self, state: GPState, turn: Turn) -> AcquisitionScore:
         """Return this round's score as computed by the policy's :meth:`acquire`."""
         t, beliefs, units = turn.t, state.beliefs, state.beliefs.units()
         x, _, real = beliefs.tried(0)
@@ -762,7 +762,7 @@ class GPPolicy(Policy):
         good = real & (mean[:, 1:] <= limits).all(1)
         values = mean[:, 0].masked_fill(~good, -torch.inf)
         nothing = values.new_full((len(values), 1), -torch.inf)
-        return Acquired(
+        return AcquisitionScore(
             f"{type(self).__name__}.acquire",
             partial(self.acquire, t, state.multiplier),
             self.m if self._functions > 1 or self.sees_costs else 0,
@@ -1004,7 +1004,7 @@ class GPPolicy(Policy):
             index = actions.index(choice.x)
             return replace(choice, index=index, keys=index.reshape(-1).tolist())
 
-        self._ledger.rename(renamed, self._place)
+        self._ledger.replace_choices(renamed, self._place)
         self._set_state(now.state._replace(beliefs=beliefs), concerns)
         vars(self).update(actions=actions)
 
@@ -1098,7 +1098,7 @@ class GPPolicy(Policy):
 
     @property
     @locked
-    def budget(self) -> dict[str, Standing]:
+    def budget(self) -> dict[str, BudgetStatus]:
         """The state of each :class:`~cbandit.Budget`, by the name of its cost.
 
         ``policy.budget["usd"].left`` is ``(*trials,)``, as are ``total``, ``spent``,
@@ -1109,7 +1109,7 @@ class GPPolicy(Policy):
         if found is None:
             return {}
         (slot, budgets), now = found, self._catch_up()
-        return budgets.standing(now.concerns[slot], now.t, self._user_shape)
+        return budgets.statuses(now.concerns[slot], now.t, self._user_shape)
 
     def _place_for_beliefs(self, choice: Choice) -> Place:
         return self._place(choice)
@@ -1207,7 +1207,7 @@ class GPPolicy(Policy):
             "price": self._price_of(state.multiplier, beliefs),
         }
 
-    def _estimate_for_user(self, made: Made) -> Tensor | None:
+    def _estimate_for_user(self, made: DecisionRecord) -> Tensor | None:
         """Return a choice's stored estimates in the user's units and signs."""
         estimate = made.estimate
         if estimate is None or estimate.shape[-1] != 1 + self.m:

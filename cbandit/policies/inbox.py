@@ -22,10 +22,10 @@ from cbandit._core import checks, devices
 from cbandit.actions import Actions
 from cbandit.errors import CBanditError
 from cbandit.policies.checks import read_points, told_values
-from cbandit.policies.choices import Data, Entry, Feedback, Told
-from cbandit.policies.history import STATES, holds, read_rows
+from cbandit.policies.choices import Data, Entry, Feedback, Outcome
+from cbandit.policies.history import STATES, read_rows, row_holds
 from cbandit.policies.signs import Objective
-from cbandit.policies.tallies import check_events, check_single, tallied
+from cbandit.policies.tallies import check_events, check_one_try, read_tallies
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,12 +147,12 @@ class Inbox(NamedTuple):
         clock, rewards, costs = time(), [], []
         if reward is not None:
             values, tries = self._read_values("reward", reward, (0,), mask, exposure)
-            rewards.append(Told(values, mask, noise, self.t, 0, None, clock, tries))
+            rewards.append(Outcome(values, mask, noise, self.t, 0, None, clock, tries))
         if cost is not None:
             values, tries = self._read_costs(cost, columns, mask, exposure)
             some = columns is not None and len(columns) < self.objective.m
             which = columns if some else None
-            costs.append(Told(values, mask, noise, self.t, 0, which, clock, tries))
+            costs.append(Outcome(values, mask, noise, self.t, 0, which, clock, tries))
         return Feedback(functions, mask, rewards, costs)
 
     def add_feedback(
@@ -167,7 +167,7 @@ class Inbox(NamedTuple):
         """
         functions, mask = feedback.functions, feedback.mask
         at_once = all(item.columns is None for item in feedback.costs)
-        came, closed = entry.told(functions, mask, self.labels, at_once)
+        came, closed = entry.came_after(functions, mask, self.labels, at_once)
         serial, held = next_serial(), entry.held
         rewards, costs = entry.rewards, entry.costs
         for item in feedback.rewards:
@@ -227,7 +227,7 @@ class Inbox(NamedTuple):
         if failed and cost is None:
             return reward is None and noise is None
         try:
-            return holds(row, self.read(reward, cost, noise, mask, exposure))
+            return row_holds(row, self.read(reward, cost, noise, mask, exposure))
         except CBanditError:
             return False
 
@@ -246,9 +246,9 @@ class Inbox(NamedTuple):
             return entry
         columns = self.objective.columns(cost)
         every = self.costs if columns is None else [1 + j for j in columns]
-        entry.told(every, mask, self.labels, columns is None)
+        entry.came_after(every, mask, self.labels, columns is None)
         values, _ = self._read_costs(cost, columns, mask, None)
-        item = Told(values, mask, None, self.t, next_serial(), columns, time())
+        item = Outcome(values, mask, None, self.t, next_serial(), columns, time())
         return entry._replace(charged=(*entry.charged, item))
 
     def _read_values(
@@ -298,10 +298,10 @@ class Inbox(NamedTuple):
                 return read
             return torch.where(devices.put(mask, read.device).unsqueeze(-1), read, 1.0)
 
-        events, tries = tallied(name, value, outcomes, exposure, read)
+        events, tries = read_tallies(name, value, outcomes, exposure, read)
         for f, of in zip(functions, tries.unbind(-1), strict=True):
             if f - 1 in self.objective.budgets:
-                check_single(self.labels[f], of)
+                check_one_try(self.labels[f], of)
         share = devices.put(self._to_rates(name, events, tries), self.device)
         return self.objective.turned(share, functions), devices.put(tries, self.device)
 
@@ -472,13 +472,13 @@ class Inbox(NamedTuple):
                 self.objective.stacked(value)  # raises: all must be there
             names = self.objective.names or ()
             each = [
-                tallied(f"cost[{n!r}]", value[n], [kind], exposure, read)
+                read_tallies(f"cost[{n!r}]", value[n], [kind], exposure, read)
                 for n, kind in zip(names, outcomes, strict=True)
             ]
             parts = torch.broadcast_tensors(*(part for pair in each for part in pair))
             events, tries = torch.cat(parts[::2], -1), torch.cat(parts[1::2], -1)
         else:
-            events, tries = tallied(name, value, outcomes, exposure, read)
+            events, tries = read_tallies(name, value, outcomes, exposure, read)
         return self._to_rates(name, events, tries), tries
 
     def _read_noise(self, noise: Any, f: int, rows: int) -> Tensor | None:

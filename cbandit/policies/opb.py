@@ -60,7 +60,7 @@ from cbandit.policies.checks import listed
 from cbandit.policies.choices import News
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords, Keywords
-from cbandit.policies.recommending import told_blocks
+from cbandit.policies.recommending import blocks_in_user_units
 from cbandit.policies.safe.action import Safe, SafeAction, numbered
 from cbandit.policies.safe.arms import Arms, bound_unpulled
 from cbandit.policies.safe.bounds import FEW, Scales, Trust, bounds_of
@@ -270,7 +270,7 @@ class GPOPB(GPPolicy):
         limits, beliefs = self.limits(max(now.t, 1)), now.state.beliefs
         safe, size = now.state.own, (self.size, int(self.actions.size))
         data = beliefs.has_data().all(-1, keepdim=True).to(self.device).expand(size)
-        blocks = partial(told_blocks, beliefs, limits)
+        blocks = partial(blocks_in_user_units, beliefs, limits)
         best = partial(safe.mixture, self.actions, blocks, limits, confidence)
         answer = safe.recommended(data, self._unplayed_turn().mask, best)
         return self.objective.recommended(answer.of(self._user_shape))

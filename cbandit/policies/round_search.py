@@ -24,7 +24,7 @@ from cbandit._core.randomness import Streams
 from cbandit.actions import Actions, nearest_to_middle, point_in_middle
 from cbandit.errors import CBanditError
 from cbandit.explore import clip
-from cbandit.policies.acquire import Acquired
+from cbandit.policies.acquire import AcquisitionScore
 from cbandit.policies.turn import Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Best, Block, Score, scan, scorer
@@ -74,7 +74,7 @@ class Search:
         """
         without_data, box = self.without_data, self.turn.actions.continuous
         best, infeasible = self._best_point() if box else self._best_action()
-        if isinstance(self.look.score, Acquired):
+        if isinstance(self.look.score, AcquisitionScore):
             best = self.look.score.trimmed(best)
         if without_data is not None and infeasible is not None:
             infeasible = infeasible & ~without_data.to(infeasible.device)
@@ -87,7 +87,7 @@ class Search:
             look = replace(look, beside=self.known_costs)
         if self.without_data is not None:
             look = replace(look, mask=self._middle_mask(self.without_data))
-        if isinstance(look.score, Acquired):
+        if isinstance(look.score, AcquisitionScore):
             best = look.score.search(self._blocks(), look).best(self.ranks)
             return check_finite(best, look), None
         if look.score != scores.Feasible.kind:
@@ -172,7 +172,7 @@ class Search:
                 values = clip(values, bound)
             if known_costs is not None:
                 values = torch.cat([values, known_costs(x)], 1)
-            if isinstance(score, Acquired):
+            if isinstance(score, AcquisitionScore):
                 std = spread if deviations is None else deviations(x)[1]
                 return score.rows(values, mean, std)
             return values

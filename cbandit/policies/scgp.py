@@ -39,10 +39,10 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
 from cbandit.policies.abilities import BY_SCORE
-from cbandit.policies.checks import COST_COUNT
+from cbandit.policies.checks import COSTS_EXPECTED
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import BeliefKeywords
-from cbandit.policies.signs import counted
+from cbandit.policies.signs import cost_count
 
 CONSTANTS = "slater= and clip= are for the limits that it was built with"
 
@@ -103,7 +103,7 @@ class SCGPUCB(GPPolicy):
         **common: Unpack[BeliefKeywords],
     ) -> None:
         self.settings = stated(self, locals())
-        costs = counted(costs, COST_COUNT)
+        costs = cost_count(costs, COSTS_EXPECTED)
         if checks.whole("schedule", schedule, 1, "1 or 2") > 2:
             raise CBanditError(f"schedule must be 1 or 2; got {schedule!r}")
         if slater is None or clip is None:

@@ -1,7 +1,7 @@
 """Count outstanding choices as told at their means: ``pending="hallucinate"``.
 
-Their variance is counted and their mean is kept (GP-BUCB), so that several choices in a
-row are several places.
+Beliefs then have the variance after these outcomes, and the mean before (GP-BUCB). So
+several choices in a row are at different places.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ if TYPE_CHECKING:
     from cbandit.policies.setup import Setup
 
 
-class Counted(NamedTuple):
+class Unanswered(NamedTuple):
     """The outstanding choices of the latest round.
 
     Args:
-        choices: by round, the entry in the ledger, and what beliefs look ahead to.
+        choices: by round, the choice's entry in the ledger, and the observation that
+            beliefs anticipate.
     """
 
     choices: dict[int, tuple[Entry, Ahead]]
 
 
-class Pending(Concern[Counted]):
-    """Show the beliefs the outstanding choices.
+class Pending(Concern[Unanswered]):
+    """Put the outstanding choices into each round, for its beliefs to count.
 
     Args:
         window: how many rounds the beliefs remember; ``None``: all.
@@ -51,7 +52,7 @@ class Pending(Concern[Counted]):
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
-        """Return the concern of a policy that hallucinates."""
+        """Return the concern of a policy with ``pending="hallucinate"``."""
         pending, abilities = setup.keywords.get("pending"), setup.abilities
         bounds, delayed = isinstance(setup.explore, UCB), setup.timing.adds_pending
         if pending is None:
@@ -75,15 +76,15 @@ class Pending(Concern[Counted]):
             raise CBanditError(f"{setup.name} takes no {pending=}: {reason}")
         return cls(setup.timing.memory)
 
-    def start(self) -> Counted:
-        """Return that nothing is outstanding."""
-        return Counted({})
+    def start(self) -> Unanswered:
+        """Return the state without outstanding choices."""
+        return Unanswered({})
 
-    def open_turn(self, state: Counted, turn: Turn) -> tuple[Counted, Turn]:
+    def open_turn(self, state: Unanswered, turn: Turn) -> tuple[Unanswered, Turn]:
         """Put the outstanding choices into the round."""
         waiting = turn.waiting
         if not waiting:
-            return state if not state.choices else Counted({}), turn
+            return state if not state.choices else Unanswered({}), turn
         first = -math.inf if self._window is None else turn.t - self._window
         now: dict[int, tuple[Entry, Ahead]] = {}
         for entry in waiting:
@@ -94,4 +95,4 @@ class Pending(Concern[Counted]):
                     known = entry, Ahead(place.keys, place.x, waits.mT.tolist())
                 now[t] = known
         ahead = [each for _, each in now.values()]
-        return Counted(now), turn._replace(pending=counted(ahead) if ahead else [])
+        return Unanswered(now), turn._replace(pending=counted(ahead) if ahead else [])

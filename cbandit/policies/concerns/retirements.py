@@ -1,4 +1,7 @@
-"""Leave out values of categories that were retired: ``policy.retire(name, value)``."""
+"""Leave out values of categories that were retired: ``policy.retire(name, value)``.
+
+``T`` counts the trials and ``N`` the actions of a set.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,20 @@ from cbandit.policies.turn import Turn
 if TYPE_CHECKING:
     from cbandit.policies.setup import Setup
 
-WHY = "is retired"
+REASON = "is retired"
 
 Values = frozenset[tuple[str, float]]
-"""Names of categories, and positions in them."""
+"""Values of categories: the category's name, and the value's position in it."""
 
 
 class Retired(NamedTuple):
-    """The values that are not chosen any more, and the choices that are left.
+    """The retired values, and the choices that are left.
 
     Args:
-        menu: the policy's choices, without contexts.
-        values: the values, by name and position.
-        left: the choices, ``(1, N)`` bool, or a box with fewer rows; ``None``: all.
+        menu: the policy's set of choices, without contexts.
+        values: the retired values.
+        left: a mask over the menu, ``(1, N)``, or the box without retired values;
+            ``None``: nothing is retired.
     """
 
     menu: Any
@@ -37,10 +41,10 @@ class Retired(NamedTuple):
 
 
 class Retirements(Concern[Retired]):
-    """Leave out what was retired.
+    """Leave out actions with a retired value.
 
     Args:
-        menu: the policy's first choices, without contexts.
+        menu: the policy's set of choices at the start, without contexts.
         batch: the shape of the trials.
         device: where masks live.
     """
@@ -61,37 +65,37 @@ class Retirements(Concern[Retired]):
         return cls(actions.menu, setup.batch_shape, setup.device)
 
     def start(self) -> Retired:
-        """Return that nothing is retired."""
+        """Return the state in which no value is retired."""
         return Retired(self._menu)
 
     def retire(self, state: Retired, value: tuple[str, float]) -> Retired:
         """Return the state after a value was retired."""
-        return self._without(state.menu, state.values | {value})
+        return self._with_retired(state.menu, state.values | {value})
 
     def bring_back(self, state: Retired, value: tuple[str, float]) -> Retired:
         """Return the state after a retired value came back."""
-        return self._without(state.menu, state.values - {value})
+        return self._with_retired(state.menu, state.values - {value})
 
     def grow(self, state: Retired, actions: Actions) -> Retired:
-        """Return the state in a set that has grown."""
-        return self._without(actions.menu, state.values)
+        """Return the state over a set that has grown."""
+        return self._with_retired(actions.menu, state.values)
 
     def open_turn(self, state: Retired, turn: Turn) -> tuple[Retired, Turn]:
-        """Leave out what was retired."""
+        """Leave out the actions with a retired value."""
         left, on, shown = state.left, turn.actions, turn.shown
         if left is None:
             return state, turn
         if turn.apart:
-            return state, turn.only(_left_of(state, on), WHY)
+            return state, turn.only(_kept_actions(state, on), REASON)
         if isinstance(left, Box):
             return state, turn._replace(actions=left)
         turn = turn._replace(offered=left)
         if shown is not None and on is shown.space.domain:  # choices x contexts
             left = left.repeat_interleave(on.size // left.shape[-1], -1)
-        return state, turn.only(left, WHY)
+        return state, turn.only(left, REASON)
 
-    def _without(self, menu: Any, values: Values) -> Retired:
-        """Return the state in which these values are retired."""
+    def _with_retired(self, menu: Any, values: Values) -> Retired:
+        """Return the state over ``menu`` in which exactly ``values`` are retired."""
         if not values:
             return Retired(menu)
         names = menu.names
@@ -115,7 +119,7 @@ class Retirements(Concern[Retired]):
 
 
 def category_of(actions: Actions, call: str, name: str) -> Category:
-    """Return a category of a space, or raise an error that names the call."""
+    """Return the category ``name`` of a space; else raise an error about ``call``."""
     every = _categories(actions)
     if not every and (actions.names is None or isinstance(actions, Finite)):
         raise CBanditError(f"{call} needs a cb.Space with a cb.Category; got {actions}")
@@ -126,8 +130,8 @@ def category_of(actions: Actions, call: str, name: str) -> Category:
     return found
 
 
-def _left_of(state: Retired, on: Actions) -> Tensor:
-    """Return the actions of another set that are left, ``(T or 1, N)``."""
+def _kept_actions(state: Retired, on: Actions) -> Tensor:
+    """Return the actions of the set ``on`` without a retired value, ``(T or 1, N)``."""
     points, columns = on.block(0, on.size), state.menu.names.columns
     gone = torch.zeros(points.shape[:-1], dtype=torch.bool, device=points.device)
     for name, position in state.values:
@@ -136,7 +140,7 @@ def _left_of(state: Retired, on: Actions) -> Tensor:
 
 
 def _categories(actions: Actions) -> dict[str, Category]:
-    """Return the categories of a space by name, those of contexts too."""
+    """Return the categories of a space by name, including those of contexts."""
     names = actions.names
     if names is None or isinstance(actions, Finite):
         return {}

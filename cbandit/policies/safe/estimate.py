@@ -26,7 +26,7 @@ from cbandit.actions import Actions
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError, InfeasibleError
 from cbandit.policies.choices import News
-from cbandit.policies.concerns.failure_list import remaining
+from cbandit.policies.concerns.failure_list import blocks_within
 from cbandit.policies.safe.action import SafeAction, numbered
 from cbandit.policies.turn import Decision
 from cbandit.posterior.units import Units
@@ -366,7 +366,7 @@ class SafeEstimate:
         """
 
         def estimates() -> Iterator[Block]:
-            return remaining(self.among(blocks()), left)
+            return blocks_within(self.among(blocks()), left)
 
         best = recommend_policy(estimates, int(actions.size), limits, confidence)
         return replace(best, x=actions.at(numbered(best.index)), names=actions.names)

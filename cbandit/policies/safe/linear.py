@@ -22,7 +22,7 @@ from cbandit._core.peaks import CLOSE, best_place
 from cbandit.actions import Actions, Star
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.concerns.failure_list import only, remaining
+from cbandit.policies.concerns.failure_list import blocks_within, worst_outside
 from cbandit.policies.dual import Scheduled
 from cbandit.policies.safe.action import SafeAction, numbered
 from cbandit.policies.safe.bounds import Scales
@@ -317,7 +317,7 @@ class Plane:
         """
         if self._fan is not None:
             return self._recommend_on_star(self._fan, state, limits, confidence, left)
-        blocks = remaining(state.safe.among(self.believed(state.seen)), left)
+        blocks = blocks_within(state.safe.among(self.believed(state.seen)), left)
         best = recommend(blocks, limits, confidence)
         return replace(best, x=self.actions.at(numbered(best.index)))
 
@@ -341,7 +341,7 @@ class Plane:
         mean, norm = ridge.at(points)
         if left is not None:
             unfailed = [torch.ones_like(left[:, :1]), *[left] * (1 + len(ends))]
-            mean = only(torch.cat(unfailed, -1), mean)
+            mean = worst_outside(torch.cat(unfailed, -1), mean)
         best = recommend([(0, mean, norm * r.unsqueeze(-1))], limits, confidence)
         place = numbered(best.index)
         x = points.gather(1, place.view(-1, 1, 1).expand(-1, 1, points.shape[-1]))

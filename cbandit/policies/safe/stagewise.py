@@ -18,7 +18,7 @@ from cbandit.errors import CBanditError
 from cbandit.policies.abilities import SAFE_REFUSES, Abilities
 from cbandit.policies.base import Policy, Posterior
 from cbandit.policies.checks import listed, read_points
-from cbandit.policies.choices import News, Told
+from cbandit.policies.choices import News, Outcome
 from cbandit.policies.inbox import check_ranges
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe, SafeAction
@@ -216,7 +216,7 @@ class Stagewise(Policy):
             seen = seen.added(place, *self._weighed(functions, item), functions)
         return state._replace(seen=seen)
 
-    def _weighed(self, functions: slice, told: Told) -> tuple[Tensor, Tensor | None]:
+    def _weighed(self, functions: slice, told: Outcome) -> tuple[Tensor, Tensor | None]:
         """Return told values and their weights, ``(T, f)``; ``None``: all 1."""
         if _whole(told):
             return told.values, None
@@ -341,6 +341,6 @@ class Stagewise(Policy):
         return state.safe.mixture(self.actions, blocks, limits, confidence, left)
 
 
-def _whole(told: Told) -> bool:
+def _whole(told: Outcome) -> bool:
     """Return whether an item has all functions and trials, and the usual noise."""
     return told.where is None and told.noise is None and told.columns is None
