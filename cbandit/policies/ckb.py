@@ -1,16 +1,16 @@
 """CKB: primal-dual kernelized bandits with soft constraints.
 
-Each round, with multiplier ``phi`` (one a cost):
+Each round, with multipliers ``phi``, one for each cost:
 
 1. estimates ``f_t``, ``g_t`` from the beliefs (UCB, Thompson, or one random width),
    clipped to ``[-B, B]`` and ``[-G, G]``;
 2. ``x_t = argmax f_t(x) - sum_j phi_j g_tj(x)``;
-3. ``phi`` moves by the estimates ``g_t(x_t)``, not by what is observed;
+3. ``phi`` moves by the estimated costs ``g_t(x_t)``, not by the observed ones;
 4. observe reward and costs, update the beliefs.
 
-How ``phi`` moves is a rule of its own: the paper's is
-:mod:`cbandit.policies.projected`, another one of theirs :mod:`cbandit.policies.queue`,
-and in :mod:`cbandit.policies.resolved` (ours) a price is solved for instead.
+Three files hold the rules that move ``phi``: :mod:`cbandit.policies.projected` and
+:mod:`cbandit.policies.queue`, which are the paper's, and
+:mod:`cbandit.policies.resolved` (ours), which solves for a price instead.
 
 X. Zhou and B. Ji, On kernelized multi-armed bandits with constraints, 2022. Restarts
 every ``H`` rounds: Y. Deng, X. Zhou, A. Ghosh, A. Gupta and N. B. Shroff, Interference
@@ -39,7 +39,7 @@ from cbandit.policies.abilities import GREATEST
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import News
 from cbandit.policies.concerns.restarts import epoch_start
-from cbandit.policies.dual import Dual, Given, Scheduled
+from cbandit.policies.dual import Dual, GivenConstants, Scheduled
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import BeliefKeywords, CostBeliefs
 from cbandit.policies.projected import Projected
@@ -65,9 +65,9 @@ class CKB(GPPolicy):
         step: ``1 / V``, above 0: the multiplier's gain in a round whose estimate is one
             unit above the limit. A good choice is a small fraction of the price at
             which the limit is kept, divided by the usual excess. A number,
-            ``(*trials,)`` or ``(1 or *trials, m)``, one a cost; so are ``cap``,
-            ``slack`` and ``slater``. With
-            ``dual="queue"`` also a callable of the round. Left out beside ``slater``,
+            ``(*trials,)`` or ``(1 or *trials, m)``, one for each cost; ``cap``,
+            ``slack`` and ``slater`` have these forms too. With ``dual="queue"`` also a
+            callable of the round. Left out beside ``slater``,
             ``clip`` and ``horizon``, ``rho / (G sqrt(T))``. Left out without them, 0.5,
             if all beliefs are standardised. Gradients reach ``step``, ``slack`` and
             ``cap`` through :meth:`move` and :meth:`score`; what ``ask`` stores has
@@ -78,10 +78,10 @@ class CKB(GPPolicy):
             is the reward given up for a unit of cost, in spreads where beliefs are
             standardised, else in the user's units. If the cap is too low a price for
             the limit, the policy does not keep the limit.
-        slack: added to every estimate in the dual step. With ``0 < slack <= slater /
-            2`` the cumulative violation is bounded, and it is zero from the ``T`` on
-            at which ``slack T`` exceeds the bound without slack. May be a callable,
-            as ``step``.
+        slack: what is added to every estimated cost in the dual step. With ``0 < slack
+            <= slater / 2`` the cumulative violation is bounded, and it is zero from the
+            ``T`` on at which ``slack T`` exceeds the bound without slack. May be a
+            callable, as ``step``.
         clip: ``(B, G)``, bounds of reward and costs.
         horizon: ``T``; asking beyond it is an error.
         slater: ``delta``: some action (or distribution) has every cost ``<= -delta``.
@@ -136,7 +136,7 @@ class CKB(GPPolicy):
         >>> policy.tell(choice, reward=0.3, cost=-0.1)
     """
 
-    #: its multiplier moves by estimates alone
+    #: its multiplier moves by estimated costs alone, not by those told
     abilities = replace(GREATEST, moves=True, told_costs=False, hallucinates=True)
 
     def __init__(
@@ -174,7 +174,7 @@ class CKB(GPPolicy):
             choices = isinstance(actions, Contextual) and actions.finite
             dual = "resolved" if choices else "projected"
         checks.one_of("dual", dual, "projected", "queue", "resolved")
-        self._resolves = dual == "resolved"
+        self._solves_price = dual == "resolved"
         super().__init__(
             actions,
             reward=reward,
@@ -187,24 +187,24 @@ class CKB(GPPolicy):
             forget=forget,
             **common,
         )
-        again = "" if restart is None else "Restart"
-        self.name = f"CKB-{again}{self.explore.name}"
+        restart_label = "" if restart is None else "Restart"
+        self.name = f"CKB-{restart_label}{self.explore.name}"
         self._dual: Dual
         if dual == "resolved":
-            stepped = {"step": step, "cap": cap, "slater": slater}
-            stepped |= {"anytime": anytime, "restart": restart}
-            check_resolved(self.actions, self.explore, dual_beta, **stepped)
+            step_settings = {"step": step, "cap": cap, "slater": slater}
+            step_settings |= {"anytime": anytime, "restart": restart}
+            check_resolved(self.actions, self.explore, dual_beta, **step_settings)
             if dual_beta is None:
-                # a window's worth of optimism is more than one round can correct
+                # optimism summed over a window is more than one round can correct
                 mean = explore is None and isinstance(self.actions, Contextual)
                 dual_beta = 0.0 if mean else "score"
             self._dual = Resolved.of(
-                slack, dual_beta, price_window, shaped=self._number
+                slack, dual_beta, price_window, reshape=self._number
             )
         else:
             rule = Queue if dual == "queue" else Projected
             self._dual = rule.of(
-                Given(
+                GivenConstants(
                     step,
                     cap,
                     slack,
@@ -216,16 +216,16 @@ class CKB(GPPolicy):
                     self.restart or self.horizon,
                 )
             )
-        if self._dual.no_limit:
-            self.refuse("limit", self._dual.no_limit)
+        if self._dual.limit_refusal:
+            self.refuse("limit", self._dual.limit_refusal)
         self.begin(self._now.state._replace(own=self._dual.start()))
 
     def _processes(self) -> Ranks:
-        # a price is solved over the whole set
-        return ALONE if self._resolves else super()._processes()
+        # the price is solved for over the whole set, in one process
+        return ALONE if self._solves_price else super()._processes()
 
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
-        """Return ``f - sum_j phi_j g_j``."""
+        """Return the score ``f - sum_j phi_j g_j``."""
         return self._dual.score(t, phi, epoch_start(self.restart, t))
 
     def move(
@@ -235,7 +235,7 @@ class CKB(GPPolicy):
         start = epoch_start(self.restart, t)
         return self._dual.move(t, phi, estimate[:, 1:], start)
 
-    # -- what the rule changes in a round ----------------------------------------------
+    # -- what the dual changes in a round ----------------------------------------------
 
     def _dual_estimate(
         self, beliefs: Beliefs, look: Look, best: Best, turn: Turn
@@ -260,8 +260,8 @@ class CKB(GPPolicy):
         )
 
     def absorb(self, state: GPState, news: News) -> GPState:
-        """Return the state with the news in its beliefs and in the costs spent."""
-        own, state = state.own, super().absorb(state, news)
+        """Return the state after feedback, heard by the beliefs and the dual."""
+        rule_state, state = state.own, super().absorb(state, news)
         if not news.costs:
             return state
-        return state._replace(own=self._dual.hear(own, news.raw))
+        return state._replace(own=self._dual.hear(rule_state, news.raw))
