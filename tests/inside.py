@@ -476,7 +476,7 @@ def linear_scales(policy, t):
     """A linear policy's widths in round ``t``, and scales of ``V_r`` and ``V_c``."""
     state, linear = settled(policy), policy._linear
     ratio = policy._ratio(state, policy.limits(t))
-    return linear.width(t, state), linear.scale(t, state, policy._width_factors, ratio)
+    return linear.width(t, state), linear.scale(t, state, policy._factors, ratio)
 
 
 def solutions_of(module, monkeypatch):

@@ -60,9 +60,9 @@ class Directions(NamedTuple):
         state.safe.unsafe_trials(tau)  # thresholds that change must stay above 0
         _, state = plane.find_safe_action(state, star)
         tips = plane.star_points(star)[..., 1:]
-        norm = state.seen.rays(tips).square().sum(-2).sqrt()
+        norm = state.data.rays(tips).square().sum(-2).sqrt()
         wide = plane.width(turn.t, state).unsqueeze(-1) * norm
-        mean = state.seen.solved[0] @ tips
+        mean = state.data.solved[0] @ tips
         return cls(tips, mean, wide, tau, plane.reward_tolerance(state)), state
 
     def optimistic(self) -> Tensor:

@@ -87,13 +87,13 @@ class SafeLTS(Stagewise):
             else self._linear.stated_length
         )
         ratio = (2 * length * self._norm).unsqueeze(-1) / tau
-        scale = self._linear.scale(turn.t, state, self._width_factors, ratio)
+        scale = self._linear.scale(turn.t, state, self._factors, ratio)
         eta = devices.put(turn.streams.normal(self.actions.dim), self.device)
-        root = state.seen.solved[1][:, 0]  # root' root = Sigma^{-1}
+        root = state.data.solved[1][:, 0]  # root' root = Sigma^{-1}
         shift = scale[:, :1] * (root.mT @ eta.view(self.size, -1, 1)).squeeze(-1)
         scale[:, 0] = 0.0
         # V_r is <x, theta~>: no width, but moved coefficients
-        bounds = LinearBounds(state.seen, scale, shift)
+        bounds = LinearBounds(state.data, scale, shift)
         return self._linear.pick(self.name, state, turn, bounds, tau, safe_index)
 
     def _recommend_likely(

@@ -80,7 +80,7 @@ class SCOLTS(Stagewise):
         ways, state = Directions.of(self._linear, state, turn, turn.limits)
         zeta = devices.put(turn.streams.normal(self.actions.dim), self.device)
         # <Sigma^{-1/2} zeta, tip> for every function
-        rays = state.seen.rays(ways.tips)
+        rays = state.data.rays(ways.tips)
         along = (zeta.view(self.size, 1, 1, -1) @ rays).squeeze(-2)
         moved = self._linear.width(turn.t, state).unsqueeze(-1) * along
         moved[:, 1:].neg_()

@@ -111,7 +111,7 @@ class Sampler(BaseSampler):
         )
         self._limits = None if limits is None else dict(limits)
         self._objective = None if limits is None else Objective(tuple(limits), limits)
-        #: the attributes whose limit may be a limit on a probability
+        #: the attributes whose limit is between 0 and 1
         self._probabilities: set[str] = set()
         if self._objective is not None:
             signs, bounds = self._objective.signs[1:].tolist(), self._objective.limits
@@ -188,7 +188,7 @@ class Sampler(BaseSampler):
             told = self._costs_of(trial, names)
             costs = zip(signs, told, self._objective.limits, strict=True)
             for name, (sign, cost, limit) in zip(names, costs, strict=True):
-                # without constraints a trial would pass for feasible
+                # Optuna takes a trial without constraints for a feasible one
                 unknown = cost is None or math.isnan(cost)
                 excesses[name] = UNMEASURED_EXCESS if unknown else sign * cost - limit
         elif self._constraints_func is not None:
@@ -227,12 +227,12 @@ class Sampler(BaseSampler):
             return None
         minimise = study.direction == StudyDirection.MINIMIZE
         outcomes = self._cost_outcomes(trials)
-        first = self._new_policy(domain, minimise, len(names), outcomes)
-        records = [self._drop_large_numbers(r, first) for r in records]
+        new_policy = self._new_policy(domain, minimise, len(names), outcomes)
+        records = [self._drop_large_numbers(r, new_policy) for r in records]
         measured = [r for r in records if r.params and r.measured]
         measured.sort(key=lambda r: (r.ended, r.number))
         key = domain, minimise, len(names), outcomes
-        policy, used = self._fitted_to(first, key, measured)
+        policy, used = self._fitted_to(new_policy, key, measured)
         observe(policy, measured[used:])
 
         def points(rows: Sequence[TrialRecord]) -> Any:
@@ -245,7 +245,7 @@ class Sampler(BaseSampler):
         player.add_outstanding(running)
         player.note_failures(failed, points(measured))
         rounds = [r for r in records if r.number < number and r.estimate]
-        # if a later trial has overtaken it, its worker was killed while it chose
+        # of a choosing trial before the last finished one the worker was killed
         last = max(r.number for r in records if r.state.is_finished())
         for record in records[last + 1 : number]:
             if record.choosing:
@@ -286,11 +286,11 @@ class Sampler(BaseSampler):
             return {}
 
     def _attribute(
-        self, trial: FrozenTrial, name: str, sound: Callable[[Any], bool]
+        self, trial: FrozenTrial, name: str, is_valid: Callable[[Any], bool]
     ) -> dict[str, Any]:
-        """Return a system attribute of a trial; empty if missing or not ``sound``."""
+        """Return a system attribute of a trial; empty if missing or invalid."""
         value = trial.system_attrs.get(name)
-        if value is not None and not sound(value):
+        if value is not None and not is_valid(value):
             self._warn_left_out(trial, f"system attribute {name!r}", value)
             return {}
         return value or {}
@@ -299,20 +299,22 @@ class Sampler(BaseSampler):
         self, trial: FrozenTrial, name: str, value: object, advice: str = ""
     ) -> None:
         """Warn that an attribute of a trial is ignored."""
-        words = f"trial {trial.number} has {value!r:.80} as its {name}: it is left out"
-        self._warn((trial.number, name), words + advice)
+        message = (
+            f"trial {trial.number} has {value!r:.80} as its {name}: it is left out"
+        )
+        self._warn((trial.number, name), message + advice)
 
-    def _warn(self, key: Hashable, words: str) -> None:
+    def _warn(self, key: Hashable, message: str) -> None:
         """Warn, but only once for each ``key``."""
         if key not in self._warned:
             self._warned.add(key)
-            warn(words)
+            warn(message)
 
     def _to_record(
         self, trial: FrozenTrial, domain: Domain, names: Sequence[str]
     ) -> TrialRecord:
         """Return the policy's view of a trial, whose costs are ``names``."""
-        # parameters that the trial was given and has not asked for yet
+        # both may hold parameters that the trial has not asked for yet
         round_ = self._attribute(
             trial, ROUND_KEY, partial(is_stored_round, m=len(names))
         )
@@ -366,12 +368,12 @@ class Sampler(BaseSampler):
         """Return a record without numbers that are too large for the policy's dtype."""
         out = record.without_above(checks.LARGEST[policy.dtype])
         if out != record:
-            words = f"trial {record.number} has numbers whose squares {policy.dtype}"
-            self._warn(record.number, f"{words} cannot hold: they are left out")
+            message = f"trial {record.number} has numbers whose squares {policy.dtype}"
+            self._warn(record.number, f"{message} cannot hold: they are left out")
         return out
 
     def _fitted_to(
-        self, first: GPPolicy, key: tuple[Any, ...], measured: list[TrialRecord]
+        self, new_policy: GPPolicy, key: tuple[Any, ...], measured: list[TrialRecord]
     ) -> tuple[GPPolicy, int]:
         """Return a policy fitted to the first trials, and the number of these trials.
 
@@ -379,18 +381,18 @@ class Sampler(BaseSampler):
         measured for another fit.
 
         Args:
-            first: a policy without data.
-            key: what ``first`` was built for: the space, the direction, the number of
-                costs and their outcomes.
+            new_policy: a policy without data.
+            key: what ``new_policy`` was built for: the space, the direction, the
+                number of costs and their outcomes.
             measured: all trials that were measured, in the order in which they ended.
         """
-        groups = first._beliefs.groups
+        groups = new_policy._beliefs.groups
         used = max(group.gp.fitted_to(len(measured)) for group in groups)
         if self._fitted[0] != (key, measured[:used]):
-            observe(first, measured[:used])
-            now = first._catch_up()  # fits
-            first._resume(1, now.state, now.concerns)
-            self._fitted = (key, measured[:used]), first
+            observe(new_policy, measured[:used])
+            now = new_policy._catch_up()  # fits hyperparameters
+            new_policy._resume(1, now.state, now.concerns)
+            self._fitted = (key, measured[:used]), new_policy
         return copy.deepcopy(self._fitted[1]), used
 
     def _new_policy(

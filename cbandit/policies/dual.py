@@ -79,6 +79,7 @@ class Schedule:
     __getstate__ = checks.numbers_of
 
     def _read_number(self, value: Any) -> Tensor:
+        """Return a number as ``(T, m)``; raise an error if it is not allowed."""
         value = self._check(self._name, value, graph=True)
         return self._reshape(self._name, value)
 
@@ -245,11 +246,11 @@ class Dual(ABC):
         return rule_state
 
     def coefficient(self, coefficient: Tensor) -> Tensor:
-        """Return the factors of deviations in the score, as the rule changes them."""
+        """Return the score's factors of deviations; ``coefficient`` unless changed."""
         return coefficient
 
     def next_multiplier(self, phi: Tensor, state: GPState) -> Tensor:
-        """Return the next round's multiplier, given ``phi`` after :meth:`move`."""
+        """Return the next round's multiplier; ``phi`` is what :meth:`move` returned."""
         return phi
 
     def pick(

@@ -299,7 +299,7 @@ class EpochPenalty(GPPolicy):
             return state
         overflowed = bool((kappa == torch.finfo(kappa.dtype).max).any())
         state, fresh = state._replace(own=epoch._replace(overflowed=overflowed)), None
-        # first what may fail: afterwards the engine has changed, and undoing it rounds
+        # what may fail comes first: once changed, an engine is not restored to the bit
         self._coefficient(state, turn)
         if epoch.number < len(self._beliefs_by_epoch):
             fresh = self._fresh_beliefs([self._beliefs_by_epoch[epoch.number]])

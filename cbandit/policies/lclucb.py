@@ -116,8 +116,8 @@ class LCLUCB(Stagewise):
         tau = turn.limits
         safe_index, state = self._linear.find_safe_action(state, turn.actions)
         ratio = self._ratio(state, tau)
-        scale = self._linear.scale(turn.t, state, self._width_factors, ratio)
-        bounds = LinearBounds(state.seen, scale)  # V_r and V_c
+        scale = self._linear.scale(turn.t, state, self._factors, ratio)
+        bounds = LinearBounds(state.data, scale)  # V_r and V_c
         return self._linear.pick(self.name, state, turn, bounds, tau, safe_index)
 
     def _recommend_likely(

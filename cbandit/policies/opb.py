@@ -139,10 +139,10 @@ class CountOPB(Stagewise):
 
     def decide(self, state: SafeState, turn: Turn) -> tuple[Decision, SafeState]:
         """Return a draw from the distribution that solves the programme."""
-        tau, tally, safe = turn.limits, state.seen, state.safe
+        tau, tally, safe = turn.limits, state.data, state.safe
         infeasible = self._unsafe_trials(state, turn, tau)
         safe_index = require_numbers(self._safe.index)
-        inflated = self._width_factors.inflate(self._width, self._ratio(state, tau))
+        inflated = self._factors.inflate(self._width, self._ratio(state, tau))
         u = upper_bounds(tally.mean, tally.spread, *inflated)
         bound_unpulled(u, tally.count, safe, tau, safe_index, self._max_costs)
         if turn.mask is not None:
@@ -200,7 +200,7 @@ class GPOPB(GPPolicy):
             functions = 1 + len(listed(costs, GP))
             explore = UCB(BayesWidth(functions, actions.size, self.delta))
         super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
-        self._width_factors = WidthFactors.of(alpha, self._per_trial)
+        self._factors = WidthFactors.of(alpha, self._per_trial)
         noises = self._beliefs.noises().sqrt()
         self._safe = SafeAction.of(self, safe, noises, largest)
         self._enough_data = EnoughData(self.name)
@@ -233,7 +233,7 @@ class GPOPB(GPPolicy):
         check_has_safe(turn.mask, safe_index)
         beta = self._coefficient(state, turn).abs()
         ratio = estimate.gap_ratio(limits, units)
-        inflated = self._width_factors.inflate(beta, ratio)  # alpha_c beta, and rho
+        inflated = self._factors.inflate(beta, ratio)  # alpha_c beta, and rho
 
         def bounds() -> Iterator[tuple[int, Tensor]]:
             for start, mean, std in self._moments(state, turn):

@@ -124,7 +124,7 @@ class OPLB(Stagewise):
         safe_index = require_numbers(safe_index)
         check_has_safe(turn.mask, safe_index)
         ratio = self._ratio(state, tau)
-        scale = self._linear.scale(turn.t, state, self._width_factors, ratio)
+        scale = self._linear.scale(turn.t, state, self._factors, ratio)
         pi = self._solve_programmes(state, turn, scale, tau, safe_index)
         return state.safe.draw(pi, safe_index, turn.streams, infeasible), state
 
@@ -141,7 +141,7 @@ class OPLB(Stagewise):
         The programmes are solved on the host, so their inputs are first copied there.
         """
         points = torch.cat([p for _, p in self._linear.blocks(turn.actions)], 1)
-        w, root = state.seen.solved
+        w, root = state.data.solved
         root, known = root * scale[..., None, None], state.safe.known
         x0, c0 = state.safe.action.x, state.safe.cost.mean
         on_host = devices.host(points, w, root, tau, x0, c0, safe_index, known)

@@ -106,11 +106,11 @@ class OPNLB(Stagewise):
         tau = turn.limits
         infeasible = self._unsafe_trials(state, turn, tau)
         alpha = self._ratio(state, tau) / 2  # (r_max - r0) / (tau_j - c0_j)
-        if self._width_factors.reward is not None:
-            alpha = self._width_factors.reward.unsqueeze(-1).expand_as(alpha)
-        # classes are small, so their programmes are best_distribution on the host
+        if self._factors.reward is not None:
+            alpha = self._factors.reward.unsqueeze(-1).expand_as(alpha)
+        # classes are small, so their programmes are solved on the host
         count, mean, limits, alpha = devices.host(
-            state.seen.count, state.seen.mean, tau, alpha
+            state.data.count, state.data.mean, tau, alpha
         )
         inside = self._sets.members(turn.t, self.delta, count, mean)
         allowed = None if turn.mask is None else turn.mask.cpu()
@@ -123,21 +123,18 @@ class OPNLB(Stagewise):
             if some is not None:  # functions that agree on these arms count once
                 functions = [h[:, some].unique(dim=0) for h in functions]
             theta, *mu = functions
-            best = best_distribution(
-                optimistic_rewards(theta, mu, alpha[i]), mu, limits[i]
-            )
+            u_r = optimistic_rewards(theta, mu, alpha[i])
+            best = best_distribution(u_r, mu, limits[i])
             if some is not None:
                 best = replace(best, index=some[best.index])
             answers.append(best)
-        pi, at = (
-            stack_distributions(answers, self.device),
-            require_numbers(self._safe.index),
-        )
-        return state.safe.draw(pi, at, turn.streams, infeasible), state
+        pi = stack_distributions(answers, self.device)
+        safe_index = require_numbers(self._safe.index)
+        return state.safe.draw(pi, safe_index, turn.streams, infeasible), state
 
     def _has_data(self, state: SafeState) -> Tensor:
         """Return the trials that have data of all functions, ``(T, 1)`` bool."""
-        pulled: Tensor = (state.seen.count > 0).any(-1)
+        pulled: Tensor = (state.data.count > 0).any(-1)
         return pulled.all(-1, keepdim=True)
 
     def _recommend_likely(
@@ -148,7 +145,7 @@ class OPNLB(Stagewise):
         It keeps the limits under every function in the costs' confidence sets of level
         ``confidence``; a radius that the user gave is used for any level.
         """
-        count, mean, tau = devices.host(state.seen.count, state.seen.mean, limits)
+        count, mean, tau = devices.host(state.data.count, state.data.mean, limits)
         inside = self._sets.members(max(self.t, 1), 1 - confidence, count, mean)
         fit = self._sets.fit(count, mean)
         wanted = fit[:, :1]
@@ -158,15 +155,13 @@ class OPNLB(Stagewise):
             best_distribution(wanted[i], self._sets.functions_of(inside, i)[1:], tau[i])
             for i in range(self.size)
         ]
-        pi, fit = (
-            stack_distributions(answers, self.device),
-            devices.put(fit, self.device),
-        )
+        pi = stack_distributions(answers, self.device)
+        fit = devices.put(fit, self.device)
         return as_recommendation(pi, fit, limits, confidence, self.actions)
 
-    def _believed(self, state: SafeState) -> Iterator[Block]:
+    def _estimates(self, state: SafeState) -> Iterator[Block]:
         """Yield the middle and half width of each arm's values in confidence sets."""
-        count, mean = devices.host(state.seen.count, state.seen.mean)
+        count, mean = devices.host(state.data.count, state.data.mean)
         inside = self._sets.members(max(self.t, 1), self.delta, count, mean)
         low, high = (devices.put(v, self.device) for v in self._sets.extremes(inside))
         yield 0, (low + high) / 2, (high - low) / 2

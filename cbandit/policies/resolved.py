@@ -54,7 +54,7 @@ REPAYMENT_ROUNDS = (
 )
 
 
-class Spending(NamedTuple):
+class ResolvedState(NamedTuple):
     """The state of the rule: the excess of costs so far, and the last contexts.
 
     Args:
@@ -71,14 +71,14 @@ class Spending(NamedTuple):
     start_prices: Tensor | None = None
     makes_step: bool = False
 
-    def with_context(self, values: Tensor, window: int) -> Spending:
+    def with_context(self, values: Tensor, window: int) -> ResolvedState:
         """Return the state with a context ``(T, k)`` added; ``window`` are kept."""
         latest = values.unsqueeze(1)
         if self.contexts is not None:
             latest = torch.cat([self.contexts, latest], 1)[:, -window:]
         return self._replace(contexts=latest)
 
-    def after(self, news: News) -> Spending:
+    def after(self, news: News) -> ResolvedState:
         """Return the state after the feedback of one round."""
         excess = self.excess
         for costs in news.costs:
@@ -140,11 +140,11 @@ class Resolved(Dual):
         """Return the price unchanged, as the next round solves for it anew."""
         return phi
 
-    def start(self) -> Spending:
+    def start(self) -> ResolvedState:
         """Return the rule's state before the first round."""
-        return Spending(torch.zeros_like(self.slack))
+        return ResolvedState(torch.zeros_like(self.slack))
 
-    def hear(self, rule_state: Spending, news: News) -> Spending:
+    def hear(self, rule_state: ResolvedState, news: News) -> ResolvedState:
         """Return the rule's state after the feedback of one round."""
         return rule_state.after(news)
 
@@ -223,7 +223,7 @@ class Resolved(Dual):
 
     def target(
         self,
-        spending: Spending,
+        spending: ResolvedState,
         limits: Tensor,
         units: Units | None,
         t: int,

@@ -128,7 +128,7 @@ class SCGPUCB(GPPolicy):
         self._slater = delta.unsqueeze(-1)
 
     def _count_bounds(self, state: GPState) -> int:
-        """Return 2 bounds that must hold together; widths then have ``ln(2/delta)``."""
+        """Return ``c`` of the RKHS widths: 2, so that they have ``ln(2 / delta)``."""
         return self._timing.bound_count(2)
 
     def score(self, t: int, q: Tensor) -> scores.PrimalDual:

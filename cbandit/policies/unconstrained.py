@@ -52,7 +52,7 @@ class GPUCB(GPPolicy):
 
 
 class GPTS(GPPolicy):
-    """GP-TS: play the ``argmax`` of one joint posterior draw a round.
+    """GP-TS: play the ``argmax`` of one joint posterior draw in each round.
 
     Args:
         actions: what can be chosen.

@@ -50,7 +50,7 @@ class Arms:
         """Return the arms with data of reward and all costs, ``(T, K)`` bool."""
         return (observations.count > 0).all(1)
 
-    def believed(self, observations: Tally) -> Iterator[Block]:
+    def estimates(self, observations: Tally) -> Iterator[Block]:
         """Yield one block: the averages of all arms, and their deviations."""
         mean = observations.mean
         yield 0, mean, observations.spread * self._r.to(mean).unsqueeze(-1)

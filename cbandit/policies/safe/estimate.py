@@ -38,7 +38,7 @@ from cbandit.recommend import Recommendation, nothing_told, recommend_policy
 
 CHECK_INTERVAL = 64  # on a GPU, rounds between checks for rewards above ``r_max``
 
-Block = tuple[int, Tensor, Tensor]  # first action, means (T, F, n), spreads (T, F, n)
+Block = tuple[int, Tensor, Tensor]  # first action, means and deviations (T, F, n)
 
 
 @dataclass(frozen=True, eq=False)

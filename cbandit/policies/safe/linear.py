@@ -73,17 +73,15 @@ class LinearModel:
     ) -> None:
         self.actions, self.safe, self._batch = actions, safe, batch
         self.subgaussian = safe.subgaussian
-        self._ridge = self._stack_columns("ridge", [b.ridge for b in beliefs])  # T x F
+        self._ridge = ridge = self._columns("ridge", [b.ridge for b in beliefs])
         #: ``S``, the bound on the norm of every function's coefficients, ``(T, F)``
-        self.norm = norm = self._stack_columns("norm", [b.norm for b in beliefs])
+        self.norm = norm = self._columns("norm", [b.norm for b in beliefs])
         # the reward's prior deviation for an action of length 1
-        self._prior_deviation = (
-            norm[:, 0] + self.subgaussian[:, 0] / self._ridge[:, 0].sqrt()
-        )
+        self._prior_deviation = norm[:, 0] + self.subgaussian[:, 0] / ridge[:, 0].sqrt()
         lengths = [b.length for b in beliefs if b.length is not None]
         #: ``L``, the largest length of an action that the user states, ``(T,)``
         self.stated_length = (
-            self._stack_columns("length", lengths).amin(-1) if lengths else None
+            self._columns("length", lengths).amin(-1) if lengths else None
         )
         self._smallest_ridge = self._ridge.amin(-1)
         #: the length of the longest action of the policy's set, ``(1 or T,)``
@@ -96,16 +94,14 @@ class LinearModel:
         share = torch.full_like(self._ridge, delta)
         share[:, 1:] /= len(beliefs) - 1
         self._inverse_ridge, self._log_share = 1 / self._ridge, -share.log()
-        self._noise_term, self._norm_term = (
-            self.subgaussian.square() * dim,
-            self._ridge.sqrt() * norm,
-        )
+        self._noise_term = self.subgaussian.square() * dim
+        self._norm_term = ridge.sqrt() * norm
         self._beta = beta if beta is None or callable(beta) else self._shape_beta(beta)
         self._star_points = (
             _centre_and_tips(actions, safe.x) if isinstance(actions, Star) else None
         )
 
-    def _stack_columns(self, name: str, values: Sequence[Any]) -> Tensor:
+    def _columns(self, name: str, values: Sequence[Any]) -> Tensor:
         """Stack values, each a number or ``(*trials,)``, as columns, ``(T, k)``."""
         columns = [checks.per_trial(name, value, self._batch) for value in values]
         return devices.put(torch.stack(columns, -1), self.subgaussian.device)
@@ -124,7 +120,7 @@ class LinearModel:
     # -- learning --------------------------------------------------------------------
 
     def start(self) -> Ridge:
-        """Return the estimates without data; costs along the safe action are known."""
+        """Return estimates without data; along the safe action stated costs count."""
         dim, safe = self.actions.dim, self.safe
         if safe.cost is None:
             return Ridge.start(self._ridge, dim)
@@ -143,7 +139,7 @@ class LinearModel:
         """Return the trials that have data of all functions, ``(T, 1)`` bool."""
         return (observations.count > 0).all(-1, keepdim=True)
 
-    def believed(self, observations: Ridge) -> Iterator[Block]:
+    def estimates(self, observations: Ridge) -> Iterator[Block]:
         """Yield estimates and deviations over the policy's set, or a star's tips."""
         for start, points in self.blocks(self.actions):
             mean, norm = observations.at(points)
@@ -160,18 +156,18 @@ class LinearModel:
             return beta.expand_as(self._norm_term)
         length = state.longest if self.stated_length is None else self.stated_length
         square = length.square().unsqueeze(-1)
-        grown = torch.log1p(state.seen.count * square * self._inverse_ridge)
+        grown = torch.log1p(state.data.count * square * self._inverse_ridge)
         return (self._noise_term * (grown + self._log_share)).sqrt() + self._norm_term
 
     def scale(
         self, t: int, state: SafeState, factors: WidthFactors, ratio: Tensor
     ) -> Tensor:
-        """Return the scales of the norms in ``V_r`` and every ``V_c``, ``(T, F)``.
+        """Return the factors of the norms in ``V_r`` and every ``V_c``, ``(T, F)``.
 
-        The reward's scale is ``alpha_r beta``. Its bonus makes up for the costs'
-        widths (see :mod:`cbandit.policies.safe.bounds`) but multiplies the reward's
-        norm ``||x||``. So where a cost's norm is larger, because of noise, norm, ridge
-        or data, the bonus is larger in proportion.
+        The reward's is ``alpha_r beta``. Its bonus makes up for the costs' widths (see
+        :mod:`cbandit.policies.safe.bounds`) but multiplies the reward's norm of ``x``.
+        So where a cost's norm of ``x`` is longer, as its ridge and data differ, the
+        bonus is larger in proportion.
 
         Args:
             t: the round.
@@ -181,11 +177,12 @@ class LinearModel:
         """
         beta, rho = factors.inflate(self.width(t, state), ratio)
         reward, costs = beta[:, :1], beta[:, 1:]
-        bonus = rho * torch.maximum(costs * state.seen.stretch, reward)
+        bonus = rho * torch.maximum(costs * state.data.stretch, reward)
         return torch.cat([reward + bonus.amax(-1, keepdim=True), costs], -1)
 
     def _shape_beta(self, beta: ArrayLike) -> Tensor:
-        return self._stack_columns("beta", [checks.nonnegative("beta", beta)])
+        """Return the user's width as a column, ``(T, 1)``; raise if negative."""
+        return self._columns("beta", [checks.nonnegative("beta", beta)])
 
     # -- sets ------------------------------------------------------------------------
 
@@ -335,7 +332,9 @@ class LinearModel:
             return self._recommend_on_star(
                 self._star_points, state, limits, confidence, left
             )
-        blocks = remaining(state.safe.with_safe_values(self.believed(state.seen)), left)
+        blocks = remaining(
+            state.safe.with_safe_values(self.estimates(state.data)), left
+        )
         best = recommend(blocks, limits, confidence)
         return replace(best, x=self.actions.at(require_numbers(best.index)))
 
@@ -347,8 +346,9 @@ class LinearModel:
         confidence: float,
         left: Tensor | None,
     ) -> Recommendation:
+        """Return :meth:`recommend_likely` on a star, given its centre and tips."""
         star = star.expand(len(limits), -1, -1)  # T x d x (1 + K)
-        ridge, r = state.seen, self.subgaussian
+        ridge, r = state.data, self.subgaussian
         width = quantile(confidence, limits.shape[-1]) * (1 + 1e-9) * r
         a = _safe_stretch(
             ridge.solved[0] @ star, ridge.rays(star), width, limits, state.safe

@@ -36,7 +36,7 @@ REWARD_COLUMN, COST_COLUMNS, ALL_COLUMNS = slice(0, 1), slice(1, None), slice(No
 
 
 class Model(Protocol):
-    """What is assumed of reward and costs: linear functions or independent arms."""
+    """A policy's model of reward and costs: linear functions or independent arms."""
 
     @property
     def longest(self) -> Tensor | None:
@@ -56,7 +56,7 @@ class Model(Protocol):
     def has_data(self, observations: Any) -> Tensor:
         """Return the actions with data of all functions, ``(T, 1 or N)`` bool."""
 
-    def believed(self, observations: Any) -> Iterator[Block]:
+    def estimates(self, observations: Any) -> Iterator[Block]:
         """Yield estimates and deviations over the policy's set, in blocks."""
 
 
@@ -64,7 +64,7 @@ class SafeState(NamedTuple):
     """The state of a stage-wise policy between rounds.
 
     Args:
-        seen: the observations, as the model keeps them.
+        data: the observations, as the model keeps them.
         safe: the estimate of the safe action's reward and costs.
         multiplier: the dual solution of the last programme, ``(T, m)``; 0 without one.
         ratio: ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``; ``None``: it may still
@@ -75,7 +75,7 @@ class SafeState(NamedTuple):
             action.
     """
 
-    seen: Any
+    data: Any
     safe: SafeEstimate
     multiplier: Tensor
     ratio: Tensor | None = None
@@ -141,7 +141,7 @@ class Stagewise(Policy):
             for belief in self._beliefs
         ]
         self._subgaussian = r = torch.stack(noises, -1)
-        self._width_factors = WidthFactors.of(alpha, self._per_trial)
+        self._factors = WidthFactors.of(alpha, self._per_trial)
         default_largest = 1.0 if reward_range is None else reward_range[1]
         linear = belief_type is Linear
         self._safe = SafeAction.of(self, safe, r, largest, default_largest, linear)
@@ -217,13 +217,12 @@ class Stagewise(Policy):
         told += [(COST_COLUMNS, item) for item in news.costs]
         if len(told) == 2 and all(_is_complete(item) for _, item in told):
             values = torch.cat([item.values for _, item in told], -1)
-            return state._replace(seen=state.seen.added(place, values))
-        seen = state.seen
+            return state._replace(data=state.data.added(place, values))
+        observations = state.data
         for functions, item in told:
-            seen = seen.added(
-                place, *self._values_and_weights(functions, item), functions
-            )
-        return state._replace(seen=seen)
+            row = self._values_and_weights(functions, item)
+            observations = observations.added(place, *row, functions)
+        return state._replace(data=observations)
 
     def _values_and_weights(
         self, functions: slice, told: Told
@@ -281,13 +280,13 @@ class Stagewise(Policy):
             check_ranges(name, value.reshape(-1, m), every, self._ranges)
             parts.append((functions, value))
         state = self._catch_up().state
-        seen = state.seen
+        observations = state.data
         for i in range(points.shape[1]):
             arm = None if arms is None else arms[:, i]
             place = self._model.identify(points[:, i], arm)
             for functions, value in parts:
-                seen = seen.added(place, value[:, i], None, functions)
-        self._change(state._replace(seen=seen))
+                observations = observations.added(place, value[:, i], None, functions)
+        self._change(state._replace(data=observations))
 
     def _read_rows(
         self, index: ArrayLike | None, x: ArrayLike | None
@@ -306,14 +305,14 @@ class Stagewise(Policy):
 
     # -- what is believed ------------------------------------------------------------
 
-    def _believed(self, state: SafeState) -> Iterator[Block]:
+    def _estimates(self, state: SafeState) -> Iterator[Block]:
         """Yield estimates and deviations over the policy's set, in blocks."""
-        return self._model.believed(state.seen)
+        return self._model.estimates(state.data)
 
     @locked
     def posterior(self) -> Posterior:
         """Return estimates over the set, and deviations under noise ``R^2``."""
-        blocks = self._believed(self._catch_up().state)
+        blocks = self._estimates(self._catch_up().state)
         _, means, stds = zip(*blocks, strict=True)
         mean, std = torch.cat(means, -1), torch.cat(stds, -1)
         return self._posterior(mean, std)
@@ -340,23 +339,18 @@ class Stagewise(Policy):
 
     def _has_data(self, state: SafeState) -> Tensor:
         """Return the actions with data of all functions, ``(T, 1 or N)`` bool."""
-        return self._model.has_data(state.seen)
+        return self._model.has_data(state.data)
 
     def _recommend_likely(
         self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
     ) -> Recommendation:
-        """Return the best distribution or action believed feasible, in each trial.
-
-        The arguments are those of
-        :meth:`~cbandit.policies.safe.estimate.SafeEstimate.recommend_mixture`.
-        """
+        """Return the best distribution believed feasible in each trial."""
 
         def blocks() -> Iterator[Block]:
-            return self._model.believed(state.seen)
+            return self._model.estimates(state.data)
 
-        return state.safe.recommend_mixture(
-            self.actions, blocks, limits, confidence, left
-        )
+        safe, on = state.safe, self.actions
+        return safe.recommend_mixture(on, blocks, limits, confidence, left)
 
 
 def _is_complete(told: Told) -> bool:
