@@ -62,32 +62,33 @@ class CKB(GPPolicy):
             ``cb.UCB(1.0)`` unless given. The paper's rates are for RKHS widths: with
             UCB (Theorem 1), with Rand (Theorem 2), and with TS (Theorem 2) if the best
             distribution is a single action.
-        step: ``1 / V``, above 0: the multiplier's gain in a round whose estimate is one
-            unit above the limit. A good choice is a small fraction of the price at
-            which the limit is kept, divided by the usual excess. A number,
-            ``(*trials,)`` or ``(1 or *trials, m)``, one for each cost; ``cap``,
-            ``slack`` and ``slater`` have these forms too. With ``dual="queue"`` also a
-            callable of the round. Left out beside ``slater``,
-            ``clip`` and ``horizon``, ``rho / (G sqrt(T))``. Left out without them, 0.5,
-            if all beliefs are standardised. Gradients reach ``step``, ``slack`` and
-            ``cap`` through :meth:`move` and :meth:`score`; what ``ask`` stores has
+        step: ``1 / V``, above 0: how much the multiplier grows in a round whose
+            estimated cost is one unit above the limit. A good choice is a small
+            fraction of the price at which the limit is kept, divided by the usual
+            excess. A number, ``(*trials,)`` or ``(1 or *trials, m)``, one for each
+            cost; ``cap``, ``slack`` and ``slater`` have these forms too. With
+            ``dual="queue"`` also a callable of the round. Unless given, it is ``rho /
+            (G sqrt(T))`` with ``slater``, ``clip`` and ``horizon``, and 0.5 without
+            them, if all beliefs are standardised. Gradients reach ``step``, ``slack``
+            and ``cap`` through :meth:`move` and :meth:`score`; what ``ask`` stores has
             none. To learn a step over rounds, unroll :mod:`cbandit.multipliers` and
             :mod:`cbandit.scores`.
-        cap: ``rho``. Left out beside ``slater`` and ``clip``, ``4 B / (slater -
-            slack)``; without them 20, if all beliefs are standardised. The multiplier
-            is the reward given up for a unit of cost, in spreads where beliefs are
-            standardised, else in the user's units. If the cap is too low a price for
-            the limit, the policy does not keep the limit.
+        cap: ``rho``, the largest multiplier. Unless given, it is ``4 B / (slater -
+            slack)`` with ``slater`` and ``clip``, and 20 without them, if all beliefs
+            are standardised. The multiplier is the reward given up for a unit of cost,
+            in spreads where beliefs are standardised, else in the user's units. If the
+            cap is too low a price for the limit, the policy does not keep the limit.
         slack: what is added to every estimated cost in the dual step. With ``0 < slack
             <= slater / 2`` the cumulative violation is bounded, and it is zero from the
             ``T`` on at which ``slack T`` exceeds the bound without slack. May be a
             callable, as ``step``.
         clip: ``(B, G)``, bounds of reward and costs.
-        horizon: ``T``; asking beyond it is an error.
-        slater: ``delta``: some action (or distribution) has every cost ``<= -delta``.
+        horizon: ``T``, the number of rounds; asking for more is an error.
+        slater: Slater's constant ``delta``: some action (or distribution) has every
+            cost at least this far below its threshold.
         anytime: no horizon: epochs double in length, and the multiplier restarts at 0
-            in each. Data and widths go on: a callable ``beta`` is given the round of
-            the run. The epoch of round ``t`` has ``1 << (t.bit_length() - 1)`` rounds.
+            in each. Data stay, and a callable ``beta`` is given the round counted from
+            the first. The epoch of round ``t`` has ``1 << (t.bit_length() - 1)`` rounds.
         restart: ``H``: the multiplier restarts at 0 every ``H`` rounds, and ``H`` is
             the theorem's ``T`` if ``step`` is left out. ``"adaptive"``: a trial
             restarts when its predictions fail, and ``T`` is the horizon
@@ -95,31 +96,31 @@ class CKB(GPPolicy):
         forget: with ``anytime`` or ``restart``, drop the data at every epoch too.
             Feedback that is told later enters the new beliefs, whatever round it is of.
         dual: ``"projected"``, the default except for choices with contexts, where it
-            is ``"resolved"``. ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` scored as
-            ``f_t - step Q g_t`` (no cap: ``cap`` only serves to derive the step). Its
+            is ``"resolved"``. ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` with the
+            score ``f_t - step Q g_t`` (``cap`` is only used to compute the step). Its
             theory is for UCB; zero violation is not proven where costs are seen at
             the action played alone (longer form, E.1).
-            ``"resolved"``: the multiplier is the price at which, under today's
-            estimates, the expected cost equals the limit, corrected by what was really
-            spent; with contexts, the price over the last ``price_window`` contexts.
+            ``"resolved"``: the multiplier is the price at which, by this round's
+            estimates, the expected cost equals the limit, corrected by the costs told
+            so far; with contexts, the price over the last ``price_window`` contexts.
             The choice is a draw from ``choice.distribution``, over actions that are
-            equally good at this price. With TS and Rand this is the law given the
-            round's draw, not the chance of an action before it, so no propensity.
-            ``policy.multiplier`` is the price of the latest ``ask``. Finite choices
-            only; ``step``, ``cap``, ``slater``, ``anytime`` and ``restart`` are errors
-            beside it.
+            equally good at this price. With TS and Rand this is the distribution after
+            the round's draw of the estimates, so it is no propensity.
+            ``policy.multiplier`` is the price of the latest ``ask``. This needs a
+            finite set, and ``step``, ``cap``, ``slater``, ``anytime`` and ``restart``
+            are errors with it.
         dual_beta: the width of the costs' estimate in the dual step, a number,
             ``(*trials,)`` or ``(*trials, m)``. 0: the mean. -1: the mean plus one
-            deviation, pessimistic. ``"score"``: the score's own estimate, as in the
-            paper. Left out, it is -1.5 if there is no ``slater`` and all beliefs are
-            standardised (whatever ``step`` and ``cap`` are); else ``"score"``. With
-            ``dual="resolved"`` it is the width in both price and score. Left out
+            deviation, pessimistic. ``"score"``: the estimate in the score, as in the
+            paper. Unless given, it is -1.5 if there is no ``slater`` and all beliefs
+            are standardised (whatever ``step`` and ``cap`` are); else ``"score"``. With
+            ``dual="resolved"`` it is the width in both price and score. Unless given
             there, it is ``"score"``; but 0 in a set with contexts if ``explore`` is
-            left out too: in the first 600 requests of five streams lower bounds spent
-            2 to 40 % above the limit, means up to 3 %. Without contexts a mean may
-            rule out for ever what looked too expensive once.
+            not given either: in the first 600 requests of five streams lower bounds
+            spent 2 to 40 % above the limit, means up to 3 %. Without contexts a mean
+            may rule out for ever an action that looked too expensive once.
         price_window: how many of the last contexts the resolved price is solved over;
-            fewer where there are many choices, as it looks at 32 768 of them at most.
+            fewer if there are many choices, as it looks at 32 768 of them at most.
         common: see below.
 
     Example:
@@ -231,7 +232,7 @@ class CKB(GPPolicy):
     def move(
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
     ) -> Tensor:
-        """Move the multiplier by the estimated costs of the action played."""
+        """Return the multiplier moved by the estimated costs of the action played."""
         start = epoch_start(self.restart, t)
         return self._dual.move(t, phi, estimate[:, 1:], start)
 

@@ -318,5 +318,5 @@ def OPB(actions: Actions, **arguments: Any) -> CountOPB | GPOPB:
     return CountOPB(actions, **arguments)
 
 
-# studies read the abilities of a policy type, so the function has its classes' own
+# studies read the abilities of a policy type, so this function has its classes'
 OPB.abilities = CountOPB.abilities  # type: ignore[attr-defined]

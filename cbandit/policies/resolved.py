@@ -7,7 +7,7 @@ Each round the price is the dual solution of the programme
 over distributions of actions, under this round's estimates. The action is a draw from
 its solution, which has at most ``m + 1`` actions, equally good at that price. The
 target is the limit, corrected by the costs told so far, which makes up for errors of
-estimates: an excess is repaid within a hundredth of the rounds so far, by at most a
+estimates: an excess is repaid over a hundredth of the rounds so far, by at most a
 tenth of the limit a round. A target that followed every excess at once would be as
 noisy as the costs, and regret would grow in proportion to the rounds. There is no step,
 no cap and no Slater constant.
@@ -49,9 +49,7 @@ from cbandit_kernels import Look
 MIN_CONTEXTS = 10  # the fewest contexts that a price is solved over
 MAX_PAST_CHOICES = 2**15  # choices in past contexts that a round looks at
 MAX_CORRECTION = 0.1  # of the limit; the target differs from it by no more
-REPAYMENT_ROUNDS = (
-    100  # up to this round t an excess is repaid at once, then over t / 100
-)
+REPAYMENT_ROUNDS = 100  # up to here an excess is repaid at once, later over t / 100
 
 
 class ResolvedState(NamedTuple):
@@ -168,17 +166,17 @@ class Resolved(Dual):
         self, policy: GPPolicy, pick_greatest: PickRule, state: GPState, turn: Turn
     ) -> tuple[Decision, GPState]:
         """Return a draw from the programme's solution, and the state with its price."""
-        spending, shown = state.own, turn.shown
+        rule_state, shown = state.own, turn.shown
         if shown is not None:
-            spending = spending.with_context(shown.values, self.window)
-            if policy.standardized and spending.contexts.shape[1] < self.min_contexts:
+            rule_state = rule_state.with_context(shown.values, self.window)
+            if policy.standardized and rule_state.contexts.shape[1] < self.min_contexts:
                 decision, state = pick_greatest(state, turn)
-                spending = spending._replace(makes_step=True)
-                return decision, state._replace(own=spending)
+                rule_state = rule_state._replace(makes_step=True)
+                return decision, state._replace(own=rule_state)
         look, beliefs = policy._look(state, turn), state.beliefs
         blocks, samples = policy._moments(state, turn), policy.explore.samples
         values, numbers = _estimates_in_contexts(
-            beliefs, spending.contexts, turn, look, blocks, samples
+            beliefs, rule_state.contexts, turn, look, blocks, samples
         )
         # the sum is the faster test; as it may overflow, then test each value
         if not (values.sum().isfinite() or values.isfinite().all()):
@@ -189,12 +187,12 @@ class Resolved(Dual):
         f, g = _mask_rewards(values[:, 0], turn, numbers), values[:, 1:]
         row, budgets = values[:, :, -1], policy.objective.budgets
         target, unit = self.target(
-            spending, turn.limits, beliefs.units(), turn.t, budgets
+            rule_state, turn.limits, beliefs.units(), turn.t, budgets
         )
         if shown is None:
             price = resolve_row(f[:, 0], g[:, :, 0], target, unit)
         else:
-            price = resolve(f, g, target, unit, spending.start_prices)
+            price = resolve(f, g, target, unit, rule_state.start_prices)
         new_trials = None
         if beliefs.by_default:
             new_trials = policy._trials_without_data(beliefs, turn)
@@ -218,12 +216,14 @@ class Resolved(Dual):
             estimate=estimate,
             sure=True,
         )
-        spending = spending._replace(start_prices=price.near, makes_step=False)
-        return decision, state._replace(multiplier=phi, estimate=estimate, own=spending)
+        rule_state = rule_state._replace(start_prices=price.near, makes_step=False)
+        return decision, state._replace(
+            multiplier=phi, estimate=estimate, own=rule_state
+        )
 
     def target(
         self,
-        spending: ResolvedState,
+        rule_state: ResolvedState,
         limits: Tensor,
         units: Units | None,
         t: int,
@@ -235,7 +235,7 @@ class Resolved(Dual):
         cost's unit if the limit is 0.
 
         Args:
-            spending: the rule's state, with the excess so far.
+            rule_state: the rule's state, with the excess so far.
             limits: the round's limits, in the user's units.
             units: the units of the beliefs; ``None``: the user's units.
             t: the round, from 1.
@@ -248,7 +248,7 @@ class Resolved(Dual):
         excess_unit = torch.where(limits == 0, size, limits.abs())
         largest = MAX_CORRECTION * excess_unit
         largest[:, list(budgets)] = 0.0
-        repayment = spending.excess * min(1.0, REPAYMENT_ROUNDS / t)
+        repayment = rule_state.excess * min(1.0, REPAYMENT_ROUNDS / t)
         correction = torch.maximum(-largest, torch.minimum(repayment, largest))
         return -correction / size - self.slack, excess_unit / size
 
