@@ -43,14 +43,15 @@ CLASSES = {
     "cbandit.experiments": "ParetoRouter Routers",
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
-        Account Arms AtOnce Average Balls Bounds Budget Budgets CKB Classes Concerns
-        Confidence Contradiction Contradictions Counted CountOPB Delayed Design Entry
-        Epoch EpochPenalty Errors Failed Failing Failure FailureBelief FailureList Files
-        GPOPB GPState GPTS GPUCB Held History KeptLimits LCLUCB Ledger LimitCounts Lock
-        Made Margin News Now Objective OPLB OPNLB Outliers Paired Pending Place Plane
-        Projected Promise Queue Readings Resolved Restarts Result Retired Retirements
-        Round Rounds RPOL Safe SafeAction SafeEstimate Scales SCGPUCB Schedule Share
-        Sliding Spending Stage Told Trust _Turned Waiting
+        Account Arms AtOnce Average Balls Budget Budgets CKB Concerns Confidence
+        ConfidenceSets Contradiction Contradictions Counted CountOPB Delayed Design
+        EnoughData Entry EpochPenalty EpochState Errors Failed Failing Failure
+        FailureBelief FailureList Files GPOPB GPState GPTS GPUCB Held History KeptLimits
+        LCLUCB Ledger LimitCounts LinearBounds LinearModel Lock Made Margin News Now
+        Objective OPLB OPNLB Outliers Paired Pending Place Projected Promise Queue
+        Readings Resolved ResolvedState Restarts Result Retired Retirements Round Rounds
+        RPOL Safe SafeAction SafeEstimate SafeState SCGPUCB Schedule Share Sliding Told
+        _Turned Waiting WidthFactors
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Engine ExactGPs Form Group

@@ -87,8 +87,8 @@ class CKB(GPPolicy):
         slater: Slater's constant ``delta``: some action (or distribution) has every
             cost at least this far below its threshold.
         anytime: no horizon: epochs double in length, and the multiplier restarts at 0
-            in each. Data stay, and a callable ``beta`` is given the round counted from
-            the first. The epoch of round ``t`` has ``1 << (t.bit_length() - 1)`` rounds.
+            in each. Data stay, and a callable ``beta`` is given the round of the run.
+            The epoch of round ``t`` has ``1 << (t.bit_length() - 1)`` rounds.
         restart: ``H``: the multiplier restarts at 0 every ``H`` rounds, and ``H`` is
             the theorem's ``T`` if ``step`` is left out. ``"adaptive"``: a trial
             restarts when its predictions fail, and ``T`` is the horizon
