@@ -474,9 +474,9 @@ def next_look(policy):
 
 def linear_scales(policy, t):
     """A linear policy's widths in round ``t``, and scales of ``V_r`` and ``V_c``."""
-    state, plane = settled(policy), policy._plane
+    state, linear = settled(policy), policy._linear
     ratio = policy._ratio(state, policy.limits(t))
-    return plane.width(t, state), plane.scale(t, state, policy._scales, ratio)
+    return linear.width(t, state), linear.scale(t, state, policy._factors, ratio)
 
 
 def solutions_of(module, monkeypatch):

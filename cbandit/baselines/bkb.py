@@ -44,7 +44,7 @@ from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.abilities import BY_SCORE
 from cbandit.policies.checks import believed_costs
-from cbandit.policies.dual import Dual, Given, Scheduled
+from cbandit.policies.dual import Dual, GivenConstants, Scheduled
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.policies.projected import Projected
@@ -533,7 +533,7 @@ class BKB(GPPolicy):
             checks.one_of("dual", dual, "projected", "queue")
             rule = Queue if dual == "queue" else Projected
             self._dual = rule.of(
-                Given(
+                GivenConstants(
                     step,
                     cap,
                     0.0 if slack is None else slack,

@@ -37,7 +37,7 @@ from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Data, News
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
-from cbandit.policies.safe.action import Safe, numbered
+from cbandit.policies.safe.action import Safe, require_numbers
 from cbandit.policies.saving import locked
 from cbandit.policies.turn import Decision, Turn
 
@@ -113,13 +113,13 @@ class LoSBO(GPPolicy):
 
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with the news in its beliefs and its readings."""
-        at = numbered(news.choice.index).reshape(self.size)
+        at = require_numbers(news.choice.index).reshape(self.size)
         for told in news.raw.costs:
             state = self._read(state, at, *told.wide(self.m))
         return super().absorb(state, news)
 
     def _absorb_data(self, state: GPState, data: Data) -> GPState:
-        numbers = numbered(data.numbers).to(self.device)
+        numbers = require_numbers(data.numbers).to(self.device)
         for functions, values in data.raw.parts:
             if functions != [0]:
                 for at, row in zip(numbers.mT, values.unbind(1), strict=True):

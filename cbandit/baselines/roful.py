@@ -34,8 +34,8 @@ from cbandit.beliefs.linear import Linear
 from cbandit.policies.dual import Scheduled
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe
-from cbandit.policies.safe.linear import Plane
-from cbandit.policies.safe.stagewise import Stage, Stagewise
+from cbandit.policies.safe.linear import LinearModel
+from cbandit.policies.safe.stagewise import SafeState, Stagewise
 from cbandit.policies.turn import Decision, Turn
 from cbandit.recommend import Recommendation
 from cbandit.search.segments import MARGIN
@@ -71,21 +71,21 @@ class ROFUL(Stagewise):
         super().__init__(
             actions, Linear, reward, costs, safe, delta, None, None, **common
         )
-        plane = Plane(
+        plane = LinearModel(
             self.actions, self._beliefs, self._safe, self.delta, beta, self.batch_shape
         )
-        self._plane = around_origin(plane, self.name)
-        self._start(self._plane)
+        self._linear = around_origin(plane, self.name)
+        self._start(self._linear)
 
-    def decide(self, state: Stage, turn: Turn) -> tuple[Decision, Stage]:
+    def decide(self, state: SafeState, turn: Turn) -> tuple[Decision, SafeState]:
         """Return the best optimistic direction, as far as it is safe."""
         tau = turn.limits
-        ways, state = Directions.of(self._plane, state, turn, tau)
-        nu = (tau / self._plane.norm[:, 1:]).amin(-1, keepdim=True)
+        ways, state = Directions.of(self._linear, state, turn, tau)
+        nu = (tau / self._linear.norm[:, 1:]).amin(-1, keepdim=True)
         floor = nu * (1 - MARGIN) / ways.tips.norm(dim=-2)
         return ways.play(ways.optimistic(), turn, floor), state
 
     def _recommend_likely(
-        self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
+        self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
     ) -> Recommendation:
-        return self._plane.likely(state, limits, confidence, left)
+        return self._linear.recommend_likely(state, limits, confidence, left)

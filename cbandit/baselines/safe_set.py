@@ -43,7 +43,7 @@ from cbandit.explore import UCB
 from cbandit.policies.abilities import OWN_RULE, PESSIMISTIC_REASON, SAFE_REFUSES
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.safe.action import Safe
-from cbandit.policies.safe.bounds import FEW, Trust
+from cbandit.policies.safe.bounds import MIN_OUTCOMES, EnoughData
 from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import Units, level
@@ -122,7 +122,7 @@ class SafeSet(NamedTuple):
         """Return the bounds in ``units``; infinite if the old units were not firm."""
         if units is None or self.units is None:
             return self.lower, self.upper
-        old, firm = self.units, self.units.rests_on(FEW)[:, None, None]
+        old, firm = self.units, self.units.rests_on(MIN_OUTCOMES)[:, None, None]
         scale = (old.size / units.size).to(self.lower).unsqueeze(-1)
         shift = ((old.center - units.center) / units.size).to(self.lower).unsqueeze(-1)
         lower = torch.where(firm, self.lower * scale + shift, -math.inf)
@@ -196,7 +196,7 @@ class SafeSets:
         self, policy: GPPolicy, safe: ArrayLike | Safe, lipschitz: ArrayLike | None
     ) -> None:
         self._actions, self._dtype = policy.actions, policy.dtype
-        self._trust, batch = Trust(policy.name), policy.batch_shape
+        self._enough_data, batch = EnoughData(policy.name), policy.batch_shape
         self.seed = seed_set(safe, self._actions, batch, policy.device)
         self._reach: Reach | None = None
         if lipschitz is not None:
@@ -232,7 +232,7 @@ class SafeSets:
         """
         if turn.actions is not self._actions:
             raise CBanditError(
-                f"{self._trust.name} keeps its bounds over its own set: use "
+                f"{self._enough_data.name} keeps its bounds over its own set: use "
                 "ask(among=...)"
             )
         units, (_, means, stds) = beliefs.units(), zip(*looks, strict=True)
@@ -242,7 +242,7 @@ class SafeSets:
         )
         spread = beta.to(mean).unsqueeze(-1) * std
         tau = level(units, limits)
-        enough = self._trust.enough(units) if trusted else None
+        enough = self._enough_data.trials(units) if trusted else None
         close = torch.stack([beliefs.tolerance(costs) for costs in (False, True)])
         return Whole(mean, beta, spread, tau, units, enough, close)
 

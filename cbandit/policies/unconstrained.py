@@ -1,7 +1,7 @@
-"""GP-UCB and GP-TS: no constraint, one function.
+"""GP-UCB and GP-TS, which maximise a reward without constraints.
 
-``argmax mean + beta std`` (IGP-UCB of Chowdhury and Gopalan, 2017, with the RKHS
-width), and ``argmax`` of a joint draw of the posterior.
+GP-UCB plays ``argmax mean + beta std`` (IGP-UCB of Chowdhury and Gopalan, 2017, with
+the RKHS width), GP-TS the ``argmax`` of a joint draw from the posterior.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class GPUCB(GPPolicy):
         actions: what can be chosen.
         reward: the belief about the reward.
         explore: :class:`~cbandit.UCB`, ``cb.UCB(2.0)`` unless given.
-        clip: bound ``B`` on the reward. In ``(B, G)``, ``G`` is not used.
+        clip: the bound ``B`` on the reward; of a pair ``(B, G)``, ``G`` is not used.
         common: see below. There are no costs, so ``thresholds`` change nothing.
     """
 
@@ -47,17 +47,17 @@ class GPUCB(GPPolicy):
         super().__init__(actions, reward=reward, costs=None, explore=explore, **common)
 
     def score(self, t: int, multiplier: Tensor) -> scores.Reward:
-        """Return the reward's estimate."""
+        """Return the score: the reward's upper confidence bound."""
         return scores.Reward()
 
 
 class GPTS(GPPolicy):
-    """GP-TS: play the ``argmax`` of one joint posterior draw a round.
+    """GP-TS: play the ``argmax`` of one joint posterior draw in each round.
 
     Args:
         actions: what can be chosen.
         reward: the belief about the reward.
-        explore: :class:`~cbandit.TS`; unless given, draws of the posterior unchanged.
+        explore: :class:`~cbandit.TS`; unless given, draws are those of the posterior.
         common: see below. There are no costs, so ``thresholds`` change nothing.
     """
 
@@ -76,5 +76,5 @@ class GPTS(GPPolicy):
         super().__init__(actions, reward=reward, costs=None, explore=explore, **common)
 
     def score(self, t: int, multiplier: Tensor) -> scores.Reward:
-        """Return the draw of the reward."""
+        """Return the score: the draw of the reward."""
         return scores.Reward()
