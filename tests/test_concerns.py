@@ -97,7 +97,8 @@ def test_hooks_are_called_in_order_and_only_where_they_are_defined():
         def limit(self, state, limits, t):
             return limits + t
 
-    concerns = Concerns(Twice(), Second())
+    setup = policy(POINTS)._setup()
+    concerns = Concerns(Twice(setup), Second(setup))
     states = concerns.start()
     states, news = concerns.hear(states, ["told"], None)
     assert states == ((1,), (0,)) and news == ["told", "second"]
@@ -112,7 +113,7 @@ class NeverTwice(Concern):
 
     @classmethod
     def of(cls, setup):
-        return cls()
+        return cls(setup)
 
     def start(self):
         return ()

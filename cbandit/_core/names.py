@@ -43,16 +43,16 @@ CLASSES = {
     "cbandit.experiments": "ParetoRouter Routers",
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
-        Account Arms AtOnce Average Balls Budget Budgets CKB Concerns Confidence
-        ConfidenceSets Contradiction Contradictions CountOPB DecisionRecord Delayed
-        Design EnoughData Entry EpochPenalty EpochState FailedActions Failure
+        Abilities Account Arms AtOnce Average Balls Budget Budgets CKB Concerns
+        Confidence ConfidenceSets Contradiction Contradictions CountOPB DecisionRecord
+        Delayed Design EnoughData Entry EpochPenalty EpochState FailedActions Failure
         FailureBelief FailureList FailureModel Files GPOPB GPState GPTS GPUCB Held
         History JudgedRound KeptLimits LCLUCB Ledger LimitCounts LinearBounds
         LinearModel Lock Margin News Objective OPLB OPNLB Outcome Outliers Paired
         Pending Place PolicyState PredictionErrors Projected Promise Queue Readings
         Resolved ResolvedState Restarts Result Retired Retirements RPOL Safe SafeAction
-        SafeEstimate SafeState SCGPUCB Schedule Share ShareCount _SignedCosts Sliding
-        Unanswered UnscaledExcess WidthFactors
+        SafeEstimate SafeState SCGPUCB Schedule Setup Share ShareCount _SignedCosts
+        Sliding Unanswered UnscaledExcess WidthFactors
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Engine ExactGPs Form Group

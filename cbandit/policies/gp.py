@@ -46,6 +46,7 @@ from cbandit.policies.checks import (
 from cbandit.policies.choices import Data, DecisionRecord, News, Place
 from cbandit.policies.concerns.budgets import Budgets, BudgetStatus
 from cbandit.policies.concerns.contradiction import Contradictions
+from cbandit.policies.concerns.order import concerns_of
 from cbandit.policies.concerns.restarts import ADAPTIVE, checked_restart
 from cbandit.policies.concerns.retirements import Retired, Retirements, category_of
 from cbandit.policies.keywords import GP_POLICY_HELP, CostBeliefs, RuleKeywords
@@ -1006,7 +1007,8 @@ class GPPolicy(Policy):
 
         self._ledger.replace_choices(renamed, self._place)
         self._set_state(now.state._replace(beliefs=beliefs), concerns)
-        vars(self).update(actions=actions)
+        hooks = concerns_of(self._setup()._replace(actions=actions))
+        vars(self).update(actions=actions, _concerns=hooks)
 
     @locked
     def retire(self, name: str, value: Any) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cbandit._core.randomness import Position
 from cbandit.actions import Actions
+from cbandit.policies.abilities import Abilities
 from cbandit.policies.choices import Data, News
 from cbandit.policies.turn import Decision, Turn
 
@@ -35,6 +36,10 @@ class Concern(Generic[S]):
     """Base class of concerns.
 
     A concern defines :meth:`of`, :meth:`start` and some of the hooks.
+
+    Args:
+        setup: the policy as it is when the concern is made. Only :meth:`of` can ask for
+            its abilities.
     """
 
     #: the policies' keyword arguments that only this concern uses, with their help
@@ -43,6 +48,10 @@ class Concern(Generic[S]):
     needs_beliefs: ClassVar[bool] = True
     #: whether Optuna studies can compute its state anew from their trials
     in_studies: ClassVar[bool] = False
+
+    def __init__(self, setup: Setup) -> None:
+        # abilities name classes, which a file may not hold
+        self.setup = setup._replace(abilities=Abilities(explores=()))
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:

@@ -31,7 +31,7 @@ class Confidence(Concern[None]):
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
         """Return the concern of a policy with beliefs about all costs."""
-        return cls() if setup.can_narrow else None
+        return cls(setup) if setup.can_narrow else None
 
     def start(self) -> None:
         """Return no state: nothing is kept between rounds."""

@@ -129,17 +129,9 @@ def _complete_values(rounds: Sequence[News], functions: int) -> Tensor | None:
 
 
 class Contradictions(Concern[Contradiction]):
-    """Compare the latest readings with the beliefs that hold them.
-
-    Args:
-        labels: the names of the reward and the costs.
-        linked: the numbers of binary and counted functions, which are left out.
-    """
+    """Compare the latest readings with the beliefs that hold them."""
 
     in_studies = True
-
-    def __init__(self, labels: Sequence[str], linked: Sequence[int]) -> None:
-        self._labels, self._linked = tuple(labels), tuple(linked)
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
@@ -147,7 +139,7 @@ class Contradictions(Concern[Contradiction]):
         alike = type(setup.timing) is AtOnce and not setup.forget and not setup.fades
         if not (alike and setup.abilities.readings):
             return None
-        return cls(setup.labels, setup.linked)
+        return cls(setup)
 
     def start(self) -> Contradiction:
         """Return the state before any reading."""
@@ -170,7 +162,7 @@ class Contradictions(Concern[Contradiction]):
     def look(self, state: Contradiction, beliefs: Beliefs) -> Contradiction:
         """Return the state after a look, if there are enough new readings for one."""
         return (
-            state.after_look(beliefs, self._linked)
+            state.after_look(beliefs, self.setup.linked)
             if state.fresh >= BLOCK_READINGS
             else state
         )
@@ -179,7 +171,7 @@ class Contradictions(Concern[Contradiction]):
         """Say which functions' readings contradict the belief."""
         if not state.against:
             return {}
-        labels = " and ".join(self._labels[f] for f in state.against)
+        labels = " and ".join(self.setup.labels[f] for f in state.against)
         return {
             "belief": f"the latest readings of {labels} lie to one side of what the "
             "belief, which holds them, says, by more than its noise explains: the "

@@ -31,28 +31,9 @@ POINTS_PER_ROUND = 8  # on a box; the first is played unless it has failed
 
 
 class Design(Concern[Any]):
-    """Choose in the rule's place while the design lasts. The state is the policy's set.
-
-    Args:
-        actions: the policy's set.
-        count: how many rounds the design has.
-        seed: the policy's seed.
-        trials: the trials' numbers; ``None``: there is no trials axis.
-        dtype: the dtype of points of a box.
-    """
+    """Choose in the rule's place while the design lasts; the state is the set."""
 
     needs_beliefs = False
-
-    def __init__(
-        self,
-        actions: Any,
-        count: int,
-        seed: int,
-        trials: range | None,
-        dtype: torch.dtype,
-    ) -> None:
-        self._actions, self._count = actions, count
-        self._seed, self._trials, self._dtype = seed, trials, dtype
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
@@ -69,22 +50,23 @@ class Design(Concern[Any]):
             raise CBanditError(
                 f"design= ({count}) needs numbered actions or a Box; got {actions!r}"
             )
-        return cls(actions, count, setup.seed, setup.trials, setup.dtype)
+        return cls(setup)
 
     def start(self) -> Any:
         """Return the set that the design fills."""
-        return self._actions
+        return self.setup.actions
 
     def choose(self, state: Any, turn: Turn) -> Decision | None:
         """Return the design's choice; ``None``: the design is over."""
         if turn.purpose != "design":
             return None
-        streams = Streams(self._seed, self._trials, "design")
-        z = design_points(state.menu, POINTS_PER_ROUND * self._count, streams)
+        setup, count = self.setup, self.setup.keywords["design"]
+        streams = Streams(setup.seed, setup.trials, "design")
+        z = design_points(state.menu, POINTS_PER_ROUND * count, streams)
         if not turn.actions.continuous:
             return Decision(_design_number(state, z[:, : turn.t], turn), sure=True)
-        points = z[:, turn.t - 1 :: self._count]
-        x = designed_point(turn.actions, points).to(self._dtype)
+        points = z[:, turn.t - 1 :: count]
+        x = designed_point(turn.actions, points).to(setup.dtype)
         return Decision(None, x=_first_allowed(x, turn), sure=True)
 
     def grow(self, state: Any, actions: Actions) -> Any:

@@ -108,11 +108,6 @@ class FailureBelief(Concern[FailureModel | None]):
     """Learn where actions fail, and leave out those that likely do.
 
     The state is ``None`` until an action fails.
-
-    Args:
-        awaits: with how many values, the reward first, an action is measured.
-        device: where the policy's tensors live.
-        dtype: the dtype of the policy's tensors.
     """
 
     in_studies = True
@@ -128,9 +123,6 @@ class FailureBelief(Concern[FailureModel | None]):
         their covariance alone, and for contexts of more than eight numbers."""
     }
 
-    def __init__(self, awaits: int, device: torch.device, dtype: torch.dtype) -> None:
-        self._awaits, self._device, self._dtype = awaits, device, dtype
-
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
         """Return the concern of a policy that learns where actions fail."""
@@ -141,8 +133,7 @@ class FailureBelief(Concern[FailureModel | None]):
         # arms known by their covariance alone have no default kernel
         if failures is False or not able or setup.actions.domain.covariance is not None:
             return None
-        m = 0 if setup.sees_costs else setup.objective.m
-        return cls(1 + m, setup.device, setup.dtype)
+        return cls(setup)
 
     def start(self) -> None:
         """Return the state before any failure."""
@@ -156,7 +147,8 @@ class FailureBelief(Concern[FailureModel | None]):
         now = torch.zeros(len(news.came), dtype=torch.bool)
         for told in (*news.rewards, *news.costs):
             now |= True if told.where is None else told.where
-        measured = now & news.came[:, : self._awaits].all(-1)
+        costs_told = 0 if self.setup.sees_costs else self.setup.objective.m
+        measured = now & news.came[:, : 1 + costs_told].all(-1)
         failed = torch.zeros_like(now) if news.failed is None else news.failed
         if not bool((measured | failed).any()):
             return state, news
@@ -190,9 +182,9 @@ class FailureBelief(Concern[FailureModel | None]):
         if state.beliefs is not None:
             return state.absorb_results()
         given = [result for result in state.fresh if not result.place.t]
-        domain = beliefs.actions
-        results = _history_results(beliefs, past(), self._device, self._dtype)
-        return first_model(failure_gp(domain), beliefs, [*results, *given])
+        setup = self.setup
+        results = _history_results(beliefs, past(), setup.device, setup.dtype)
+        return first_model(failure_gp(beliefs.actions), beliefs, [*results, *given])
 
     def open_turn(
         self, state: FailureModel | None, turn: Turn

@@ -164,36 +164,20 @@ class FailedActions:
 
 
 class FailureList(Concern[FailedActions]):
-    """Leave out the actions that have failed.
-
-    Args:
-        actions: the policy's set, contexts included.
-        apart: whether the numbers of choices are not those of this set, as there are
-            contexts.
-        device: where masks live.
-        size: how many trials there are.
-    """
+    """Leave out the actions that have failed."""
 
     needs_beliefs = False
     in_studies = True
 
-    def __init__(
-        self, actions: Actions, apart: bool, device: torch.device, size: int
-    ) -> None:
-        self._none, self._apart = FailedActions.none(actions, device, size), apart
-
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
         """Return the concern of a policy that does not learn where actions fail."""
-        if FailureBelief.of(setup) is not None:
-            return None
-        domain = setup.actions.domain
-        apart = domain is not setup.actions
-        return cls(domain, apart, setup.device, setup.size)
+        return cls(setup) if FailureBelief.of(setup) is None else None
 
     def start(self) -> FailedActions:
         """Return an empty list."""
-        return self._none
+        setup = self.setup
+        return FailedActions.none(setup.actions.domain, setup.device, setup.size)
 
     def hear(
         self, state: FailedActions, news: News, beliefs: object
@@ -201,8 +185,10 @@ class FailureList(Concern[FailedActions]):
         """Add the choice in the trials in which it has failed."""
         if news.failed is None:
             return state, news
-        choice, numbers = news.choice, None
-        if not self._apart and choice.actions is None and choice.index is not None:
+        choice, numbers, actions = news.choice, None, self.setup.actions
+        # with contexts, the numbers of choices are not those of the domain
+        plain = actions.domain is actions and choice.actions is None
+        if plain and choice.index is not None:
             numbers = choice.numbers().reshape(-1).tolist()
         return state.added(news.place.x, news.failed, numbers), news
 

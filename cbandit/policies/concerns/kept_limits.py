@@ -20,7 +20,6 @@ from torch import Tensor
 
 from cbandit.policies.choices import News, Outcome
 from cbandit.policies.round import Concern
-from cbandit.policies.signs import Objective
 
 if TYPE_CHECKING:
     from cbandit.policies.setup import Setup
@@ -127,39 +126,20 @@ def _is_full(told: Outcome) -> bool:
 
 
 class KeptLimits(Concern[LimitCounts]):
-    """Count, for every policy, the rounds within each limit, and warn.
-
-    Args:
-        size: how many trials there are.
-        device: where costs are.
-        labels: the names of the reward and the costs.
-        objective: says which limits are lower ones, and which are budgets.
-        trials: the trials' numbers; ``None``: there is no trials axis.
-    """
+    """Count, for every policy, the rounds within each limit, and warn."""
 
     needs_beliefs = False
     in_studies = True
 
-    def __init__(
-        self,
-        size: int,
-        device: torch.device,
-        labels: Sequence[str],
-        objective: Objective,
-        trials: range | None,
-    ) -> None:
-        self._size, self._device, self._labels = size, device, tuple(labels)
-        self._objective, self._trials = objective, trials
-
     @classmethod
     def of(cls, setup: Setup) -> Self:
         """Return the concern; every policy has it."""
-        shape = setup.size, setup.device, setup.labels
-        return cls(*shape, setup.objective, setup.trials)
+        return cls(setup)
 
     def start(self) -> LimitCounts:
         """Return the counts before the first round."""
-        return LimitCounts.none(self._size, len(self._labels) - 1, self._device)
+        setup = self.setup
+        return LimitCounts.none(setup.size, setup.objective.m, setup.device)
 
     def hear(
         self, state: LimitCounts, news: News, beliefs: object
@@ -169,14 +149,14 @@ class KeptLimits(Concern[LimitCounts]):
 
     def alarm(self, state: LimitCounts, t: int, together: int) -> dict[str, str]:
         """Return a warning that names the limits that most recent rounds were above."""
-        words = []
+        words, objective, trials = [], self.setup.objective, self.setup.trials
         for j in state.broken:
-            if j in self._objective.budgets:
+            if j in objective.budgets:
                 continue  # its total counts, not the pace of a round
-            label, (n, above) = self._labels[1 + j], state.recent()
+            label, (n, above) = objective.label(j), state.recent()
             i = int((above[:, j] / n[:, j].clamp_min(1)).argmax())
-            side = "below" if self._objective.above(j) else "above"
-            trial = "" if self._trials is None else f" of trial {self._trials[i]}"
+            side = "below" if objective.above(j) else "above"
+            trial = "" if trials is None else f" of trial {trials[i]}"
             words.append(
                 f"{label} was told {side} its limit in {int(above[i, j])} of the last "
                 f"{int(n[i, j])} rounds{trial}"

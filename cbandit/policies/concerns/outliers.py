@@ -115,40 +115,21 @@ class Readings(NamedTuple):
 
 
 class Outliers(Concern[Readings]):
-    """Keep readings within bounds where outcomes are standardised.
-
-    Args:
-        shape: the numbers of trials and of functions, ``(T, F)``.
-        device: where beliefs live.
-        rescaled: which functions are standardised, ``(F,)`` bool.
-        objective: the user's names and signs.
-        rough: whether to use wider bounds, as beliefs hold stand-ins for late feedback.
-    """
+    """Keep readings within bounds where outcomes are standardised."""
 
     in_studies = True
-
-    def __init__(
-        self,
-        shape: tuple[int, int],
-        device: torch.device,
-        rescaled: Tensor,
-        objective: Objective,
-        rough: bool,
-    ) -> None:
-        self._shape, self._device, self._rescaled = shape, device, rescaled
-        self._objective, self._rough = objective, rough
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
         """Return the concern of a policy with a standardised belief."""
         if not (bool(setup.rescaled.any()) and setup.abilities.readings):
             return None
-        shape, rough = (setup.size, setup.functions), setup.timing.adds_pending
-        return cls(shape, setup.device, setup.rescaled, setup.objective, rough)
+        return cls(setup)
 
     def start(self) -> Readings:
         """Return the summary before any reading."""
-        return Readings.none(self._shape, self._device)
+        setup = self.setup
+        return Readings.none((setup.size, setup.functions), setup.device)
 
     def hear(
         self, state: Readings, news: News, beliefs: Beliefs
@@ -157,18 +138,20 @@ class Outliers(Concern[Readings]):
 
         def bounds(noise: Tensor | None) -> tuple[Tensor, Tensor]:
             x = news.place.x.unsqueeze(1)
-            low, high = beliefs.bounds(x, noise, self._rough)
+            rough = self.setup.timing.adds_pending
+            low, high = beliefs.bounds(x, noise, rough)
             return low[..., 0], high[..., 0]
 
-        news, state = state.bound_news(news, bounds, self._objective)
+        news, state = state.bound_news(news, bounds, self.setup.objective)
         return state, news
 
     def observe(
         self, state: Readings, data: Data, beliefs: Beliefs
     ) -> tuple[Readings, Data]:
         """Return earlier data with readings kept within bounds."""
-        low, high = beliefs.bounds(data.places, None, self._rough)
-        return state, bound_data(data, low, high, self._rescaled, self._objective)
+        setup = self.setup
+        low, high = beliefs.bounds(data.places, None, setup.timing.adds_pending)
+        return state, bound_data(data, low, high, setup.rescaled, setup.objective)
 
 
 def bound_data(

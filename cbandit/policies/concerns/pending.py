@@ -33,11 +33,7 @@ class Unanswered(NamedTuple):
 
 
 class Pending(Concern[Unanswered]):
-    """Put the outstanding choices into each round, for its beliefs to count.
-
-    Args:
-        window: how many rounds the beliefs remember; ``None``: all.
-    """
+    """Put the outstanding choices into each round, for its beliefs to count."""
 
     in_studies = True
     keywords: ClassVar = {
@@ -46,9 +42,6 @@ class Pending(Concern[Unanswered]):
         ``None``: the latter for GPUCB, CKB, RPOL and CONFIG with UCB and without
         ``Delayed``, the former elsewhere."""
     }
-
-    def __init__(self, window: int | None) -> None:
-        self._window = window
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
@@ -74,7 +67,7 @@ class Pending(Concern[Unanswered]):
         if "hallucinate" in abilities.refuses:
             reason = abilities.refuses["hallucinate"]
             raise CBanditError(f"{setup.name} takes no {pending=}: {reason}")
-        return cls(setup.timing.memory)
+        return cls(setup)
 
     def start(self) -> Unanswered:
         """Return the state without outstanding choices."""
@@ -85,7 +78,8 @@ class Pending(Concern[Unanswered]):
         waiting = turn.waiting
         if not waiting:
             return state if not state.choices else Unanswered({}), turn
-        first = -math.inf if self._window is None else turn.t - self._window
+        window = self.setup.timing.memory
+        first = -math.inf if window is None else turn.t - window
         now: dict[int, tuple[Entry, Ahead]] = {}
         for entry in waiting:
             if (t := entry.choice.t) >= first:

@@ -142,57 +142,38 @@ class PredictionErrors(NamedTuple):
 
 
 class Restarts(Concern[PredictionErrors | None]):
-    """Say when an epoch begins. Without ``"adaptive"`` the state is ``None``.
-
-    Args:
-        restart: see :func:`epoch_start`, or ``"adaptive"``.
-        shape: the numbers of trials and of functions, ``(T, F)``.
-        device: where beliefs live.
-        widths: the widths of the bounds that outcomes are compared with.
-        bound_count: how many bounds must hold together.
-    """
+    """Say when an epoch begins. Without ``"adaptive"`` the state is ``None``."""
 
     in_studies = True
-
-    def __init__(
-        self,
-        restart: int | str,
-        shape: tuple[int, int],
-        device: torch.device,
-        widths: BoundWidths,
-        bound_count: int,
-    ) -> None:
-        self._restart, self._shape, self._device = restart, shape, device
-        self._widths, self._bound_count = widths, bound_count
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
         """Return the concern of a policy that restarts."""
-        restart, widths = setup.restart, setup.widths
-        if restart is None or widths is None:
+        if setup.restart is None:
             return None
         at_once = type(setup.timing) is AtOnce and not setup.linked
         bounds = setup.forget and isinstance(setup.explore, UCB)
-        if restart == ADAPTIVE and not (at_once and bounds):
+        if setup.restart == ADAPTIVE and not (at_once and bounds):
             raise CBanditError(NOT_ADAPTIVE_ERROR)
-        shape = setup.size, setup.functions
-        bound_count = setup.timing.bound_count(setup.functions)
-        return cls(restart, shape, setup.device, widths, bound_count)
+        return cls(setup)
 
     def start(self) -> PredictionErrors | None:
         """Return the state before any outcome."""
-        if self._restart != ADAPTIVE:
+        setup = self.setup
+        if setup.restart != ADAPTIVE:
             return None
-        return PredictionErrors.none(torch.zeros(self._shape).double().to(self._device))
+        like = torch.zeros(setup.size, setup.functions, dtype=torch.float64)
+        return PredictionErrors.none(like.to(setup.device))
 
     def hear(
         self, state: PredictionErrors | None, news: News, beliefs: Beliefs
     ) -> tuple[PredictionErrors | None, News]:
         """Compare new outcomes with their predictions."""
-        if state is None or not (news.rewards or news.costs):
+        setup, widths = self.setup, self.setup.widths
+        if state is None or widths is None or not (news.rewards or news.costs):
             return state, news
-        given = beliefs, self._widths, self._bound_count
-        return state.after(news, news.place, *given), news
+        bound_count = setup.timing.bound_count(setup.functions)
+        return state.after(news, news.place, beliefs, widths, bound_count), news
 
     def open_epoch(
         self, state: PredictionErrors | None, t: int
@@ -205,6 +186,6 @@ class Restarts(Concern[PredictionErrors | None]):
             if not bool(state.changed.any()):
                 return state, None
             return state.restarted(t), state.changed
-        if epoch_start(self._restart, t) != t:
+        if epoch_start(self.setup.restart, t) != t:
             return None, None
-        return None, torch.ones(self._shape[0], dtype=torch.bool)
+        return None, torch.ones(self.setup.size, dtype=torch.bool)

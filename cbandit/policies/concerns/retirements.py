@@ -41,32 +41,20 @@ class Retired(NamedTuple):
 
 
 class Retirements(Concern[Retired]):
-    """Leave out actions with a retired value.
-
-    Args:
-        menu: the policy's set of choices at the start, without contexts.
-        batch: the shape of the trials.
-        device: where masks live.
-    """
+    """Leave out actions with a retired value."""
 
     in_studies = True
-
-    def __init__(
-        self, menu: Actions, batch: tuple[int, ...], device: torch.device
-    ) -> None:
-        self._menu, self._batch, self._device = menu, batch, device
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
         """Return the concern of a policy whose set has categories."""
-        actions = setup.actions
-        if not setup.abilities.categories or not _categories(actions):
+        if not setup.abilities.categories or not _categories(setup.actions):
             return None
-        return cls(actions.menu, setup.batch_shape, setup.device)
+        return cls(setup)
 
     def start(self) -> Retired:
         """Return the state in which no value is retired."""
-        return Retired(self._menu)
+        return Retired(self.setup.actions.menu)
 
     def retire(self, state: Retired, value: tuple[str, float]) -> Retired:
         """Return the state after a value was retired."""
@@ -109,7 +97,8 @@ class Retirements(Concern[Retired]):
                     f"retire: {name} must keep a value; none would be left"
                 )
         if not isinstance(menu, Box) or menu.choices is None:
-            left = round_mask(among, menu, self._batch, self._device)
+            setup = self.setup
+            left = round_mask(among, menu, setup.batch_shape, setup.device)
             return Retired(menu, values, left)
         rows = torch.ones_like(menu.choices[:, 0], dtype=torch.bool)
         for name, position in values:

@@ -163,14 +163,7 @@ def _round_of(entry: Entry) -> JudgedRound:
 
 
 class Share(Concern[ShareCount]):
-    """Ask for the confidence that keeps a share of rounds within all limits.
-
-    Args:
-        share: the share, ``(T,)``.
-        window: how many rounds the beliefs remember; ``None``: all.
-        restart: see :func:`~cbandit.policies.concerns.restarts.epoch_start`.
-        forget: whether beliefs drop their data when an epoch begins.
-    """
+    """Ask for the confidence that keeps a share of rounds within all limits."""
 
     keywords: ClassVar = {
         "share": """of all rounds so far at least this share is to be within all limits,
@@ -180,20 +173,10 @@ class Share(Concern[ShareCount]):
         never came do not count. ``None``: no such share."""
     }
 
-    def __init__(
-        self,
-        share: Tensor,
-        window: int | None,
-        restart: int | str | None,
-        forget: bool,
-    ) -> None:
-        self._share, self._window = share, window
-        self._restart, self._forget = restart, forget
-
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
         """Return the concern of a policy that was given a share."""
-        share, restart = setup.keywords.get("share"), setup.restart
+        share = setup.keywords.get("share")
         if share is None:
             return None
         if not setup.can_narrow:
@@ -202,14 +185,15 @@ class Share(Concern[ShareCount]):
                 "cb.baselines.CONFIG and rules on cb.GPPolicy do, where they have "
                 "beliefs about their costs"
             )
-        if restart == ADAPTIVE:
+        if setup.restart == ADAPTIVE:
             raise CBanditError(NOT_ADAPTIVE_ERROR)
-        goal = check_probability("share", setup.per_trial("share", share), share)
-        return cls(goal, setup.timing.memory, restart, setup.forget)
+        return cls(setup)
 
     def start(self) -> ShareCount:
         """Return the count before the first round."""
-        return ShareCount.none(self._share)
+        share = self.setup.keywords["share"]
+        goal = self.setup.per_trial("share", share)
+        return ShareCount.none(check_probability("share", goal, share))
 
     def hear(
         self, state: ShareCount, news: News, beliefs: Beliefs
@@ -221,8 +205,8 @@ class Share(Concern[ShareCount]):
         self, state: ShareCount, beliefs: Beliefs, t: int, past: ReadPast
     ) -> ShareCount:
         """Judge all rounds for the last time if beliefs drop their data next round."""
-        coming = t + 1
-        if self._forget and epoch_start(self._restart, coming) == coming:
+        setup, coming = self.setup, t + 1
+        if setup.forget and epoch_start(setup.restart, coming) == coming:
             return state.settle_before(beliefs, coming)
         return state
 
@@ -230,10 +214,10 @@ class Share(Concern[ShareCount]):
         """Set the round's confidence, unless the user asks for one."""
         if not turn.by_rule:
             return state, turn
-        first = -math.inf
-        if self._window is not None:
+        first, window = -math.inf, self.setup.timing.memory
+        if window is not None:
             # the next round's beliefs will lack the window's oldest outcome
-            first = turn.t + 1 - self._window
+            first = turn.t + 1 - window
         state = state.with_confidence(
             turn.beliefs, list(map(_round_of, turn.waiting)), first
         )
