@@ -10,7 +10,7 @@ that some concern defines. Shapes: ``T`` trials, ``m`` costs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from torch import Tensor
 
@@ -18,10 +18,8 @@ from cbandit._core.randomness import Position
 from cbandit.actions import Actions
 from cbandit.policies.abilities import Abilities
 from cbandit.policies.choices import Data, News
+from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Decision, Turn
-
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
 
 S = TypeVar("S")
 V = TypeVar("V")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -23,11 +23,9 @@ from cbandit._core import devices
 from cbandit.errors import BudgetError, CBanditError
 from cbandit.policies.choices import News
 from cbandit.policies.round import Concern
+from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Decision, Fence, Turn
 from cbandit.posterior.units import Units
-
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
 
 MIN_CHOICES = 10  # with fewer choices of a kind no warning is due
 IMPLAUSIBLE_FACTOR = 3.0  # a promise above so many times a usual cost is too large

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from cbandit.policies.round import Concern
+from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Decision, Fence, Turn
 from cbandit.posterior.units import Units, normal
 from cbandit.recommend import log_chances
-
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
 
 
 class Confidence(Concern[None]):

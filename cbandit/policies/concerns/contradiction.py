@@ -19,7 +19,7 @@ the functions: the reward, number 0, then the costs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -27,12 +27,10 @@ from torch import Tensor
 from cbandit.confidence.drift import change_detected
 from cbandit.policies.choices import News, Place
 from cbandit.policies.round import Concern, ReadPast
+from cbandit.policies.setup import Setup
 from cbandit.policies.timing import AtOnce
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import Units
-
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
 
 ALARM_RATE = 0.01  # the share of policies that warn though the belief is right
 MAX_READINGS = 64  # the latest readings that a look compares

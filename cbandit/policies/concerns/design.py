@@ -8,7 +8,7 @@ the sequence. ``T`` counts the trials, ``d`` the coordinates of an action, ``n``
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -22,10 +22,8 @@ from cbandit.actions import (
 )
 from cbandit.errors import CBanditError
 from cbandit.policies.round import Concern
+from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Decision, Turn
-
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
 
 POINTS_PER_ROUND = 8  # on a box; the first is played unless it has failed
 

@@ -19,7 +19,7 @@ time, the bar is one half. If no action is below it, those least likely to fail 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -31,12 +31,10 @@ from cbandit.errors import CBanditError
 from cbandit.policies.choices import Data, News, Place
 from cbandit.policies.history import STATES
 from cbandit.policies.round import Concern, ReadPast
+from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Fence, Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.observations import Part
-
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
 
 PRIOR_FAILURE_SHARE = 0.05  # the share of actions expected to fail, before any data
 MAX_TRIES = 256  # the latest tries, among which the bar's least probability is sought

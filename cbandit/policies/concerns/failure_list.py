@@ -7,7 +7,7 @@ The concern of policies that do not learn where actions fail. ``T`` counts the t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -19,10 +19,8 @@ from cbandit.policies.balls import RADIUS
 from cbandit.policies.choices import Data, News
 from cbandit.policies.concerns.failure_belief import FailureBelief
 from cbandit.policies.round import Concern
+from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Turn
-
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
 
 REASON = "has failed"
 

@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from cbandit.policies.choices import News, Outcome
 from cbandit.policies.round import Concern
-
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
+from cbandit.policies.setup import Setup
 
 RECENT_ROUNDS = 100  # rounds that count as recent
 LOOK_EVERY = 15  # choices with new costs from one look to the next

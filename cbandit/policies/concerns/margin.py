@@ -7,17 +7,15 @@ choice: the less was known there, the farther from the limits the next choice st
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from torch import Tensor
 
 from cbandit.errors import CBanditError
 from cbandit.policies.round import Concern
+from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.units import deviations
-
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
 
 
 class Margin(Concern[Tensor | None]):

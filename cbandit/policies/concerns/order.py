@@ -7,7 +7,7 @@ Outlying readings are moved to their bounds before they are compared with predic
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cbandit.policies.concerns.budgets import Budgets
 from cbandit.policies.concerns.confidence import Confidence
@@ -23,9 +23,7 @@ from cbandit.policies.concerns.restarts import Restarts
 from cbandit.policies.concerns.retirements import Retirements
 from cbandit.policies.concerns.share import Share
 from cbandit.policies.round import Concern, Concerns
-
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
+from cbandit.policies.setup import Setup
 
 ORDER: tuple[type[Concern[Any]], ...] = (
     KeptLimits,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -23,11 +23,9 @@ from torch import Tensor
 from cbandit._core.log import warn
 from cbandit.policies.choices import Data, News
 from cbandit.policies.round import Concern
+from cbandit.policies.setup import Setup
 from cbandit.policies.signs import Objective
 from cbandit.posterior.beliefs import Beliefs
-
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
 
 N_RECENT = 3  # of so many latest readings, whether they were outside is kept
 READINGS_OF_A_MOVE = 2  # the level has moved if so many are beyond the same bound

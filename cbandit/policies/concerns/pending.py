@@ -7,18 +7,16 @@ several choices in a row are at different places.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.choices import Entry
 from cbandit.policies.round import Concern
+from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Turn
 from cbandit.posterior.observations import Ahead, counted
-
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
 
 
 class Unanswered(NamedTuple):

@@ -25,7 +25,7 @@ doubling scales), but its tests hardly fire in horizons that are played in pract
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -37,12 +37,10 @@ from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.choices import News, Place
 from cbandit.policies.round import Concern
+from cbandit.policies.setup import Setup
 from cbandit.policies.timing import AtOnce
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import Units
-
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
 
 ADAPTIVE = "adaptive"
 NOT_ADAPTIVE_ERROR = (

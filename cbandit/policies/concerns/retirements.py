@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -14,10 +14,8 @@ from cbandit.actions import Actions, Box, Category, Context, Finite
 from cbandit.errors import CBanditError
 from cbandit.policies.checks import round_mask
 from cbandit.policies.round import Concern
+from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Turn
-
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
 
 REASON = "is retired"
 

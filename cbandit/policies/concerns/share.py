@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -29,12 +29,10 @@ from cbandit.policies.choices import Entry, News, Place
 from cbandit.policies.concerns.confidence import log_chance, room_of
 from cbandit.policies.concerns.restarts import ADAPTIVE, NOT_ADAPTIVE_ERROR, epoch_start
 from cbandit.policies.round import Concern, ReadPast
+from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.recommend import log_chances
-
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
 
 GAIN = 1.0  # probit units that the confidence rises for each round short of the share
 RESERVE_ROUNDS = 1.0  # so many rounds more than the share are aimed at
