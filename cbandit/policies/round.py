@@ -44,8 +44,9 @@ class Concern(Generic[S]):
     keywords: ClassVar[Mapping[str, str]] = {}
     #: whether only policies with beliefs can have the concern
     needs_beliefs: ClassVar[bool] = True
-    #: whether Optuna studies can compute its state anew from their trials
-    in_studies: ClassVar[bool] = False
+    #: whether Optuna studies can compute its state anew from their trials. A new
+    #: concern must say if they cannot
+    in_studies: ClassVar[bool] = True
 
     def __init__(self, setup: Setup) -> None:
         # abilities name classes, which a file may not hold

@@ -179,6 +179,8 @@ class Budgets(Concern[Account]):
         last: the last round of each budget.
     """
 
+    in_studies = False
+
     columns: tuple[int, ...]
     labels: tuple[str, ...]
     totals: Tensor

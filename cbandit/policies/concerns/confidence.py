@@ -24,8 +24,6 @@ from cbandit.recommend import log_chances
 class Confidence(Concern[None]):
     """Leave out actions that keep the limits too unlikely, if a round asks for it."""
 
-    in_studies = True
-
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
         """Return the concern of a policy with beliefs about all costs."""

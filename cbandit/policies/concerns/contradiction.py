@@ -129,8 +129,6 @@ def _complete_values(rounds: Sequence[News], functions: int) -> Tensor | None:
 class Contradictions(Concern[Contradiction]):
     """Compare the latest readings with the beliefs that hold them."""
 
-    in_studies = True
-
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
         """Return the concern of a policy whose data all count alike, old and new."""

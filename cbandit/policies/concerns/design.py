@@ -32,6 +32,7 @@ class Design(Concern[Any]):
     """Choose in the rule's place while the design lasts; the state is the set."""
 
     needs_beliefs = False
+    in_studies = False
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:

@@ -108,7 +108,6 @@ class FailureBelief(Concern[FailureModel | None]):
     The state is ``None`` until an action fails.
     """
 
-    in_studies = True
     keywords: ClassVar = {
         "failures": """``None``: where actions fail is learned. At the first
         ``tell(choice, failed=True)`` a belief about the probability to fail is made,

@@ -165,7 +165,6 @@ class FailureList(Concern[FailedActions]):
     """Leave out the actions that have failed."""
 
     needs_beliefs = False
-    in_studies = True
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:

@@ -127,7 +127,6 @@ class KeptLimits(Concern[LimitCounts]):
     """Count, for every policy, the rounds within each limit, and warn."""
 
     needs_beliefs = False
-    in_studies = True
 
     @classmethod
     def of(cls, setup: Setup) -> Self:

@@ -26,8 +26,6 @@ class Margin(Concern[Tensor | None]):
         forget: whether beliefs drop their data when an epoch begins.
     """
 
-    in_studies = True
-
     def __init__(self, margin: Tensor, forget: bool) -> None:
         self._margin, self._forget = margin, forget
 

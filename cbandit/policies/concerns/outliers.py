@@ -115,8 +115,6 @@ class Readings(NamedTuple):
 class Outliers(Concern[Readings]):
     """Keep readings within bounds where outcomes are standardised."""
 
-    in_studies = True
-
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
         """Return the concern of a policy with a standardised belief."""

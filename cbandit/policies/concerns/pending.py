@@ -33,7 +33,6 @@ class Unanswered(NamedTuple):
 class Pending(Concern[Unanswered]):
     """Put the outstanding choices into each round, for its beliefs to count."""
 
-    in_studies = True
     keywords: ClassVar = {
         "pending": """``"ignore"`` outstanding choices, or ``"hallucinate"``: count
         their variance and keep their mean, so that several in a row are several places.

@@ -142,8 +142,6 @@ class PredictionErrors(NamedTuple):
 class Restarts(Concern[PredictionErrors | None]):
     """Say when an epoch begins. Without ``"adaptive"`` the state is ``None``."""
 
-    in_studies = True
-
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
         """Return the concern of a policy that restarts."""

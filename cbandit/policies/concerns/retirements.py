@@ -41,8 +41,6 @@ class Retired(NamedTuple):
 class Retirements(Concern[Retired]):
     """Leave out actions with a retired value."""
 
-    in_studies = True
-
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
         """Return the concern of a policy whose set has categories."""

@@ -163,6 +163,7 @@ def _round_of(entry: Entry) -> JudgedRound:
 class Share(Concern[ShareCount]):
     """Ask for the confidence that keeps a share of rounds within all limits."""
 
+    in_studies = False
     keywords: ClassVar = {
         "share": """of all rounds so far at least this share is to be within all limits,
         a number or ``(*trials,)``, as far as today's beliefs can tell: a control moves
