@@ -554,8 +554,11 @@ class GPPolicy(Policy):
         """Return a round's decision, and the state with the estimates there."""
         known_costs = self._known_costs(turn) if self.sees_costs else None
         look = self._make_look(state, turn)
-        best, infeasible = self._search(state.beliefs, look, turn, known_costs)
-        dual_estimate = self._dual_estimate(state.beliefs, look, best, turn)
+        beliefs, samples = state.beliefs, self.explore.samples
+        fresh = self._trials_without_data(beliefs, turn) if beliefs.by_default else None
+        search = Search(samples, self.climbs, beliefs, look, turn, known_costs, fresh)
+        best, infeasible = search.best()
+        dual_estimate = self._dual_estimate(beliefs, look, best, turn)
         estimate = dual_estimate.to(
             torch.float64, copy=True
         )  # a view would keep its base
@@ -571,36 +574,6 @@ class GPPolicy(Policy):
             sure=True,
         )
         return decision, state._replace(estimate=estimate)
-
-    def _search(
-        self,
-        beliefs: Beliefs,
-        look: Look,
-        turn: Turn,
-        known_costs: Tensor | Estimate | None,
-    ) -> tuple[Best, Tensor | None]:
-        """Return the action of greatest score, and the trials where none is feasible.
-
-        ``None`` in place of the trials: the score does not ask for feasibility.
-
-        Args:
-            beliefs: the beliefs about the actions of the policy's set.
-            look: the score, and how estimates are made.
-            turn: the round.
-            known_costs: costs given to ``ask``, less thresholds; ``None``: none.
-        """
-        return Search(
-            beliefs.actions,
-            self.explore.samples,
-            self._ranks,
-            self.climbs,
-            beliefs,
-            look,
-            turn,
-            turn.pending,
-            known_costs,
-            self._trials_without_data(beliefs, turn) if beliefs.by_default else None,
-        ).best()
 
     def _trials_without_data(self, beliefs: Beliefs, turn: Turn) -> Tensor | None:
         """Return the trials ``(T,)`` without data or open choices; ``None``: none.

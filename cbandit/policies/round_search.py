@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from cbandit import scores
-from cbandit._core.distributed import Ranks
 from cbandit._core.randomness import Streams
 from cbandit.actions import Actions, nearest_to_middle, point_in_middle
 from cbandit.errors import CBanditError
@@ -41,28 +40,23 @@ class Search:
     """The search of one round over the policy's set, another set, or a box.
 
     Args:
-        actions: the policy's own set, which the beliefs are about.
         samples: whether estimates come from joint draws, not from deviations.
-        ranks: the processes that share the set.
         climbs: on a box, counts of climbs and of those that failed.
-        beliefs: the policy's beliefs.
+        beliefs: the policy's beliefs, about the actions of its own set.
         look: the score to maximise, and how estimates are made.
-        turn: the round; its set may be another one than ``actions``.
-        pending: outstanding choices; they reduce the variance as if they had been told.
+        turn: the round; its set may be another one. Its pending choices reduce the
+            variance as if they had been told.
         known_costs: costs that the user gave to ``ask``, ``(T, m, N)``, or on a box a
             function of ``x (T, n, d)``; ``None``: none.
         without_data: the trials ``(T,)`` that have no data, and so play the action in
             the middle of the set; ``None``: none.
     """
 
-    actions: Actions
     samples: bool
-    ranks: Ranks
     climbs: Climbs
     beliefs: Beliefs
     look: Look
     turn: Turn
-    pending: list[Ahead]
     known_costs: Any
     without_data: Tensor | None
 
@@ -88,7 +82,7 @@ class Search:
         if self.without_data is not None:
             look = replace(look, mask=self._middle_mask(self.without_data))
         if isinstance(look.score, AcquisitionScore):
-            best = look.score.search(self._blocks(), look).best(self.ranks)
+            best = look.score.search(self._blocks(), look).best(self.turn.ranks)
             return check_finite(best, look), None
         if look.score != scores.Feasible.kind:
             return check_finite(self._best_numbered(look), look), None
@@ -114,7 +108,7 @@ class Search:
     def _middle_mask(self, without_data: Tensor) -> Tensor:
         """Return the mask ``(T, N)``; trials without data may play the middle only."""
         on, mask = self.turn.actions, self.turn.mask
-        number = nearest_to_middle(self.actions, on, mask).unsqueeze(-1)
+        number = nearest_to_middle(self.beliefs.actions, on, mask).unsqueeze(-1)
         shape, device = (len(number), on.size), number.device
         middle = torch.zeros(shape, dtype=torch.bool, device=device)
         middle = middle.scatter(1, number, True)
@@ -129,21 +123,21 @@ class Search:
         """Return the best action of a set under the score of ``look``."""
         on, streams = self.turn.actions, self.turn.streams
         draws = streams if self.samples else None
-        if on is not self.actions:
-            estimates = moments_on(self.beliefs, on, self.pending, draws)
-            return scan([(0, *estimates)], look, self.ranks)
-        best: Best = self.beliefs.choose(look, draws, self.pending)
-        return best
+        if on is not self.beliefs.actions:
+            estimates = moments_on(self.beliefs, on, self.turn.pending, draws)
+            return scan([(0, *estimates)], look, self.turn.ranks)
+        return self.beliefs.choose(look, draws, self.turn.pending)
 
     def _blocks(self) -> Iterator[Block]:
         """Yield the round's set in blocks, with means, deviations and draws."""
         on, draws = self.turn.actions, self.turn.streams if self.samples else None
-        if on is self.actions:
-            return self.beliefs.blocks(draws, self.pending)
-        mean, std = moments_on(self.beliefs, on, self.pending)
+        pending = self.turn.pending
+        if on is self.beliefs.actions:
+            return self.beliefs.blocks(draws, pending)
+        mean, std = moments_on(self.beliefs, on, pending)
         draw = None
         if draws is not None:
-            _, draw = moments_on(self.beliefs, on, self.pending, draws)
+            _, draw = moments_on(self.beliefs, on, pending, draws)
         return iter([Block(0, on.size, mean, std, draw)])
 
     def _best_point(self) -> tuple[Best, Tensor | None]:
@@ -152,8 +146,8 @@ class Search:
         box, beliefs, without_data = turn.actions, self.beliefs, self.without_data
         shown, score = turn.shown, look.score
         streams = turn.streams if self.samples else None
-        moments = beliefs.solver(self.pending, streams)
-        deviations = beliefs.solver(self.pending) if self.samples else None
+        moments = beliefs.solver(turn.pending, streams)
+        deviations = beliefs.solver(turn.pending) if self.samples else None
         scale = look.coefficient.unsqueeze(-1)
         offset, bound = (
             None if part is None else part.to(box.lower.dtype).unsqueeze(-1)
@@ -208,7 +202,7 @@ class Search:
         around = beliefs.incumbents(MAX_INCUMBENTS)
         if turn.shown is not None:
             around = turn.shown.space.split(around)[0]
-        if box is not self.actions:  # some of the box's rows may be retired
+        if box is not beliefs.actions:  # some of the box's rows may be retired
             around = box.nearest(around)
         fences = turn.excess_functions()
         if fences:
