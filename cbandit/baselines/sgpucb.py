@@ -32,7 +32,7 @@ from cbandit.explore import UCB
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
-from cbandit.policies.round_search import moments_on
+from cbandit.policies.round_search import round_blocks
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.bounds import MAX_SPREADS, EnoughData
 from cbandit.policies.turn import Decision, Turn
@@ -138,7 +138,8 @@ class SGPUCB(GPPolicy):
             close = beliefs.tolerance(scores.of_costs(score))
             wanted = replace(look, score=known, tolerance=close)
             if not on_own_set:
-                return scan([(0, *moments_on(beliefs, on, []))], wanted)
+                blocks = ((b.start, b.mean, b.std) for b in round_blocks(beliefs, on))
+                return scan(blocks, wanted)
             wanted = replace(wanted, beside=self._most)
             answer: Best = beliefs.choose(wanted)
             return answer

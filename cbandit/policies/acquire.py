@@ -131,8 +131,7 @@ class AcquisitionScore:
         """Return a search that has scored the rows of all blocks of a set."""
         running = RelativeSearch(self, look.mask)
         for block in blocks:
-            spread = block.std if block.draw is None else block.draw
-            estimate = estimated(look, block.mean, spread)
+            estimate = estimated(look, block.mean, block.spread)
             if look.beside is not None:
                 costs = look.beside[..., block.start : block.stop]
                 estimate = torch.cat([estimate, costs.to(estimate)], 1)

@@ -52,7 +52,7 @@ from cbandit.policies.concerns.retirements import Retired, Retirements, category
 from cbandit.policies.keywords import GP_POLICY_HELP, CostBeliefs, RuleKeywords
 from cbandit.policies.recommending import recommended
 from cbandit.policies.round import with_state
-from cbandit.policies.round_search import Search, moment_blocks
+from cbandit.policies.round_search import Search, round_blocks
 from cbandit.policies.saving import locked
 from cbandit.policies.setup import Setup
 from cbandit.policies.signs import Objective
@@ -794,8 +794,8 @@ class GPPolicy(Policy):
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Yield the first action, mean and spread ``(T, F, n)`` of each block."""
         streams = turn.streams if self.explore.samples else None
-        other = None if turn.actions is self.actions.domain else turn.actions
-        return moment_blocks(state.beliefs, streams, turn.pending, other)
+        blocks = round_blocks(state.beliefs, turn.actions, streams, turn.pending)
+        return ((block.start, block.mean, block.spread) for block in blocks)
 
     def _round_actions(self, actions: Any) -> Actions:
         on, base = super()._round_actions(actions), self.actions

@@ -121,24 +121,18 @@ class Search:
 
     def _best_numbered(self, look: Look) -> Best:
         """Return the best action of a set under the score of ``look``."""
-        on, streams = self.turn.actions, self.turn.streams
-        draws = streams if self.samples else None
-        if on is not self.beliefs.actions:
-            estimates = moments_on(self.beliefs, on, self.turn.pending, draws)
-            return scan([(0, *estimates)], look, self.turn.ranks)
-        return self.beliefs.choose(look, draws, self.turn.pending)
+        turn = self.turn
+        if turn.actions is self.beliefs.actions:
+            streams = turn.streams if self.samples else None
+            return self.beliefs.choose(look, streams, turn.pending)
+        blocks = ((b.start, b.mean, b.spread) for b in self._blocks())
+        return scan(blocks, look, turn.ranks)
 
     def _blocks(self) -> Iterator[Block]:
-        """Yield the round's set in blocks, with means, deviations and draws."""
-        on, draws = self.turn.actions, self.turn.streams if self.samples else None
-        pending = self.turn.pending
-        if on is self.beliefs.actions:
-            return self.beliefs.blocks(draws, pending)
-        mean, std = moments_on(self.beliefs, on, pending)
-        draw = None
-        if draws is not None:
-            _, draw = moments_on(self.beliefs, on, pending, draws)
-        return iter([Block(0, on.size, mean, std, draw)])
+        """Yield the round's set in blocks, with draws if estimates come from them."""
+        turn = self.turn
+        streams = turn.streams if self.samples else None
+        return round_blocks(self.beliefs, turn.actions, streams, turn.pending)
 
     def _best_point(self) -> tuple[Best, Tensor | None]:
         """Return the best point of a box, and the trials as :meth:`best` does."""
@@ -294,34 +288,20 @@ def check_finite(best: Best, look: Look) -> Best:
     )
 
 
-def moments_on(
-    beliefs: Beliefs,
+def round_blocks(
+    beliefs: Any,
     actions: Actions,
-    pending: list[Ahead],
     streams: Streams | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return means and spreads ``(T, F, n)`` on a set given for this round alone.
+    pending: Sequence[Ahead] = (),
+) -> Iterator[Block]:
+    """Yield a round's set in blocks; with ``streams`` they hold a joint draw too.
 
-    With ``streams`` the spread is a joint draw less its mean, else the deviation.
+    A set given for this round alone is one block.
     """
-    points = actions.block(0, actions.size)
-    mean, spread = beliefs.anywhere(points, pending)
-    if streams is not None:
-        spread = beliefs.drawn(points, streams)
-    return mean.to(beliefs.dtype), spread.to(beliefs.dtype)
-
-
-def moment_blocks(
-    beliefs: Any, streams: Streams | None, pending: list[Ahead], other: Actions | None
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield ``(start, mean, spread)`` of all actions, block by block.
-
-    ``start`` is a block's first action; ``mean`` and ``spread`` are ``(T, F, n)``. The
-    actions are those of ``other``, or of the policy's own set if that is ``None``. With
-    ``streams`` the spread is a joint draw less its mean, else the deviation.
-    """
-    if other is not None:
-        yield 0, *moments_on(beliefs, other, pending, streams)
+    if actions is beliefs.actions:
+        yield from beliefs.blocks(streams, pending)
         return
-    for block in beliefs.blocks(streams, pending):
-        yield block.start, block.mean, block.std if streams is None else block.draw
+    points, dtype = actions.block(0, actions.size), beliefs.dtype
+    mean, std = beliefs.anywhere(points, pending)
+    draw = None if streams is None else beliefs.drawn(points, streams).to(dtype)
+    yield Block(0, actions.size, mean.to(dtype), std.to(dtype), draw)
