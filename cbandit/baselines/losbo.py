@@ -120,9 +120,9 @@ class LoSBO(GPPolicy):
 
     def _absorb_data(self, state: GPState, data: Data) -> GPState:
         numbers = require_numbers(data.numbers).to(self.device)
-        for functions, values in data.raw.parts:
-            if functions != [0]:
-                for at, row in zip(numbers.mT, values.unbind(1), strict=True):
+        for part in data.raw.parts:
+            if part.functions != [0]:
+                for at, row in zip(numbers.mT, part.values.unbind(1), strict=True):
                     row = row.to(self.device).expand(self.size, -1)
                     came = torch.ones_like(row, dtype=torch.bool)
                     state = self._read(state, at.expand(self.size), row, came)

@@ -72,7 +72,7 @@ class Player:
             failed = _frequent_failures(actions, failed, measured)
         numbers = None if actions.continuous else actions.index(failed).unsqueeze(0)
         every = torch.ones(1, len(failed), dtype=torch.bool)
-        data = Data(numbers, failed.unsqueeze(0), [], [], [], [], every)
+        data = Data(numbers, failed.unsqueeze(0), [], every)
         beliefs = now.state.beliefs
         concerns, _ = policy._concerns.observe(now.concerns, data, beliefs)
         policy._jump_to_round(1, now.state, concerns)

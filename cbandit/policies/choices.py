@@ -217,6 +217,25 @@ def _merge_items(items: Sequence[Outcome]) -> Sequence[Outcome]:
     return [items[0]._replace(values=values, where=where)]
 
 
+class DataPart(NamedTuple):
+    """Earlier values of functions that were told together, ``n`` rows a trial.
+
+    Args:
+        functions: the numbers of ``f`` functions, 0 the reward.
+        values: ``(1 or T, n, f)``.
+        tries: the tries or exposure of the values, in their shape; ``None``: 1 each.
+        noise: the variances of the observations, ``(1 or T, n)``, NaN where the
+            belief's holds; ``None``: the belief's holds everywhere.
+        came: where there is a value, ``(T, n)`` bool on the host; ``None``: everywhere.
+    """
+
+    functions: list[int]
+    values: Tensor
+    tries: Tensor | None = None
+    noise: Tensor | None = None
+    came: Tensor | None = None
+
+
 @dataclass(frozen=True)
 class Data:
     """Earlier data that the user gave to ``observe``, checked: ``n`` rows a trial.
@@ -224,13 +243,7 @@ class Data:
     Args:
         numbers: the actions' numbers ``(1 or T, n)``; ``None``: points of a box.
         places: the actions, ``(T, n, d)``.
-        parts: pairs: the numbers of ``f`` functions, and values ``(1 or T, n, f)``.
-        tries: for each part the tries or exposure of its values, in their shape;
-            ``None``: 1 each.
-        noise: for each part the variances of its observations, ``(1 or T, n)``, NaN
-            where the belief's holds; ``None``: the belief's holds everywhere.
-        came: for each part where there is a value, ``(T, n)`` bool on the host;
-            ``None``: everywhere.
+        parts: the values.
         failed: where the action could not be measured, ``(T, n)`` bool on the host;
             ``None``: nowhere.
         as_told: the data before a concern changed values in them; ``None``: no value
@@ -239,10 +252,7 @@ class Data:
 
     numbers: Tensor | None
     places: Tensor
-    parts: list[tuple[list[int], Tensor]]
-    tries: list[Tensor | None]
-    noise: list[Tensor | None]
-    came: list[Tensor | None]
+    parts: list[DataPart]
     failed: Tensor | None = None
     as_told: Data | None = None
 
@@ -264,9 +274,7 @@ class Data:
         every, device = [True] * len(self.places), self.places.device
         for i in range(self.places.shape[1]):
             told: list[Part] = []
-            for (functions, value), tries, noise, came in zip(
-                self.parts, self.tries, self.noise, self.came, strict=True
-            ):
+            for functions, value, tries, noise, came in self.parts:
                 wanted = every if came is None else came[:, i].tolist()
                 if not any(wanted):
                     continue

@@ -22,7 +22,7 @@ from cbandit._core import checks, devices
 from cbandit.actions import Actions
 from cbandit.errors import CBanditError
 from cbandit.policies.checks import read_points, told_values
-from cbandit.policies.choices import Data, Entry, Feedback, Outcome
+from cbandit.policies.choices import Data, DataPart, Entry, Feedback, Outcome
 from cbandit.policies.history import STATES, read_rows, row_holds
 from cbandit.policies.signs import Objective
 from cbandit.policies.tallies import check_events, check_one_try, read_tallies
@@ -376,24 +376,20 @@ class Inbox(NamedTuple):
         given = [each for each in given if each[1] is not None]
         if exposure is not None:
             self._check_exposure(exposure, [f for _, _, of in given for f in of])
-        parts: list[tuple[list[int], Tensor]] = []
-        tries: list[Tensor | None] = []
-        own: list[Tensor | None] = []
+        parts = []
         for name, value, functions in given:
             if not functions:
                 raise CBanditError(f"{self.name} has no costs; got cost=")
             told, of = self._read_rows(name, value, functions, exposure, rows, single)
             told = self.objective.turned(told, functions)
             if noise is None:
-                parts.append((functions, told))
-                tries.append(of)
-                own.append(None)
+                parts.append(DataPart(functions, told, of))
                 continue
             for k, f in enumerate(functions):
-                parts.append(([f], told[..., k : k + 1]))
-                tries.append(None if of is None else of[..., k : k + 1])
-                own.append(self._read_noise(noise, f, rows))
-        return Data(numbers, places, parts, tries, own, [None] * len(parts))
+                tries = None if of is None else of[..., k : k + 1]
+                own = self._read_noise(noise, f, rows)
+                parts.append(DataPart([f], told[..., k : k + 1], tries, own))
+        return Data(numbers, places, parts)
 
     def _read_places(
         self,
@@ -511,10 +507,7 @@ class Inbox(NamedTuple):
         points = checks.measured("x", rows.x.to(self.device, self.dtype), self.dtype)
         numbers, places = self._locate(actions.domain, points)
         failed = rows.failed.expand(self.size, -1)
-        parts: list[tuple[list[int], Tensor]] = []
-        of: list[Tensor | None] = []
-        noise: list[Tensor | None] = []
-        where: list[Tensor | None] = []
+        parts = []
         together = [[0], [*self.costs]]
         if self.partial_costs:
             together = [[f] for f in (0, *self.costs)]
@@ -541,11 +534,15 @@ class Inbox(NamedTuple):
             stated = came & ~own.isnan()
             if bool(stated.any()) and self.noise_error:
                 raise CBanditError(self.noise_error)
-            parts.append((functions, objective.turned(values, functions)))
-            of.append(tries if any(f in kinds for f in functions) else None)
-            noise.append(own.where(stated, torch.nan) if bool(stated.any()) else None)
-            where.append(came.expand(self.size, -1))
-        return Data(numbers, places, parts, of, noise, where, failed)
+            part = DataPart(
+                functions,
+                objective.turned(values, functions),
+                tries if any(f in kinds for f in functions) else None,
+                own.where(stated, torch.nan) if bool(stated.any()) else None,
+                came.expand(self.size, -1),
+            )
+            parts.append(part)
+        return Data(numbers, places, parts, failed)
 
 
 def check_ranges(

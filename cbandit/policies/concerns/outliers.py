@@ -164,9 +164,10 @@ def bound_data(
         rescaled: which functions are standardised, ``(F,)``; others stay unchanged.
         objective: the user's names and signs.
     """
-    parts: list[tuple[list[int], Tensor]] = []
-    for (functions, told), at in zip(data.parts, data.came, strict=True):
-        told = told.to(low.device).expand(len(low), -1, -1)
+    parts = []
+    for part in data.parts:
+        functions, at = part.functions, part.came
+        told = part.values.to(low.device).expand(len(low), -1, -1)
         rows, size = [], (len(low), low.shape[1])
         average = told.new_zeros(size)
         squares, beyond = average, told.new_zeros(N_RECENT, *size, dtype=torch.int8)
@@ -195,7 +196,7 @@ def bound_data(
             average = average + gap / count.clamp_min(1)
             squares = squares + gap * (row - average)
             rows.append(row[:, functions])
-        parts.append((functions, torch.stack(rows, 1) if rows else told))
+        parts.append(part._replace(values=torch.stack(rows, 1) if rows else told))
     return replace(data, parts=parts, as_told=data.raw)
 
 
