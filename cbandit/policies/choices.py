@@ -77,6 +77,18 @@ class Outcome(NamedTuple):
     time: float = math.nan
     tries: Tensor | None = None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there are values of all functions in all trials."""
+        return self.where is None and self.columns is None
+
+    @property
+    def trials(self) -> Tensor:
+        """The trials with a value, ``(T,)`` bool on the host."""
+        if self.where is None:
+            return torch.ones(len(self.values), dtype=torch.bool)
+        return self.where
+
     def mask(self) -> Tensor:
         """Return the trials with a value, ``(T,)`` bool, on the values' device."""
         if self.where is None:

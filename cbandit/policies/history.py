@@ -231,7 +231,7 @@ def _values(by_entry: Sequence[Sequence[Outcome]], size: int, m: int) -> Tensor:
     """Return the values of each entry's outcomes, ``(n, T, m)``, NaN where none is."""
     out = torch.full((len(by_entry), size, m), torch.nan, dtype=torch.float64)
     single = [
-        i for i, items in enumerate(by_entry) if len(items) == 1 and _is_full(items[0])
+        i for i, items in enumerate(by_entry) if len(items) == 1 and items[0].is_full
     ]
     if single:
         together = torch.cat([by_entry[i][0].values for i in single])
@@ -445,10 +445,6 @@ def _read_trial(
     return Rows(
         x, values.masked_fill(failed.unsqueeze(-1), math.nan), tries, noise, failed
     )
-
-
-def _is_full(item: Outcome) -> bool:
-    return item.where is None and item.columns is None
 
 
 def _stack(

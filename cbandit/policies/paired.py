@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cbandit.policies.choices import News, Outcome
+from cbandit.policies.choices import News
 
 
 class Paired(NamedTuple):
@@ -45,16 +45,9 @@ class Paired(NamedTuple):
         reward, cost, rewarded, charged = self
         for told in news.rewards:
             reward = torch.where(told.mask().unsqueeze(-1), told.values, reward)
-            rewarded = rewarded | _told_trials(told)
+            rewarded = rewarded | told.trials
         for told in news.costs:
             over = told.values - news.limits
             cost = torch.where(told.mask().unsqueeze(-1), over, cost)
-            charged = charged | _told_trials(told)
+            charged = charged | told.trials
         return Paired(reward, cost, rewarded, charged)
-
-
-def _told_trials(told: Outcome) -> Tensor:
-    """Return the trials in which an outcome has a value, ``(T,)`` on the host."""
-    if told.where is None:
-        return torch.ones(len(told.values), dtype=torch.bool)
-    return told.where

@@ -83,19 +83,16 @@ class Contradiction(NamedTuple):
         counts[:, list(linked)] = False
         errors = mean.new_zeros(MAX_READINGS, *variance.shape).double()
         noises = torch.zeros_like(errors)
-        whole = _complete_values([news for _, news in self.rounds], variance.shape[1])
-        if whole is not None:
-            most = MAX_MISS * variance.sqrt()
-            miss = (whole - units.center) / units.size - mean.movedim(-1, 0)
-            errors[-len(whole) :] = counts * miss.minimum(most).maximum(-most)
-            noises[-len(whole) :] = counts * variance
-        for i, (_, news) in enumerate(self.rounds if whole is None else ()):
-            values, came, noise = news.readings(variance, units.size)
-            most = MAX_MISS * noise.sqrt()
-            miss = (values - units.center) / units.size - mean[..., i]
-            came &= counts
-            errors[i - len(self.rounds)] = came * miss.minimum(most).maximum(-most)
-            noises[i - len(self.rounds)] = came * noise
+        rounds = [news for _, news in self.rounds]
+        values, noise = _complete_values(rounds, variance.shape[1]), variance
+        if values is None:
+            readings = (news.readings(variance, units.size) for news in rounds)
+            values, came, noise = map(torch.stack, zip(*readings, strict=True))
+            counts = counts & came
+        most = MAX_MISS * noise.sqrt()
+        miss = (values - units.center) / units.size - mean.movedim(-1, 0)
+        errors[-len(rounds) :] = counts * miss.minimum(most).maximum(-most)
+        noises[-len(rounds) :] = counts * noise
         sums, spreads = (
             part.unflatten(0, (MAX_READINGS // BLOCK_READINGS, BLOCK_READINGS)).sum(1)
             for part in (errors, noises)
@@ -116,10 +113,7 @@ def _complete_values(rounds: Sequence[News], functions: int) -> Tensor | None:
     rows = []
     for news in rounds:
         items = [*news.rewards, *news.costs]
-        plain = all(
-            told.where is None and told.noise is None and told.columns is None
-            for told in items
-        )
+        plain = all(told.is_full and told.noise is None for told in items)
         if not plain or len(news.rewards) != 1 or len(news.costs) != (functions > 1):
             return None
         rows.append(torch.cat([told.values for told in items], -1))

@@ -143,7 +143,7 @@ class FailureBelief(Concern[FailureModel | None]):
             return None, news
         now = torch.zeros(len(news.came), dtype=torch.bool)
         for told in (*news.rewards, *news.costs):
-            now |= True if told.where is None else told.where
+            now |= told.trials
         costs_told = 0 if self.setup.sees_costs else self.setup.objective.m
         measured = now & news.came[:, : 1 + costs_told].all(-1)
         failed = torch.zeros_like(now) if news.failed is None else news.failed

@@ -69,7 +69,7 @@ class LimitCounts(NamedTuple):
         if not self.held:
             return self
         m, rows, came = self.told.shape[1], [], []
-        plain = all(len(items) == 1 and _is_full(items[0]) for items, _ in self.held)
+        plain = all(len(items) == 1 and items[0].is_full for items, _ in self.held)
         if plain:  # the usual case: costs of all trials, told together
             values = torch.stack([items[0].values for items, _ in self.held]).double()
             excess = values - torch.stack([limits for _, limits in self.held])
@@ -116,11 +116,6 @@ class LimitCounts(NamedTuple):
     def recent(self) -> tuple[Tensor, Tensor]:
         """Return the numbers of recent rounds, and of those above, ``(T, m)`` each."""
         return (~self.last.isnan()).sum(0).double(), (self.last > 0).sum(0).double()
-
-
-def _is_full(told: Outcome) -> bool:
-    """Return whether an outcome has values for all trials and all costs."""
-    return told.where is None and told.columns is None
 
 
 class KeptLimits(Concern[LimitCounts]):

@@ -85,7 +85,7 @@ class ShareCount(NamedTuple):
         limits = news.limits
         now = torch.zeros(len(limits), dtype=torch.bool)
         for told in news.costs:
-            now |= True if told.where is None else told.where
+            now |= told.trials
         now &= news.came[:, 1:].all(-1)
         if not bool(now.any()):
             return self

@@ -215,7 +215,8 @@ class Stagewise(Policy):
         state = state._replace(safe=state.safe.check_largest(news, self))
         told = [(REWARD_COLUMN, item) for item in news.rewards]
         told += [(COST_COLUMNS, item) for item in news.costs]
-        if len(told) == 2 and all(_is_complete(item) for _, item in told):
+        plain = all(item.is_full and item.noise is None for _, item in told)
+        if len(told) == 2 and plain:
             values = torch.cat([item.values for _, item in told], -1)
             return state._replace(data=state.data.added(place, values))
         observations = state.data
@@ -228,7 +229,7 @@ class Stagewise(Policy):
         self, functions: slice, told: Outcome
     ) -> tuple[Tensor, Tensor | None]:
         """Return one item's values and weights, ``(T, f)``; ``None``: all 1."""
-        if _is_complete(told):
+        if told.is_full and told.noise is None:
             return told.values, None
         values, came = told.wide(self.m)
         weight = came.to(values)
@@ -351,8 +352,3 @@ class Stagewise(Policy):
 
         safe, on = state.safe, self.actions
         return safe.recommend_mixture(on, blocks, limits, confidence, left)
-
-
-def _is_complete(told: Outcome) -> bool:
-    """Return whether an item has all functions and trials, and no stated noise."""
-    return told.where is None and told.noise is None and told.columns is None
