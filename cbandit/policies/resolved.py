@@ -30,10 +30,9 @@ import torch
 from torch import Tensor
 
 from cbandit import multipliers, scores
-from cbandit._core import checks, devices
-from cbandit._core.randomness import Streams
+from cbandit._core import checks
 from cbandit.actions import Actions, nearest_to_middle
-from cbandit.choice import Distribution
+from cbandit.choice import Distribution, draw_actions
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
 from cbandit.policies.choices import News
@@ -355,15 +354,6 @@ def check_resolved(
             "dual_beta with dual='resolved' and explore=cb.TS(...) must be 'score', "
             f"the draw itself, or 0, the mean; got {beta!r}"
         )
-
-
-def draw_actions(shares: Distribution, streams: Streams) -> Tensor:
-    """Draw an action for each trial from its distribution, ``(T,)``."""
-    share = shares.probability
-    last = (share > 0).sum(-1) - 1  # rounding must not lead into the zero padding
-    uniform = devices.put(streams.uniform().reshape(-1, 1), share.device)
-    place = torch.minimum((uniform >= share.cumsum(-1)).sum(-1), last)
-    return shares.index.gather(-1, place.unsqueeze(-1)).squeeze(-1)
 
 
 def point_mass(index: Tensor | None, m: int) -> Distribution | None:

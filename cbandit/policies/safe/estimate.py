@@ -23,11 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit._core import devices
 from cbandit._core.log import warn
 from cbandit._core.randomness import Streams
 from cbandit.actions import Actions
-from cbandit.choice import Distribution
+from cbandit.choice import Distribution, draw_actions
 from cbandit.errors import CBanditError, InfeasibleError
 from cbandit.policies.choices import News
 from cbandit.policies.concerns.failure_list import blocks_within
@@ -331,11 +330,8 @@ class SafeEstimate:
             first = torch.arange(index.shape[-1], device=index.device) == 0
             index = torch.where(known, index, safe_index.unsqueeze(-1) * first)
             probability = torch.where(known, probability, first.to(probability))
-        share = probability.double()
-        last = (share > 0).sum(-1) - 1  # rounding must not lead into the zero padding
-        uniform = devices.put(streams.uniform().reshape(-1, 1), share.device)
-        place = torch.minimum((uniform >= share.cumsum(-1)).sum(-1), last)
-        number = index.gather(-1, place.unsqueeze(-1)).squeeze(-1)
+        shares = Distribution(index, probability.double())
+        number = draw_actions(shares, streams)
         played = Distribution(index, probability)
         return Decision(number, infeasible, played, sure=True)
 
