@@ -48,7 +48,11 @@ from cbandit.policies.concerns.budgets import Budgets, BudgetStatus
 from cbandit.policies.concerns.contradiction import Contradictions
 from cbandit.policies.concerns.order import concerns_of
 from cbandit.policies.concerns.restarts import ADAPTIVE, checked_restart
-from cbandit.policies.concerns.retirements import Retired, Retirements, category_of
+from cbandit.policies.concerns.retirements import (
+    Retirements,
+    category_of,
+    without_values,
+)
 from cbandit.policies.keywords import GP_POLICY_HELP, CostBeliefs, RuleKeywords
 from cbandit.policies.recommending import recommended
 from cbandit.policies.round import with_state
@@ -960,11 +964,11 @@ class GPPolicy(Policy):
         """
         position = self._find_category("add", name).place(plain(value))
         if position is not None:
-            slot, retirements = self._find_retirements()
-            retired = self._now.concerns[slot]
-            if (name, position) not in retired.values:
+            slot = self._concerns.slot(Retirements)
+            retired = self._now.concerns[slot].values
+            if (name, position) not in retired:
                 raise CBanditError(f"add: {name} has the value {value!r} already")
-            self._set_retired(retirements.bring_back(retired, (name, position)), slot)
+            self._set_retired(retired - {(name, position)}, slot)
             return
         actions = with_value(self.actions, name, plain(value))
         actions = actions.to(self.device, self.dtype)
@@ -1001,20 +1005,15 @@ class GPPolicy(Policy):
             raise CBanditError(
                 f"retire: {name} is a context, which is shown and not chosen"
             )
-        slot, retirements = self._find_retirements()
-        retired = self._now.concerns[slot]
-        self._set_retired(retirements.retire(retired, (name, position)), slot)
+        slot = self._concerns.slot(Retirements)
+        retired = self._now.concerns[slot].values
+        self._set_retired(retired | {(name, position)}, slot)
 
-    def _find_retirements(self) -> tuple[int, Retirements]:
-        """Return the concern that leaves out retired values, and its slot."""
-        found = self._concerns.find(Retirements)
-        if found is None:
-            raise CBanditError(f"{type(self).__name__} was built without categories")
-        return found
-
-    def _set_retired(self, retired: Retired, slot: int) -> None:
-        """Set the retired values, which are never chosen."""
-        concerns = with_state(self._now.concerns, slot, retired)
+    def _set_retired(self, values: frozenset[tuple[str, float]], slot: int) -> None:
+        """Set the retired values of categories, which are never chosen."""
+        menu, states = self.actions.menu, self._now.concerns
+        retired = without_values(menu, values, self.batch_shape, self.device)
+        concerns = with_state(states, slot, retired)
         self._now = self._now._replace(concerns=concerns)
 
     def _find_category(self, call: str, name: str) -> Category:

@@ -178,7 +178,7 @@ class Concerns:
         return bool(self._hooks[hook])
 
     def slot(self, kind: type[Concern[Any]]) -> int:
-        """Return the slot of a class of concerns that every policy has."""
+        """Return the slot of a class of concerns that the policy has."""
         return [type(concern) for concern in self.all].index(kind)
 
     def start(self) -> States:

@@ -52,17 +52,10 @@ class Retirements(Concern[Retired]):
         """Return the state in which no value is retired."""
         return Retired(self.setup.actions.menu)
 
-    def retire(self, state: Retired, value: tuple[str, float]) -> Retired:
-        """Return the state after a value was retired."""
-        return self._with_retired(state.menu, state.values | {value})
-
-    def bring_back(self, state: Retired, value: tuple[str, float]) -> Retired:
-        """Return the state after a retired value came back."""
-        return self._with_retired(state.menu, state.values - {value})
-
     def grow(self, state: Retired, actions: Actions) -> Retired:
         """Return the state over a set that has grown."""
-        return self._with_retired(actions.menu, state.values)
+        batch_shape, device = self.setup.batch_shape, self.setup.device
+        return without_values(actions.menu, state.values, batch_shape, device)
 
     def open_turn(self, state: Retired, turn: Turn) -> tuple[Retired, Turn]:
         """Leave out the actions with a retired value."""
@@ -78,29 +71,32 @@ class Retirements(Concern[Retired]):
             left = left.repeat_interleave(on.size // left.shape[-1], -1)
         return state, turn.only(left, REASON)
 
-    def _with_retired(self, menu: Any, values: Values) -> Retired:
-        """Return the state over ``menu`` in which exactly ``values`` are retired."""
-        if not values:
-            return Retired(menu)
-        names = menu.names
-        among: dict[str, list[Any]] = {}
-        for name in {name for name, _ in values}:
-            options = names.parameters[name].options
-            places = enumerate(options)
-            among[name] = [v for j, v in places if (name, float(j)) not in values]
-            if not among[name]:
-                raise CBanditError(
-                    f"retire: {name} must keep a value; none would be left"
-                )
-        if not isinstance(menu, Box) or menu.choices is None:
-            setup = self.setup
-            left = round_mask(among, menu, setup.batch_shape, setup.device)
-            return Retired(menu, values, left)
-        rows = torch.ones_like(menu.choices[:, 0], dtype=torch.bool)
-        for name, position in values:
-            column = names.columns.index(name) - menu.continuous
-            rows &= menu.choices[:, column] != position
-        return Retired(menu, values, menu.only(rows))
+
+def without_values(
+    menu: Any, values: Values, batch_shape: tuple[int, ...], device: torch.device
+) -> Retired:
+    """Return the state over the set ``menu`` in which exactly ``values`` are retired.
+
+    ``batch_shape`` is that of the trials; masks live on ``device``.
+    """
+    if not values:
+        return Retired(menu)
+    names = menu.names
+    among: dict[str, list[Any]] = {}
+    for name in {name for name, _ in values}:
+        options = names.parameters[name].options
+        places = enumerate(options)
+        among[name] = [v for j, v in places if (name, float(j)) not in values]
+        if not among[name]:
+            raise CBanditError(f"retire: {name} must keep a value; none would be left")
+    if not isinstance(menu, Box) or menu.choices is None:
+        left = round_mask(among, menu, batch_shape, device)
+        return Retired(menu, values, left)
+    rows = torch.ones_like(menu.choices[:, 0], dtype=torch.bool)
+    for name, position in values:
+        column = names.columns.index(name) - menu.continuous
+        rows &= menu.choices[:, column] != position
+    return Retired(menu, values, menu.only(rows))
 
 
 def category_of(actions: Actions, call: str, name: str) -> Category:
