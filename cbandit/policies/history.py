@@ -406,19 +406,20 @@ def _read_trial(
     outcomes: Mapping[int, str],
 ) -> Rows:
     """Return one trial's rows of a frame, filled up to ``n`` with empty rows."""
-    labels, count = cost_columns(objective), len(frame)
+    labels, count = ["reward", *cost_columns(objective)], len(frame)
 
-    def numbers(name: str, missing: float = math.nan) -> Tensor:
-        out = torch.full((n,), missing, dtype=torch.float64)
-        if name in frame.columns:
-            out[:count] = torch.tensor(frame[name].tolist(), dtype=torch.float64)
+    def numbers(columns: list[str]) -> Tensor:
+        out = torch.full((n, len(columns)), math.nan, dtype=torch.float64)
+        # a column that the frame lacks is NaN
+        out[:count] = torch.tensor(frame.reindex(columns=columns).to_numpy(float))
         return out
 
     if names is None:
-        absent = [f"x{j + 1}" for j in range(dim) if f"x{j + 1}" not in frame.columns]
+        coordinates = [f"x{j + 1}" for j in range(dim)]
+        absent = [name for name in coordinates if name not in frame.columns]
         if absent:
             raise CBanditError(f"the history has no column {absent[0]!r}")
-        x = torch.stack([numbers(f"x{j + 1}") for j in range(dim)], -1)
+        x = numbers(coordinates)
     else:
         columns = {
             name: frame[other].tolist()
@@ -433,18 +434,15 @@ def _read_trial(
         if count:
             x[:count] = names.points(names.rows(columns))
     x[count:] = x[:1] if count else 0.0
-    values = torch.stack([numbers(name) for name in ("reward", *labels)], -1)
-    tries, noise = torch.ones_like(values), torch.full_like(values, math.nan)
-    for f, name in enumerate(("reward", *labels)):
-        word = TRIES_WORDS.get(outcomes.get(f, ""), "tries")
-        of = numbers(f"{word}_{name}", 1.0)
-        tries[:, f] = torch.where(of.isnan(), 1.0, of)
-        noise[:, f] = numbers(f"noise_{name}")
+    words = [TRIES_WORDS.get(outcomes.get(f, ""), "tries") for f in range(len(labels))]
+    pairs = zip(words, labels, strict=True)
+    tries = numbers([f"{word}_{label}" for word, label in pairs])
+    tries = torch.where(tries.isnan(), 1.0, tries)
+    noise = numbers([f"noise_{label}" for label in labels])
     state = [*frame["state"], *["open"] * (n - count)]
     failed = torch.tensor([each == "failed" for each in state])
-    return Rows(
-        x, values.masked_fill(failed.unsqueeze(-1), math.nan), tries, noise, failed
-    )
+    values = numbers(labels).masked_fill(failed.unsqueeze(-1), math.nan)
+    return Rows(x, values, tries, noise, failed)
 
 
 def _stack(
