@@ -475,7 +475,7 @@ def next_look(policy):
 def linear_scales(policy, t):
     """A linear policy's widths in round ``t``, and scales of ``V_r`` and ``V_c``."""
     state, linear = settled(policy), policy._linear
-    ratio = policy._ratio(state, policy.limits(t))
+    ratio = state.safe.gap_ratio(policy.limits(t))
     return linear.width(t, state), linear.scale(t, state, policy._factors, ratio)
 
 

@@ -115,7 +115,7 @@ class LCLUCB(Stagewise):
         """Return the action of greatest ``V_r`` among those with ``V_c <= tau``."""
         tau = turn.limits
         safe_index, state = self._linear.find_safe_action(state, turn.actions)
-        ratio = self._ratio(state, tau)
+        ratio = state.safe.gap_ratio(tau)
         scale = self._linear.scale(turn.t, state, self._factors, ratio)
         bounds = LinearBounds(state.data, scale)  # V_r and V_c
         return self._linear.pick(self.name, state, turn, bounds, tau, safe_index)

@@ -142,7 +142,7 @@ class CountOPB(Stagewise):
         tau, tally, safe = turn.limits, state.data, state.safe
         infeasible = self._unsafe_trials(state, turn, tau)
         safe_index = require_numbers(self._safe.index)
-        inflated = self._factors.inflate(self._width, self._ratio(state, tau))
+        inflated = self._factors.inflate(self._width, state.safe.gap_ratio(tau))
         u = upper_bounds(tally.mean, tally.spread, *inflated)
         bound_unpulled(u, tally.count, safe, tau, safe_index, self._max_costs)
         if turn.mask is not None:

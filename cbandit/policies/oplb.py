@@ -123,7 +123,7 @@ class OPLB(Stagewise):
         safe_index, state = self._linear.find_safe_action(state, on)
         safe_index = require_numbers(safe_index)
         check_has_safe(turn.mask, safe_index)
-        ratio = self._ratio(state, tau)
+        ratio = state.safe.gap_ratio(tau)
         scale = self._linear.scale(turn.t, state, self._factors, ratio)
         pi = self._solve_programmes(state, turn, scale, tau, safe_index)
         return state.safe.draw(pi, safe_index, turn.streams, infeasible), state

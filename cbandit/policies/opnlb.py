@@ -105,7 +105,7 @@ class OPNLB(Stagewise):
         """Return a draw from the distribution of greatest ``V_r`` found."""
         tau = turn.limits
         infeasible = self._unsafe_trials(state, turn, tau)
-        alpha = self._ratio(state, tau) / 2  # (r_max - r0) / (tau_j - c0_j)
+        alpha = state.safe.gap_ratio(tau) / 2  # (r_max - r0) / (tau_j - c0_j)
         if self._factors.reward is not None:
             alpha = self._factors.reward.unsqueeze(-1).expand_as(alpha)
         # classes are small, so their programmes are solved on the host

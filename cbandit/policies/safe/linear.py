@@ -97,9 +97,6 @@ class LinearModel:
         self._noise_term = self.subgaussian.square() * dim
         self._norm_term = ridge.sqrt() * norm
         self._beta = beta if beta is None or callable(beta) else self._shape_beta(beta)
-        self._star_points = (
-            _centre_and_tips(actions, safe.x) if isinstance(actions, Star) else None
-        )
 
     def _columns(self, name: str, values: Sequence[Any]) -> Tensor:
         """Stack values, each a number or ``(*trials,)``, as columns, ``(T, k)``."""
@@ -242,9 +239,13 @@ class LinearModel:
 
     def star_points(self, star: Star) -> Tensor:
         """Return the centre and the tips of a star, ``(T or 1, d, 1 + K)``."""
-        if self._star_points is not None and star is self.actions:
-            return self._star_points
-        return _centre_and_tips(star, self.safe.x)
+        tips = star.tips.double()
+        tips = tips if tips.dim() == 3 else tips.unsqueeze(0)
+        centre = self.safe.x.unsqueeze(1)
+        if bool((centre == centre[:1]).all()):
+            centre = centre[:1].expand(len(tips), -1, -1)
+        tips = tips.expand(len(centre), -1, -1)
+        return torch.cat([centre, tips], 1).mT.contiguous()
 
     def reward_tolerance(self, state: SafeState) -> Tensor:
         """Return the difference below which rewards count as equal, ``(T,)``."""
@@ -328,10 +329,9 @@ class LinearModel:
         On a star ``index`` is the segment's number, and 0 for the centre. ``left`` are
         the actions or segments that have not failed, ``(T, n)`` bool; ``None``: all.
         """
-        if self._star_points is not None:
-            return self._recommend_on_star(
-                self._star_points, state, limits, confidence, left
-            )
+        if isinstance(self.actions, Star):
+            star = self.star_points(self.actions)
+            return self._recommend_on_star(star, state, limits, confidence, left)
         blocks = blocks_within(
             state.safe.with_safe_values(self.estimates(state.data)), left
         )
@@ -411,7 +411,7 @@ def _best_on_star(
     It has the greatest ``V_r`` of the star's points with ``V_c <= tau`` and its centre.
 
     Args:
-        star: centre and tips, as :func:`_centre_and_tips` returns them.
+        star: centre and tips, as :meth:`LinearModel.star_points` returns them.
         mask: the segments allowed, ``(1 or T, K)``; ``None``: all.
         bounds: ``V_r`` and ``V_c``.
         tau: the thresholds, ``(T, m)``.
@@ -491,14 +491,3 @@ def _safe_stretch(
         (start * step).sum(-2),
         step.square().sum(-2),
     )
-
-
-def _centre_and_tips(star: Star, x0: Tensor) -> Tensor:
-    """Return a star's centre ``x0 (T, d)`` and its tips, ``(T or 1, d, 1 + K)``."""
-    tips = star.tips.double()
-    tips = tips if tips.dim() == 3 else tips.unsqueeze(0)
-    centre = x0.unsqueeze(1)
-    if bool((centre == centre[:1]).all()):
-        centre = centre[:1].expand(len(tips), -1, -1)
-    tips = tips.expand(len(centre), -1, -1)
-    return torch.cat([centre, tips], 1).mT.contiguous()

@@ -67,8 +67,6 @@ class SafeState(NamedTuple):
         data: the observations, as the model keeps them.
         safe: the estimate of the safe action's reward and costs.
         multiplier: the dual solution of the last programme, ``(T, m)``; 0 without one.
-        ratio: ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``; ``None``: it may still
-            change.
         longest: in linear policies, the greatest length of an action so far,
             ``(1 or T,)``; ``None`` in others.
         warned: whether a linear policy has warned that it may never leave the safe
@@ -78,7 +76,6 @@ class SafeState(NamedTuple):
     data: Any
     safe: SafeEstimate
     multiplier: Tensor
-    ratio: Tensor | None = None
     longest: Any = None
     warned: bool = False
 
@@ -161,8 +158,7 @@ class Stagewise(Policy):
         """Set the model, and the state before the first round."""
         self._model, safe = model, SafeEstimate.start(self._safe)
         zero = torch.zeros(self.size, self.m, dtype=torch.float64, device=self.device)
-        ratio = self._constant_ratio(safe)
-        self.begin(SafeState(model.start(), safe, zero, ratio, model.longest))
+        self.begin(SafeState(model.start(), safe, zero, model.longest))
 
     @property
     @locked
@@ -171,16 +167,6 @@ class Stagewise(Policy):
         return self._user_shape(self._now.state.multiplier.clone())
 
     # -- deciding --------------------------------------------------------------------
-
-    def _ratio(self, state: SafeState, limits: Tensor) -> Tensor:
-        """Return ``2 (r_max - r0) / (tau_j - c0_j)`` of this round, ``(T, m)``."""
-        return state.safe.gap_ratio(limits) if state.ratio is None else state.ratio
-
-    def _constant_ratio(self, safe: SafeEstimate) -> Tensor | None:
-        """Return :meth:`_ratio` of all later rounds; ``None``: it may still change."""
-        if not safe.ready or callable(self.thresholds):
-            return None
-        return safe.gap_ratio(self.limits(1))
 
     def _unsafe_trials(
         self, state: SafeState, turn: Turn, tau: Tensor
@@ -210,8 +196,7 @@ class Stagewise(Policy):
             arm = choice.index.reshape(self.size)
         place = self._model.identify(choice.x.reshape(self.size, -1).double(), arm)
         if not state.safe.ready:
-            safe = state.safe.after(news)
-            state = state._replace(safe=safe, ratio=self._constant_ratio(safe))
+            state = state._replace(safe=state.safe.after(news))
         state = state._replace(safe=state.safe.check_largest(news, self))
         told = [(REWARD_COLUMN, item) for item in news.rewards]
         told += [(COST_COLUMNS, item) for item in news.costs]
