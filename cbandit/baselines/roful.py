@@ -25,8 +25,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Unpack
 
-from torch import Tensor
-
 from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.baselines.directions import Directions, around_origin
@@ -37,7 +35,6 @@ from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.linear import LinearModel
 from cbandit.policies.safe.stagewise import SafeState, Stagewise
 from cbandit.policies.turn import Decision, Turn
-from cbandit.recommend import Recommendation
 from cbandit.search.segments import MARGIN
 
 
@@ -84,8 +81,3 @@ class ROFUL(Stagewise):
         nu = (tau / self._linear.norm[:, 1:]).amin(-1, keepdim=True)
         floor = nu * (1 - MARGIN) / ways.tips.norm(dim=-2)
         return ways.play(ways.optimistic(), turn, floor), state
-
-    def _recommend_likely(
-        self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
-    ) -> Recommendation:
-        return self._linear.recommend_likely(state, limits, confidence, left)

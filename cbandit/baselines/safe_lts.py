@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from typing import Unpack
 
 from numpy.typing import ArrayLike
-from torch import Tensor
 
 from cbandit._core import devices
 from cbandit._core.arguments import stated
@@ -32,7 +31,6 @@ from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.linear import LinearBounds, LinearModel
 from cbandit.policies.safe.stagewise import SafeState, Stagewise
 from cbandit.policies.turn import Decision, Turn
-from cbandit.recommend import Recommendation
 
 
 class SafeLTS(Stagewise):
@@ -95,8 +93,3 @@ class SafeLTS(Stagewise):
         # V_r is <x, theta~>: no width, but moved coefficients
         bounds = LinearBounds(state.data, scale, shift)
         return self._linear.pick(self.name, state, turn, bounds, tau, safe_index)
-
-    def _recommend_likely(
-        self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
-    ) -> Recommendation:
-        return self._linear.recommend_likely(state, limits, confidence, left)

@@ -23,8 +23,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Unpack
 
-from torch import Tensor
-
 from cbandit._core import devices
 from cbandit._core.arguments import stated
 from cbandit.actions import Actions
@@ -36,7 +34,6 @@ from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.linear import LinearModel
 from cbandit.policies.safe.stagewise import SafeState, Stagewise
 from cbandit.policies.turn import Decision, Turn
-from cbandit.recommend import Recommendation
 
 
 class SCOLTS(Stagewise):
@@ -85,8 +82,3 @@ class SCOLTS(Stagewise):
         moved = self._linear.width(turn.t, state).unsqueeze(-1) * along
         moved[:, 1:].neg_()
         return ways.play(ways.mean + moved, turn), state
-
-    def _recommend_likely(
-        self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
-    ) -> Recommendation:
-        return self._linear.recommend_likely(state, limits, confidence, left)

@@ -28,7 +28,6 @@ from dataclasses import replace
 from typing import Unpack
 
 from numpy.typing import ArrayLike
-from torch import Tensor
 
 from cbandit._core.arguments import stated
 from cbandit.actions import Actions
@@ -40,7 +39,6 @@ from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.linear import CONTEXTS_ADVICE, LinearBounds, LinearModel
 from cbandit.policies.safe.stagewise import SafeState, Stagewise
 from cbandit.policies.turn import Decision, Turn
-from cbandit.recommend import Recommendation
 
 
 class LCLUCB(Stagewise):
@@ -119,8 +117,3 @@ class LCLUCB(Stagewise):
         scale = self._linear.scale(turn.t, state, self._factors, ratio)
         bounds = LinearBounds(state.data, scale)  # V_r and V_c
         return self._linear.pick(self.name, state, turn, bounds, tau, safe_index)
-
-    def _recommend_likely(
-        self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
-    ) -> Recommendation:
-        return self._linear.recommend_likely(state, limits, confidence, left)

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Unpack
 
 import torch
@@ -51,6 +52,7 @@ from cbandit.policies.safe.linear import CONTEXTS_ADVICE, LinearModel
 from cbandit.policies.safe.mixtures import as_distribution, best_mixture, mix_with_safe
 from cbandit.policies.safe.stagewise import SafeState, Stagewise
 from cbandit.policies.turn import Decision, Turn
+from cbandit.recommend import Recommendation
 from cbandit.search.conic import needed
 
 
@@ -127,6 +129,13 @@ class OPLB(Stagewise):
         scale = self._linear.scale(turn.t, state, self._factors, ratio)
         pi = self._solve_programmes(state, turn, scale, tau, safe_index)
         return state.safe.draw(pi, safe_index, turn.streams, infeasible), state
+
+    def _recommend_likely(
+        self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
+    ) -> Recommendation:
+        """Return the best distribution believed feasible in each trial."""
+        blocks, safe = partial(self._linear.estimates, state.data), state.safe
+        return safe.recommend_mixture(self.actions, blocks, limits, confidence, left)
 
     def _solve_programmes(
         self,

@@ -7,14 +7,16 @@ In shapes, ``T`` counts trials, ``m`` costs, ``F = 1 + m`` functions, ``K`` arms
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import reduce
+from functools import partial, reduce
 
 import torch
 from torch import Tensor
 
 from cbandit.actions import Actions
 from cbandit.policies.safe.estimate import Block, SafeEstimate
+from cbandit.policies.safe.stagewise import SafeState
 from cbandit.posterior.tally import Tally
+from cbandit.recommend import Recommendation
 
 BLOCK_ARMS = 2**16  # arms in a block, which then fits into the processor's cache
 
@@ -54,6 +56,13 @@ class Arms:
         """Yield one block: the averages of all arms, and their deviations."""
         mean = observations.mean
         yield 0, mean, observations.spread * self._r.to(mean).unsqueeze(-1)
+
+    def recommend_likely(
+        self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
+    ) -> Recommendation:
+        """Return the best distribution believed feasible in each trial."""
+        blocks, safe = partial(self.estimates, state.data), state.safe
+        return safe.recommend_mixture(self._actions, blocks, limits, confidence, left)
 
 
 def bound_unpulled(

@@ -59,6 +59,18 @@ class Model(Protocol):
     def estimates(self, observations: Any) -> Iterator[Block]:
         """Yield estimates and deviations over the policy's set, in blocks."""
 
+    def recommend_likely(
+        self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
+    ) -> Recommendation:
+        """Return the best action or distribution believed feasible.
+
+        Args:
+            state: the policy's state.
+            limits: the thresholds, ``(T, m)``.
+            confidence: the probability that the costs keep the thresholds.
+            left: the actions that have not failed, ``(T, N)`` bool; ``None``: all.
+        """
+
 
 class SafeState(NamedTuple):
     """The state of a stage-wise policy between rounds.
@@ -330,10 +342,5 @@ class Stagewise(Policy):
     def _recommend_likely(
         self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
     ) -> Recommendation:
-        """Return the best distribution believed feasible in each trial."""
-
-        def blocks() -> Iterator[Block]:
-            return self._model.estimates(state.data)
-
-        safe, on = state.safe, self.actions
-        return safe.recommend_mixture(on, blocks, limits, confidence, left)
+        """Return what is best among all that is believed feasible, in each trial."""
+        return self._model.recommend_likely(state, limits, confidence, left)
