@@ -665,10 +665,10 @@ class Ledger:
             charged = entry.charged
             if charged:
                 charged = tuple(told for told in charged if told.serial > heard)
-            cancelled, came, failed = entry.cancelled > heard, entry.came, None
+            cancelled, came = entry.cancelled > heard, entry.came
+            failed = failed_in([f for f in entry.failures if f.serial > heard])
             for failure in entry.failures:
                 came = came & ~failure.where.unsqueeze(-1)
-                failed = failed_in([f for f in entry.failures if f.serial > heard])
             if rewards or costs or cancelled or charged or failed is not None:
                 told = rewards, costs, cancelled, charged
                 place, limits = entry.place, entry.made.limits

@@ -49,7 +49,7 @@ def read_tallies(
                 f"{name} is told as a pair or with exposure=, not both; got {value!r} "
                 f"and exposure={exposure!r}"
             )
-        events = read(name, _numbers(name, value[0]), 1)
+        events = read(name, checks.tensor(name, value[0]), 1)
         label = f"{name}'s {'tries' if outcomes[0] == 'binary' else 'exposure'}"
         tries = _read_tries(read, label, value[1], events)
         check_events(name, events, tries, outcomes[0])
@@ -63,7 +63,7 @@ def read_tallies(
         return torch.cat([e for e, _ in parts], -1), torch.cat(
             [n for _, n in parts], -1
         )
-    events = read(name, _numbers(name, value), count)
+    events = read(name, checks.tensor(name, value), count)
     tries = torch.ones_like(events)
     for j, kind in enumerate(outcomes):
         if kind == "count" and exposure is not None:
@@ -87,16 +87,11 @@ def check_one_try(label: str, tries: Tensor) -> None:
         )
 
 
-def _numbers(name: str, value: Any) -> Tensor:
-    """Return a user's numbers or bools as a tensor; ``name`` names it in errors."""
-    return checks.tensor(name, value)
-
-
 def _read_tries(read: Read, name: str, value: Any, like: Tensor) -> Tensor:
     """Return tries or exposure in the shape of ``like``; repeat a single number."""
     if np.ndim(value) == 0 and like.numel() > 1:
         value = torch.full_like(like[..., 0], checks.number(name, value))
-    return read(name, _numbers(name, value), 1)
+    return read(name, checks.tensor(name, value), 1)
 
 
 def check_events(name: str, events: Tensor, tries: Tensor, kind: str) -> None:

@@ -62,20 +62,16 @@ class FailedActions:
         return not (any(self.numbers) or any(map(len, self.points)))
 
     def added(
-        self,
-        x: Tensor,
-        where: Tensor | None = None,
-        index: Sequence[int] | None = None,
+        self, x: Tensor, where: Tensor, index: Sequence[int] | None = None
     ) -> FailedActions:
         """Return the list with actions ``x (T, d)`` added in trials ``where (T,)``.
 
-        ``where=None`` means all trials. ``index`` holds the actions' numbers in the
-        policy's set; ``None``: unknown.
+        ``index`` holds the actions' numbers in the policy's set; ``None``: unknown.
         """
         numbers, points = list(self.numbers), list(self.points)
         host = x.double().cpu()
         for i, number in enumerate(self._numbered(x, index)):
-            if where is not None and not bool(where[i]):
+            if not bool(where[i]):
                 continue
             if number is not None:
                 numbers[i] = (*numbers[i], number)

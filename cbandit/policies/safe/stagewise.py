@@ -32,7 +32,7 @@ from cbandit.policies.signs import names_of
 from cbandit.policies.turn import Turn
 from cbandit.recommend import Recommendation
 
-REWARD_COLUMN, COST_COLUMNS, ALL_COLUMNS = slice(0, 1), slice(1, None), slice(None)
+REWARD_COLUMN, COST_COLUMNS = slice(0, 1), slice(1, None)
 
 
 class Model(Protocol):
