@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cbandit.errors import CBanditError
-from cbandit.policies.checks import TENSOR_VERSION, changed_in_place, floating_shape
+from cbandit.policies.checks import floating_shape, unchanged
 from cbandit.posterior.links import normal_share
 from cbandit.posterior.look import Best, Block, Running, estimated
 from cbandit.posterior.units import Units, normal, told
@@ -116,10 +116,8 @@ class AcquisitionScore:
             unit = self.units.size.to(mean)
         estimates = Estimates(mean, std, f, g, unit, self.incumbent, latent)
         parts = [v for v in vars(estimates).values() if isinstance(v, Tensor)]
-        versions = list(map(TENSOR_VERSION, parts))
-        values = self.rule(estimates)
-        if list(map(TENSOR_VERSION, parts)) != versions:
-            raise changed_in_place(self.name)
+        with unchanged(self.name, *parts):
+            values = self.rule(estimates)
         if floating_shape(values) != tuple(f.shape):
             raise CBanditError(
                 f"{self.name} must return a value for each action, of shape (T, n) = "

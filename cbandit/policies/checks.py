@@ -6,7 +6,8 @@ actions of a set and ``n`` some of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -436,15 +437,13 @@ def check_score(name: str, score: Any, weights: tuple[int, int], hint: str) -> A
         return score
 
     def form(f: Tensor, g: Tensor) -> Tensor:
-        before = list(map(TENSOR_VERSION, (f, g)))
-        try:
-            values = score(f, g)
-        except Exception as error:
-            if not hint:
-                raise
-            raise CBanditError(f"{name}: {error}{hint}") from error
-        if list(map(TENSOR_VERSION, (f, g))) != before:
-            raise changed_in_place(f"the function that {name} returned")
+        with unchanged(f"the function that {name} returned", f, g):
+            try:
+                values = score(f, g)
+            except Exception as error:
+                if not hint:
+                    raise
+                raise CBanditError(f"{name}: {error}{hint}") from error
         if isinstance(values, Tensor) and values.shape == f.shape:
             if values.is_floating_point():
                 return values.to(f)
@@ -470,12 +469,21 @@ def check_multiplier(name: str, moved: object, like: Tensor) -> Tensor:
     )
 
 
-def changed_in_place(name: str) -> CBanditError:
-    """Return the error for a rule that changes its arguments in place."""
-    return CBanditError(
-        f"{name} must not change what it is given in place: x.clamp(min=0) returns "
-        "a new tensor, x.clamp_(min=0) and x += 1 do not"
-    )
+@contextmanager
+def unchanged(name: str, *given: Tensor) -> Iterator[None]:
+    """Raise an error if the block inside changes a tensor in place.
+
+    Args:
+        name: the name of the rule that the block calls, for the error.
+        given: the tensors that the rule gets.
+    """
+    versions = list(map(TENSOR_VERSION, given))
+    yield
+    if list(map(TENSOR_VERSION, given)) != versions:
+        raise CBanditError(
+            f"{name} must not change what it is given in place: x.clamp(min=0) returns "
+            "a new tensor, x.clamp_(min=0) and x += 1 do not"
+        )
 
 
 def floating_shape(value: object) -> tuple[int, ...] | str:

@@ -36,12 +36,11 @@ from cbandit.policies.acquire import AcquisitionScore, Estimates
 from cbandit.policies.base import Policy, Posterior
 from cbandit.policies.budget import Budget
 from cbandit.policies.checks import (
-    TENSOR_VERSION,
-    changed_in_place,
     check_multiplier,
     check_score,
     read_beliefs,
     read_points,
+    unchanged,
 )
 from cbandit.policies.choices import Data, DecisionRecord, News, Place
 from cbandit.policies.concerns.budgets import Budgets, BudgetStatus
@@ -643,13 +642,10 @@ class GPPolicy(Policy):
         if restarted is not None and self.restart is not None:
             return self._start
         before, arrived = state.multiplier, state.arrived
-        shown = (before, state.estimate, *arrived)
-        versions = list(map(TENSOR_VERSION, shown))
         ended = t - state.epoch if self.abilities.counts_epoch else t - 1
-        multiplier = self.move(ended, before, state.estimate, arrived)
         name = f"{type(self).__name__}.move"
-        if list(map(TENSOR_VERSION, shown)) != versions:
-            raise changed_in_place(name)
+        with unchanged(name, before, state.estimate, *arrived):
+            multiplier = self.move(ended, before, state.estimate, arrived)
         moved = check_multiplier(name, multiplier, before)
         if restarted is None:
             return moved
@@ -700,10 +696,9 @@ class GPPolicy(Policy):
         if self._acquires:
             score = self._acquisition(state, turn)
         else:
-            before, score = phi._version, self.score(t, phi)
             name, weights = f"{type(self).__name__}.score", (self.size, self.m)
-            if phi._version != before:
-                raise changed_in_place(name)
+            with unchanged(name, phi):
+                score = self.score(t, phi)
             hint = START_HINT if self.m and not phi.shape[-1] else ""
             score = check_score(name, score, weights, hint)
         coefficient, units = self._coefficient(state, turn), state.beliefs.units()
