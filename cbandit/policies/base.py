@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import math
 import os
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +66,7 @@ from cbandit.policies.choices import (
 from cbandit.policies.concerns.confidence import Confidence
 from cbandit.policies.concerns.kept_limits import KeptLimits
 from cbandit.policies.concerns.order import KEYWORDS, concerns_of
-from cbandit.policies.history import History, best_tried
+from cbandit.policies.history import History
 from cbandit.policies.inbox import Inbox
 from cbandit.policies.keywords import (
     POLICY_HELP,
@@ -81,7 +80,6 @@ from cbandit.policies.setup import Setup
 from cbandit.policies.signs import NOT_GIVEN, Objective
 from cbandit.policies.status import LimitStatus, Status
 from cbandit.policies.turn import Decision, Turn
-from cbandit.recommend import Recommendation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -1218,35 +1216,6 @@ class Policy(metaclass=ABCMeta):
         if mean.shape[1] == 1:
             return Posterior(reward, None)
         return Posterior(reward, Marginal(outside(mean[:, 1:]), outside(std[:, 1:])))
-
-    def _best_tried(self, confidence: float) -> Recommendation:
-        """Return the best action that was told, for policies without beliefs."""
-        confidence, t = checks.share("confidence", confidence), self._catch_up().t
-        limits = self.limits(max(t, 1)).cpu().double()
-        table = self._history.table(self._ledger.all(t))
-        outcomes = torch.cat([table["reward"].unsqueeze(-1), table["costs"]], -1)
-        rows = zip(table["x"].unbind(1), outcomes.unbind(1), limits, strict=True)
-        points, means = zip(*(best_tried(*row) for row in rows), strict=True)
-        x = devices.put(torch.stack(points).to(self.dtype), self.device)
-        mean = torch.stack(means)
-        value, margin = mean[:, 0], limits - mean[:, 1:]
-        if bool(value.isnan().all()):
-            raise CBanditError(
-                "recommend: nothing has been told yet of which to take the best; "
-                "tell() what came of a choice, its costs too"
-            )
-        within, on = (margin >= 0).all(-1) & ~value.isnan(), self.actions
-        best = Recommendation(
-            index=on.index(x.unsqueeze(1)).squeeze(1) if on.finite else None,
-            x=x,
-            value=devices.put(value, self.device),
-            probability=torch.full_like(value, math.nan).to(self.device),
-            margin=devices.put(margin, self.device),
-            feasible=devices.put(within, self.device),
-            confidence=confidence,
-            names=on.names,
-        )
-        return self.objective.recommended(best.of(self._user_shape))
 
     # -- checkpoints -----------------------------------------------------------------
 

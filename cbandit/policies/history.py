@@ -469,30 +469,3 @@ def _action_numbers(choices: Sequence[Choice], size: int) -> Tensor:
 
 def _n_rows(columns: dict[str, Tensor]) -> int:
     return len(columns["round"])
-
-
-def best_tried(x: Tensor, outcomes: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the best action played, ``(d,)``, and its mean outcomes ``(1 + m,)``.
-
-    The best action has the largest mean reward among those whose mean costs keep the
-    limits; if none does, it exceeds them least. If no action has a reward and all
-    costs, the outcomes are NaN.
-
-    Args:
-        x: the actions of all rounds, ``(n, d)``.
-        outcomes: reward and costs, ``(n, 1 + m)``, NaN where missing.
-        limits: the thresholds, ``(m,)``.
-    """
-    points, group = torch.unique(x, dim=0, return_inverse=True)
-    told = ~outcomes.isnan()
-    empty = outcomes.new_zeros(len(points), outcomes.shape[-1])
-    count = empty.index_add(0, group, told.to(outcomes))
-    means = empty.index_add(0, group, outcomes.nan_to_num(0.0)) / count
-    known = (count > 0).all(-1)
-    if not bool(known.any()):
-        nothing = outcomes.new_full(outcomes.shape[1:], math.nan)
-        return (x[0] if len(x) else x.new_zeros(x.shape[1])), nothing
-    points, means = points[known], means[known]
-    over = torch.nn.functional.pad(means[:, 1:] - limits, (1, 0)).amax(-1).clamp_min(0)
-    best = torch.where(over == over.min(), means[:, 0], -math.inf).argmax()
-    return points[best], means[best]
