@@ -18,7 +18,7 @@ DEFAULT_EXPLORE = UCB(1.0)  # mean plus one standard deviation
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a class of policies can do, and what it refuses.
+    """The abilities of a class of policies, and what it refuses.
 
     Args:
         budgets: whether thresholds may be budgets.
