@@ -140,7 +140,8 @@ class GivenConstants:
         """Return the constants: the user's, or else the theorem's.
 
         Args:
-            needs_cap: whether a missing cap is computed, or is an error.
+            needs_cap: whether the rule has a cap. If so and the user gave none, it is
+                the theorem's; it is an error if what that follows from is missing.
         """
 
         def positive(name: str, value: ArrayLike) -> Tensor:

@@ -125,7 +125,7 @@ class Contradictions(Concern[Contradiction]):
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
-        """Return the concern of a policy whose data all count alike, old and new."""
+        """Return the concern, or ``None`` if the policy's old data count less."""
         alike = type(setup.timing) is AtOnce and not setup.forget and not setup.fades
         if not (alike and setup.abilities.readings):
             return None

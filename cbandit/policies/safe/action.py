@@ -174,9 +174,10 @@ class SafeAction:
         )
 
     def number_in(self, actions: Actions) -> Tensor | None:
-        """Return the safe action's number in another set, ``(T,)``; ``None`` on a star.
+        """Return the safe action's number in another set, ``(T,)``.
 
-        Raise an error if the set lacks the action, which on a star is the centre.
+        Raise an error if the set lacks the action. A ``cb.Star`` has no numbers: the
+        result is ``None``, and its centre must be the safe action.
         """
         if isinstance(actions, Star):
             _check_centre(actions, self.x)

@@ -259,9 +259,10 @@ class SafeEstimate:
         return (ratio / units.ratio(limits.shape[-1])).nan_to_num(0.0)
 
     def in_units(self, units: Units | None) -> SafeEstimate:
-        """Return the estimate with the stated reward and costs converted to units.
+        """Return the estimate with the safe action's stated values in units.
 
-        They are 0 where the unit is not known yet; ``None`` changes nothing.
+        The stated reward and costs are 0 where a unit is not known yet. Without units
+        they stay as they are.
         """
         if units is None:
             return self

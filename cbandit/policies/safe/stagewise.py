@@ -225,7 +225,10 @@ class Stagewise(Policy):
     def _values_and_weights(
         self, functions: slice, told: Outcome
     ) -> tuple[Tensor, Tensor | None]:
-        """Return one item's values and weights, ``(T, f)``; ``None``: all 1."""
+        """Return the values of one told outcome and their weights in the estimates.
+
+        Both are ``(T, f)``, for the columns ``functions``. Weights ``None`` are all 1.
+        """
         if told.is_full and told.noise is None:
             return told.values, None
         values, came = told.wide(self.m)
