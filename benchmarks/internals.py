@@ -86,8 +86,8 @@ def pass_of(policy: cb.CKB) -> Callable[[], Any]:
     now, streams = policy._catch_up(), policy._streams
     turn = Turn(now.t + 1, policy.actions, None, None, streams, policy._ledger)
     turn = turn._replace(limits=policy.limits(now.t + 1))
-    state = policy._open(now.state, turn)
-    look = policy._look(state, turn)
+    state = policy._open_round(now.state, turn)
+    look = policy._make_look(state, turn)
     return lambda: state.beliefs.choose(look)
 
 

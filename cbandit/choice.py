@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from cbandit._core import devices
+from cbandit._core.randomness import Streams
 from cbandit.errors import CBanditError
 
 __all__ = ["Choice", "Distribution", "params_of"]
@@ -47,6 +49,15 @@ class Distribution:
     index: Tensor
     probability: Tensor
     infeasible: Tensor | None = None
+
+
+def draw_actions(shares: Distribution, streams: Streams) -> Tensor:
+    """Draw an action for each trial from its distribution, ``(T,)``."""
+    share = shares.probability
+    last = (share > 0).sum(-1) - 1  # rounding must not lead into the zero padding
+    uniform = devices.put(streams.uniform().reshape(-1, 1), share.device)
+    place = torch.minimum((uniform >= share.cumsum(-1)).sum(-1), last)
+    return shares.index.gather(-1, place.unsqueeze(-1)).squeeze(-1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -63,7 +63,7 @@ from cbandit.policies import keywords, opb
 from cbandit.policies.concerns import kept_limits as status_rules
 from cbandit.policies.concerns.contradiction import Contradictions
 from cbandit.policies.concerns.failure_belief import FailureBelief
-from cbandit.policies.concerns.failure_list import Failed, FailureList
+from cbandit.policies.concerns.failure_list import FailedActions, FailureList
 from cbandit.policies.concerns.share import Share
 from cbandit.policies.safe import classes
 from cbandit.policies.safe.mixtures import best_mixture
@@ -255,7 +255,7 @@ def missing(policy, choice):
 def set_failures(policy, points):
     """Let all of these points of a box have failed, and nothing else."""
     (slot, _), failed = policy._concerns.find(FailureList), list(policy._now.concerns)
-    failed[slot] = Failed(policy.actions, policy.device, ((),), (points,))
+    failed[slot] = FailedActions(policy.actions, policy.device, ((),), (points,))
     policy._now = policy._now._replace(concerns=tuple(failed))
 
 
@@ -275,7 +275,7 @@ def concern_of(policy, kind):
 
 
 def set_multiplier(policy, multiplier):
-    policy._change(settled(policy)._replace(moved=multiplier))
+    policy._set_state(settled(policy)._replace(moved=multiplier))
 
 
 def settings_of_experiment(name, **given):
@@ -396,7 +396,7 @@ def counted_refits():
 
 def hold(policy, beliefs):
     """Let a policy hold other beliefs."""
-    policy._change(settled(policy)._replace(beliefs=beliefs))
+    policy._set_state(settled(policy)._replace(beliefs=beliefs))
 
 
 def kernels():
@@ -463,16 +463,16 @@ def next_look(policy):
     now, streams = policy._catch_up(), policy._streams
     turn = Turn(now.t + 1, policy.actions, None, None, streams, policy._ledger)
     turn = turn._replace(limits=policy.limits(turn.t))
-    state = policy._open(now.state, turn)
+    state = policy._open_round(now.state, turn)
     turn = turn._replace(beliefs=state.beliefs)
-    return policy._look(state, policy._concerns.open_turn(now.concerns, turn)[1])
+    return policy._make_look(state, policy._concerns.open_turn(now.concerns, turn)[1])
 
 
 def linear_scales(policy, t):
     """A linear policy's widths in round ``t``, and scales of ``V_r`` and ``V_c``."""
-    state, plane = settled(policy), policy._plane
-    ratio = policy._ratio(state, policy.limits(t))
-    return plane.width(t, state), plane.scale(t, state, policy._scales, ratio)
+    state, linear = settled(policy), policy._linear
+    ratio = state.safe.gap_ratio(policy.limits(t))
+    return linear.width(t, state), linear.scale(t, state, policy._factors, ratio)
 
 
 def solutions_of(module, monkeypatch):
@@ -515,7 +515,7 @@ def chunk_distances(monkeypatch, chunk, kept):
 
 def set_light(monkeypatch, size):
     """Let checkpoints leave out arrays above ``size`` bytes."""
-    monkeypatch.setattr(gp_policy, "LIGHT", size)
+    monkeypatch.setattr(gp_policy, "MAX_SAVED_BYTES", size)
 
 
 def renumbered(choice, t):

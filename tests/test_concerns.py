@@ -97,12 +97,13 @@ def test_hooks_are_called_in_order_and_only_where_they_are_defined():
         def limit(self, state, limits, t):
             return limits + t
 
-    concerns = Concerns(Twice(), Second())
+    setup = policy(POINTS)._setup()
+    concerns = Concerns(Twice(setup), Second(setup))
     states = concerns.start()
     states, news = concerns.hear(states, ["told"], None)
     assert states == ((1,), (0,)) and news == ["told", "second"]
     assert torch.equal(concerns.limit(states, torch.zeros(1), 3), torch.full((1,), 3.0))
-    assert concerns.define("limit") and not concerns.define("alarm")
+    assert concerns.defines("limit") and not concerns.defines("alarm")
     assert concerns.settle(states, None, 1, dict) is states
     assert concerns.find(Second)[0] == 1 and concerns.find(cb.CKB) is None
 
@@ -112,7 +113,7 @@ class NeverTwice(Concern):
 
     @classmethod
     def of(cls, setup):
-        return cls()
+        return cls(setup)
 
     def start(self):
         return ()

@@ -10,7 +10,16 @@ from test_contract import EVERY_POLICY, POLICIES, public
 
 import cbandit as cb
 
-PURE = ("decide", "absorb", "move", "score", "acquire", "_open", "_due", "_fit")
+PURE = (
+    "decide",
+    "absorb",
+    "move",
+    "score",
+    "acquire",
+    "_open_round",
+    "_after_absorbing",
+    "_fit_if_due",
+)
 
 
 def poisoned(policy):

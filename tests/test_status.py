@@ -146,7 +146,7 @@ def test_at_most_one_run_in_a_hundred_warns_of_a_fair_coin():
 
     As policies of their own, at most 4 of 400 warn, up to chance 10 (1e-3 at most).
     """
-    every, last_kept = status_rules.EVERY, status_rules.LAST
+    every, last_kept = status_rules.LOOK_EVERY, status_rules.RECENT_ROUNDS
 
     generator = torch.Generator().manual_seed(0)
     coins = torch.randn(320, 400, 1, generator=generator, dtype=torch.float64)
@@ -157,7 +157,7 @@ def test_at_most_one_run_in_a_hundred_warns_of_a_fair_coin():
         last[-min(k, last_kept) :] = coins[max(0, k - last_kept) : k]
         for i in range(400):
             single = one._replace(last=last[:, i : i + 1], looks=k // every - 1)
-            alone[i] |= bool(single.looked().broken)
+            alone[i] |= bool(single.after_look().broken)
     assert alone.sum() <= 10
 
 

@@ -43,14 +43,16 @@ CLASSES = {
     "cbandit.experiments": "ParetoRouter Routers",
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
-        Account Arms AtOnce Average Balls Bounds Budget Budgets CKB Classes Concerns
-        Confidence Contradiction Contradictions Counted CountOPB Delayed Design Entry
-        Epoch EpochPenalty Errors Failed Failing Failure FailureBelief FailureList Files
-        GPOPB GPState GPTS GPUCB Held History KeptLimits LCLUCB Ledger LimitCounts Lock
-        Made Margin News Now Objective OPLB OPNLB Outliers Paired Pending Place Plane
-        Projected Promise Queue Readings Resolved Restarts Result Retired Retirements
-        Round Rounds RPOL Safe SafeAction SafeEstimate Scales SCGPUCB Schedule Share
-        Sliding Spending Stage Told Trust _Turned Waiting
+        Abilities Account Arms AtOnce Average Balls Budget Budgets CKB Concerns
+        Confidence ConfidenceSets Contradiction Contradictions CountOPB DecisionRecord
+        Delayed Design EnoughData Entry EpochPenalty EpochState FailedActions Failure
+        FailureBelief FailureList FailureModel Files GPOPB GPState GPTS GPUCB Held
+        History JudgedRound KeptLimits LCLUCB Ledger LimitCounts LinearBounds
+        LinearModel Lock Margin News Objective OPLB OPNLB Outcome Outliers Paired
+        Pending Place PolicyState PredictionErrors Projected Promise Queue Readings
+        Resolved ResolvedState Restarts Result Retired Retirements RPOL Safe SafeAction
+        SafeEstimate SafeState SCGPUCB Schedule Setup Share ShareCount _SignedCosts
+        Sliding Unanswered UnscaledExcess WidthFactors
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Engine ExactGPs Form Group
@@ -93,8 +95,8 @@ FUNCTIONS = {
     "cbandit.multipliers": "exponential polynomial",
     "cbandit.scores": "least_total",
     "cbandit.policies.penalties": "at_least_one",
-    "cbandit.policies.base": "Policy._number Policy._parameter Policy._per_cost "
-    "Policy._per_trial",
+    "cbandit.policies.base": "Policy._cost_number Policy._cost_parameter "
+    "Policy._per_cost Policy._per_trial",
     "gpytorch.constraints.constraints": "inv_sigmoid inv_softplus",
     "gpytorch.kernels.hamming_kernel": "HammingIMQKernel._alpha_closure "
     "HammingIMQKernel._alpha_param HammingIMQKernel._beta_closure "

@@ -40,11 +40,11 @@ from cbandit.baselines.random import uniform
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.abilities import OWN_CHOICE
+from cbandit.policies.abilities import OWN_RULE
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
-from cbandit.policies.safe.action import numbered
+from cbandit.policies.safe.action import require_numbers
 from cbandit.policies.saving import locked
 from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.beliefs import Beliefs
@@ -81,7 +81,7 @@ def feasible_improvement(
 class Split:
     """The state of the alternating directions, in ``T`` trials.
 
-    Steps are numbered: 0 is the reward's, ``j`` that of cost ``j``.
+    Steps are require_numbers: 0 is the reward's, ``j`` that of cost ``j``.
 
     Args:
         x: the action of the reward's step, ``(T, d)``.
@@ -253,7 +253,7 @@ class ADMMBO(GPPolicy):
 
     name = "ADMMBO"
     abilities = replace(
-        OWN_CHOICE,
+        OWN_RULE,
         categories=False,
         refuses={
             **REFUSES,
@@ -300,13 +300,13 @@ class ADMMBO(GPPolicy):
     @locked
     def multiplier(self) -> Tensor:
         """The norms ``|y_j|`` of the multipliers, ``(*trials, m)``."""
-        return self._outside(self._now.state.own.split.y.norm(dim=-1))
+        return self._user_shape(self._now.state.own.split.y.norm(dim=-1))
 
     @property
     @locked
     def stopped(self) -> Tensor:
         """The round since which the incumbent is played, ``(*trials,)``, or 0."""
-        return self._outside(self._now.state.own.stopped.clone())
+        return self._user_shape(self._now.state.own.stopped.clone())
 
     # -- one round -------------------------------------------------------------------
 
@@ -411,7 +411,7 @@ class ADMMBO(GPPolicy):
         nothing = best_found.value <= close
         if mask is not None:
             nothing &= self._allowed(mask, best_x)
-        at = self.actions.at(numbered(best_found.index)).double()
+        at = self.actions.at(require_numbers(best_found.index)).double()
         return torch.where(nothing.unsqueeze(-1), best_x, at)
 
     def _on_box(

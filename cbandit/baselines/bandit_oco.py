@@ -25,12 +25,12 @@ from cbandit._core.arguments import stated
 from cbandit.actions import Actions, Box
 from cbandit.errors import CBanditError
 from cbandit.policies.base import Policy
-from cbandit.policies.checks import COST_COUNT
+from cbandit.policies.checks import COSTS_EXPECTED
 from cbandit.policies.choices import News
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.paired import Paired
 from cbandit.policies.saving import locked
-from cbandit.policies.signs import counted
+from cbandit.policies.signs import cost_count
 from cbandit.policies.turn import Decision, Turn
 
 TRIES = 100  # directions tried before all actions count as failed
@@ -123,12 +123,12 @@ class BanditOCO(Policy):
                 f"BanditOCO moves in all coordinates; got {actions!r}, whose last ones "
                 "are chosen from rows"
             )
-        super().__init__(actions, counted(costs, COST_COUNT), **common)
+        super().__init__(actions, cost_count(costs, COSTS_EXPECTED), **common)
         self._radius = self._column("radius", checks.positive("radius", radius))
         self._step = self._column("step", checks.nonnegative("step", step))
         dual_step = checks.nonnegative("dual_step", dual_step)
-        self._dual = self._number("dual_step", dual_step)
-        self._leak = self._number("leak", checks.nonnegative("leak", leak))
+        self._dual = self._cost_number("dual_step", dual_step)
+        self._leak = self._cost_number("leak", checks.nonnegative("leak", leak))
         lower, upper = (
             v.to(self.device, torch.float64)
             for v in (self.actions.lower, self.actions.upper)
@@ -156,13 +156,13 @@ class BanditOCO(Policy):
     @locked
     def multiplier(self) -> Tensor:
         """``lam`` as the next ``ask`` will use it, ``(*trials, m)``."""
-        return self._outside(self._moved(self._catch_up().state).multiplier.clone())
+        return self._user_shape(self._moved(self._catch_up().state).multiplier.clone())
 
     @property
     @locked
     def centre(self) -> Tensor:
         """The point that the next ``ask`` will play around, ``(*trials, d)``."""
-        return self._outside(self._moved(self._catch_up().state).centre.clone())
+        return self._user_shape(self._moved(self._catch_up().state).centre.clone())
 
     def decide(self, state: Walk, turn: Turn) -> tuple[Decision, Walk]:
         """Return ``y + e u``, ``u`` uniform on the unit sphere."""
@@ -218,7 +218,7 @@ class BanditOCO(Policy):
         if t not in state.rounds:
             return state
         played = state.rounds[t]
-        feedback = played.feedback.told(news)
+        feedback = played.feedback.with_news(news)
         played = played._replace(feedback=feedback, over=news.cancelled)
         rounds = {**state.rounds, t: played}
         if played.over and not bool(played.due.any()):

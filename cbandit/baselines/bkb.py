@@ -42,9 +42,9 @@ from cbandit.beliefs.gp import GP
 from cbandit.confidence import sketched_width
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.abilities import GREATEST
+from cbandit.policies.abilities import BY_SCORE
 from cbandit.policies.checks import believed_costs
-from cbandit.policies.dual import Dual, Given, Scheduled
+from cbandit.policies.dual import Dual, GivenConstants, Scheduled
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
 from cbandit.policies.projected import Projected
@@ -461,7 +461,7 @@ class BKB(GPPolicy):
 
     name = "BKB"
     abilities = replace(
-        GREATEST,
+        BY_SCORE,
         boxes=False,
         categories=False,
         contexts=False,
@@ -514,13 +514,13 @@ class BKB(GPPolicy):
             checks.one_of("dual", dual, "projected", "queue")
             rule = Queue if dual == "queue" else Projected
             self._dual = rule.of(
-                Given(
+                GivenConstants(
                     step,
                     cap,
                     0.0 if slack is None else slack,
                     slater,
                     dual_beta,
-                    self._parameter,
+                    self._cost_parameter,
                     self._bound,
                     None,
                     self.horizon,
@@ -555,7 +555,7 @@ class BKB(GPPolicy):
             return phi
         return self._dual.move(t, phi, estimate[:, 1:], 1)
 
-    def _fresh_beliefs(self, beliefs: list[GP]) -> Sketches:
+    def _empty_beliefs(self, beliefs: list[GP]) -> Sketches:
         where = self.actions, self.batch_shape, self.dtype, self.device
         for f, gp in enumerate(beliefs):
             if gp.learn_noise or gp.learn_mean or gp.standardize:
@@ -565,9 +565,9 @@ class BKB(GPPolicy):
                 )
         return Sketches(tuple(Sketched.start(gp.copy(), *where) for gp in beliefs))
 
-    def _open(self, state: GPState, turn: Turn) -> GPState:
+    def _open_round(self, state: GPState, turn: Turn) -> GPState:
         """Keep each past round with probability ``min(1, q var(x_s) / lam)``."""
-        state = super()._open(state, turn)
+        state = super()._open_round(state, turn)
         if not turn.by_rule:
             return state
         beliefs = state.beliefs.resampled(self._oversampling, turn.streams)
@@ -601,5 +601,5 @@ class BKB(GPPolicy):
         """Raise an error: a sketch has no BoTorch model."""
         raise CBanditError("BKB keeps a sketch, not a model; see policy.posterior()")
 
-    def _engines(self) -> list[str]:
+    def _engine_texts(self) -> list[str]:
         return ["engine=dictionary"]

@@ -27,7 +27,7 @@ from cbandit.baselines.random import clear, together
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.abilities import OWN_CHOICE
+from cbandit.policies.abilities import OWN_RULE
 from cbandit.policies.balls import RADIUS, Balls
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
@@ -83,7 +83,7 @@ class BoTorchPolicy(GPPolicy):
         >>> policy.tell(policy.ask(), reward=0.3)
     """
 
-    abilities = replace(OWN_CHOICE, categories=False, refuses=REFUSES)
+    abilities = replace(OWN_RULE, categories=False, refuses=REFUSES)
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ def best_on_box(
     point: Tensor = x[0]
     if turn.balls is None:
         return point
-    return _outside_balls(acquisition, box, turn.balls.of(trial), point)
+    return _outside_balls(acquisition, box, turn.balls.of_trial(trial), point)
 
 
 def _fixed(box: Box, row: list[float]) -> dict[int, float]:

@@ -29,7 +29,7 @@ from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.explore import TS, UCB
-from cbandit.policies.abilities import GREATEST
+from cbandit.policies.abilities import BY_SCORE
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
@@ -57,7 +57,7 @@ class CONFIG(GPPolicy):
     """
 
     name = "CONFIG"
-    abilities = replace(GREATEST, explores=(UCB, TS), hallucinates=True)
+    abilities = replace(BY_SCORE, explores=(UCB, TS), hallucinates=True)
 
     def __init__(
         self,

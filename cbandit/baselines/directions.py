@@ -16,15 +16,15 @@ from torch import Tensor
 from cbandit._core.peaks import best_place
 from cbandit.actions import Star
 from cbandit.errors import CBanditError
-from cbandit.policies.safe.linear import Plane
-from cbandit.policies.safe.stagewise import Stage
+from cbandit.policies.safe.linear import LinearModel
+from cbandit.policies.safe.stagewise import SafeState
 from cbandit.policies.turn import Decision, Turn
 from cbandit.search.segments import furthest
 
 
-def around_origin(plane: Plane, name: str) -> Plane:
+def around_origin(plane: LinearModel, name: str) -> LinearModel:
     """Return a policy's model; raise an error unless its set is a star around 0."""
-    if isinstance(plane.actions, Star) and plane.safe.rays:
+    if isinstance(plane.actions, Star) and plane.safe.from_origin:
         return plane
     raise CBanditError(
         f"actions must be a Star around 0 for {name}; got {plane.actions!r} with "
@@ -51,19 +51,19 @@ class Directions(NamedTuple):
 
     @classmethod
     def of(
-        cls, plane: Plane, state: Stage, turn: Turn, tau: Tensor
-    ) -> tuple[Directions, Stage]:
+        cls, plane: LinearModel, state: SafeState, turn: Turn, tau: Tensor
+    ) -> tuple[Directions, SafeState]:
         """Return the segments of a round's star, and the state that has met it."""
         star = turn.actions
         if not isinstance(star, Star):
             raise CBanditError(f"actions of this round must be a Star; got {star!r}")
-        state.safe.unsafe(tau)  # thresholds that change must stay above 0
-        _, state = plane.meet(state, star)
-        tips = plane.fan(star)[..., 1:]
-        norm = state.seen.rays(tips).square().sum(-2).sqrt()
+        state.safe.unsafe_trials(tau)  # thresholds that change must stay above 0
+        _, state = plane.find_safe_action(state, star)
+        tips = plane.star_points(star)[..., 1:]
+        norm = state.data.rays(tips).square().sum(-2).sqrt()
         wide = plane.width(turn.t, state).unsqueeze(-1) * norm
-        mean = state.seen.solved[0] @ tips
-        return cls(tips, mean, wide, tau, plane.close(state)), state
+        mean = state.data.solved[0] @ tips
+        return cls(tips, mean, wide, tau, plane.reward_tolerance(state)), state
 
     def optimistic(self) -> Tensor:
         """Return the reward's upper and the costs' lower bounds, ``(T, F, K)``."""

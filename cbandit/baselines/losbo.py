@@ -37,7 +37,7 @@ from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Data, News
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
-from cbandit.policies.safe.action import Safe, numbered
+from cbandit.policies.safe.action import Safe, require_numbers
 from cbandit.policies.saving import locked
 from cbandit.policies.turn import Decision, Turn
 
@@ -92,7 +92,7 @@ class LoSBO(GPPolicy):
     @locked
     def safe(self) -> Tensor:
         """The safe set as of the last ``ask``, ``(*trials, N)``."""
-        return self._outside(self._now.state.own.safe.clone())
+        return self._user_shape(self._now.state.own.safe.clone())
 
     def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return the widest action among expanders and maximisers."""
@@ -113,16 +113,16 @@ class LoSBO(GPPolicy):
 
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with the news in its beliefs and its readings."""
-        at = numbered(news.choice.index).reshape(self.size)
+        at = require_numbers(news.choice.index).reshape(self.size)
         for told in news.raw.costs:
             state = self._read(state, at, *told.wide(self.m))
         return super().absorb(state, news)
 
     def _absorb_data(self, state: GPState, data: Data) -> GPState:
-        numbers = numbered(data.numbers).to(self.device)
-        for functions, values in data.raw.parts:
-            if functions != [0]:
-                for at, row in zip(numbers.mT, values.unbind(1), strict=True):
+        numbers = require_numbers(data.numbers).to(self.device)
+        for part in data.raw.parts:
+            if part.functions != [0]:
+                for at, row in zip(numbers.mT, part.values.unbind(1), strict=True):
                     row = row.to(self.device).expand(self.size, -1)
                     came = torch.ones_like(row, dtype=torch.bool)
                     state = self._read(state, at.expand(self.size), row, came)

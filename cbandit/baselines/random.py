@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
-from cbandit._core import checks
+from cbandit._core import checks, devices
 from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
@@ -82,7 +83,59 @@ class Random(Policy):
         """
         if self.actions.domain is not self.actions:
             raise CBanditError(f"{self.name} recommends nothing in a context")
-        return self._best_tried(confidence)
+        confidence, t = checks.share("confidence", confidence), self._catch_up().t
+        limits = self.limits(max(t, 1)).cpu().double()
+        table = self._table()
+        outcomes = torch.cat([table["reward"].unsqueeze(-1), table["costs"]], -1)
+        rows = zip(table["x"].unbind(1), outcomes.unbind(1), limits, strict=True)
+        points, means = zip(*(best_tried(*row) for row in rows), strict=True)
+        x = devices.put(torch.stack(points).to(self.dtype), self.device)
+        mean = torch.stack(means)
+        value, margin = mean[:, 0], limits - mean[:, 1:]
+        if bool(value.isnan().all()):
+            raise CBanditError(
+                "recommend: nothing has been told yet of which to take the best; "
+                "tell() what came of a choice, its costs too"
+            )
+        within, on = (margin >= 0).all(-1) & ~value.isnan(), self.actions
+        best = Recommendation(
+            index=on.index(x.unsqueeze(1)).squeeze(1) if on.finite else None,
+            x=x,
+            value=devices.put(value, self.device),
+            probability=torch.full_like(value, math.nan).to(self.device),
+            margin=devices.put(margin, self.device),
+            feasible=devices.put(within, self.device),
+            confidence=confidence,
+            names=on.names,
+        )
+        return self.objective.recommended(best.of(self._user_shape))
+
+
+def best_tried(x: Tensor, outcomes: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the best action played, ``(d,)``, and its mean outcomes ``(1 + m,)``.
+
+    The best action has the largest mean reward among those whose mean costs keep the
+    limits; if none does, it exceeds them least. If no action has a reward and all
+    costs, the outcomes are NaN.
+
+    Args:
+        x: the actions of all rounds, ``(n, d)``.
+        outcomes: reward and costs, ``(n, 1 + m)``, NaN where missing.
+        limits: the thresholds, ``(m,)``.
+    """
+    points, group = torch.unique(x, dim=0, return_inverse=True)
+    told = ~outcomes.isnan()
+    empty = outcomes.new_zeros(len(points), outcomes.shape[-1])
+    count = empty.index_add(0, group, told.to(outcomes))
+    means = empty.index_add(0, group, outcomes.nan_to_num(0.0)) / count
+    known = (count > 0).all(-1)
+    if not bool(known.any()):
+        nothing = outcomes.new_full(outcomes.shape[1:], math.nan)
+        return (x[0] if len(x) else x.new_zeros(x.shape[1])), nothing
+    points, means = points[known], means[known]
+    over = torch.nn.functional.pad(means[:, 1:] - limits, (1, 0)).amax(-1).clamp_min(0)
+    best = torch.where(over == over.min(), means[:, 0], -math.inf).argmax()
+    return points[best], means[best]
 
 
 def drawn(actions: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
@@ -113,7 +166,7 @@ def clear(turn: Turn, trial: int, share: Tensor) -> Tensor:
     allowed = None if mask is None else mask[trial % len(mask)]
     for _ in range(TRIES):
         x = drawn(on, allowed, share)
-        if balls is None or not bool(balls.of(trial).holds(x.unsqueeze(0))):
+        if balls is None or not bool(balls.of_trial(trial).holds(x.unsqueeze(0))):
             return x
         share = (share + GOLDEN) % 1
     raise CBanditError("nothing is left to ask for: all that was drawn has failed")

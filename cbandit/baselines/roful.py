@@ -25,8 +25,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Unpack
 
-from torch import Tensor
-
 from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.baselines.directions import Directions, around_origin
@@ -34,10 +32,9 @@ from cbandit.beliefs.linear import Linear
 from cbandit.policies.dual import Scheduled
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe
-from cbandit.policies.safe.linear import Plane
-from cbandit.policies.safe.stagewise import Stage, Stagewise
+from cbandit.policies.safe.linear import LinearModel
+from cbandit.policies.safe.stagewise import SafeState, Stagewise
 from cbandit.policies.turn import Decision, Turn
-from cbandit.recommend import Recommendation
 from cbandit.search.segments import MARGIN
 
 
@@ -71,21 +68,16 @@ class ROFUL(Stagewise):
         super().__init__(
             actions, Linear, reward, costs, safe, delta, None, None, **common
         )
-        plane = Plane(
+        plane = LinearModel(
             self.actions, self._beliefs, self._safe, self.delta, beta, self.batch_shape
         )
-        self._plane = around_origin(plane, self.name)
-        self._start(self._plane)
+        self._linear = around_origin(plane, self.name)
+        self._start(self._linear)
 
-    def decide(self, state: Stage, turn: Turn) -> tuple[Decision, Stage]:
+    def decide(self, state: SafeState, turn: Turn) -> tuple[Decision, SafeState]:
         """Return the best optimistic direction, as far as it is safe."""
         tau = turn.limits
-        ways, state = Directions.of(self._plane, state, turn, tau)
-        nu = (tau / self._plane.norm[:, 1:]).amin(-1, keepdim=True)
+        ways, state = Directions.of(self._linear, state, turn, tau)
+        nu = (tau / self._linear.norm[:, 1:]).amin(-1, keepdim=True)
         floor = nu * (1 - MARGIN) / ways.tips.norm(dim=-2)
         return ways.play(ways.optimistic(), turn, floor), state
-
-    def _recommend_likely(
-        self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
-    ) -> Recommendation:
-        return self._plane.likely(state, limits, confidence, left)

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from typing import Unpack
 
 from numpy.typing import ArrayLike
-from torch import Tensor
 
 from cbandit._core import devices
 from cbandit._core.arguments import stated
@@ -29,10 +28,9 @@ from cbandit.errors import CBanditError
 from cbandit.policies.dual import Scheduled
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe
-from cbandit.policies.safe.linear import Bounds, Plane
-from cbandit.policies.safe.stagewise import Stage, Stagewise
+from cbandit.policies.safe.linear import LinearBounds, LinearModel
+from cbandit.policies.safe.stagewise import SafeState, Stagewise
 from cbandit.policies.turn import Decision, Turn
-from cbandit.recommend import Recommendation
 
 
 class SafeLTS(Stagewise):
@@ -67,32 +65,31 @@ class SafeLTS(Stagewise):
         super().__init__(
             actions, Linear, reward, costs, safe, delta, alpha, None, **common
         )
-        self._plane = Plane(
+        self._linear = LinearModel(
             self.actions, self._beliefs, self._safe, self.delta, beta, self.batch_shape
         )
-        self._start(self._plane)
+        self._start(self._linear)
         if not bool(self._safe.origin.all()):
             raise CBanditError(
                 f"safe must be x = 0 for Safe-LTS; got x = {self._safe.x.tolist()}"
             )
         self._norm = self._per_trial("norm", reward.norm)
 
-    def decide(self, state: Stage, turn: Turn) -> tuple[Decision, Stage]:
+    def decide(self, state: SafeState, turn: Turn) -> tuple[Decision, SafeState]:
         """Return the best action for a draw among those with ``V_c <= tau``."""
         tau = turn.limits
-        at, state = self._plane.meet(state, turn.actions)
-        length = state.longest if self._plane.stated is None else self._plane.stated
+        safe_index, state = self._linear.find_safe_action(state, turn.actions)
+        length = (
+            state.longest
+            if self._linear.stated_length is None
+            else self._linear.stated_length
+        )
         ratio = (2 * length * self._norm).unsqueeze(-1) / tau
-        scale = self._plane.scale(turn.t, state, self._scales, ratio)
+        scale = self._linear.scale(turn.t, state, self._factors, ratio)
         eta = devices.put(turn.streams.normal(self.actions.dim), self.device)
-        root = state.seen.solved[1][:, 0]  # root' root = Sigma^{-1}
+        root = state.data.solved[1][:, 0]  # root' root = Sigma^{-1}
         shift = scale[:, :1] * (root.mT @ eta.view(self.size, -1, 1)).squeeze(-1)
         scale[:, 0] = 0.0
         # V_r is <x, theta~>: no width, but moved coefficients
-        bounds = Bounds(state.seen, scale, shift)
-        return self._plane.play(self.name, state, turn, bounds, tau, at)
-
-    def _recommend_likely(
-        self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
-    ) -> Recommendation:
-        return self._plane.likely(state, limits, confidence, left)
+        bounds = LinearBounds(state.data, scale, shift)
+        return self._linear.pick(self.name, state, turn, bounds, tau, safe_index)

@@ -40,10 +40,10 @@ from cbandit._core.peaks import best_place
 from cbandit.actions import Finite, ProductGrid
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.abilities import OWN_CHOICE, PESSIMISTIC, SAFE_REFUSES
+from cbandit.policies.abilities import OWN_RULE, PESSIMISTIC_REASON, SAFE_REFUSES
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.safe.action import Safe
-from cbandit.policies.safe.bounds import FEW, Trust
+from cbandit.policies.safe.bounds import MIN_OUTCOMES, EnoughData
 from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import Units, level
@@ -53,7 +53,7 @@ KEPT = 1 << 24  # with at most so many distances, store them
 SMALL = 1 << 17  # numbers in a temporary, so that several at once fit the cache
 #: of policies that choose from a safe set
 SAFE_SET = replace(
-    OWN_CHOICE,
+    OWN_RULE,
     boxes=False,
     explores=(UCB,),
     explore=UCB(2.0),
@@ -63,7 +63,7 @@ SAFE_SET = replace(
         "not",
         "hallucinate": "a bound that counts what was not observed yet keeps nothing "
         "safe",
-        "caution": PESSIMISTIC,
+        "caution": PESSIMISTIC_REASON,
     },
 )
 
@@ -122,7 +122,7 @@ class SafeSet(NamedTuple):
         """Return the bounds in ``units``; infinite if the old units were not firm."""
         if units is None or self.units is None:
             return self.lower, self.upper
-        old, firm = self.units, self.units.rests_on(FEW)[:, None, None]
+        old, firm = self.units, self.units.rests_on(MIN_OUTCOMES)[:, None, None]
         scale = (old.size / units.size).to(self.lower).unsqueeze(-1)
         shift = ((old.center - units.center) / units.size).to(self.lower).unsqueeze(-1)
         lower = torch.where(firm, self.lower * scale + shift, -math.inf)
@@ -196,7 +196,7 @@ class SafeSets:
         self, policy: GPPolicy, safe: ArrayLike | Safe, lipschitz: ArrayLike | None
     ) -> None:
         self._actions, self._dtype = policy.actions, policy.dtype
-        self._trust, batch = Trust(policy.name), policy.batch_shape
+        self._enough_data, batch = EnoughData(policy.name), policy.batch_shape
         self.seed = seed_set(safe, self._actions, batch, policy.device)
         self._reach: Reach | None = None
         if lipschitz is not None:
@@ -232,7 +232,7 @@ class SafeSets:
         """
         if turn.actions is not self._actions:
             raise CBanditError(
-                f"{self._trust.name} keeps its bounds over its own set: use "
+                f"{self._enough_data.name} keeps its bounds over its own set: use "
                 "ask(among=...)"
             )
         units, (_, means, stds) = beliefs.units(), zip(*looks, strict=True)
@@ -242,7 +242,7 @@ class SafeSets:
         )
         spread = beta.to(mean).unsqueeze(-1) * std
         tau = level(units, limits)
-        enough = self._trust.enough(units) if trusted else None
+        enough = self._enough_data.trials(units) if trusted else None
         close = torch.stack([beliefs.tolerance(costs) for costs in (False, True)])
         return Whole(mean, beta, spread, tau, units, enough, close)
 

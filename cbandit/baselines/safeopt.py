@@ -88,7 +88,7 @@ class SafeOpt(GPPolicy):
     @locked
     def safe(self) -> Tensor:
         """The safe set as of the last ``ask``, ``(*trials, N)``."""
-        return self._outside(self._now.state.own.safe.clone())
+        return self._user_shape(self._now.state.own.safe.clone())
 
     def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return the widest action among expanders and maximisers."""

@@ -23,8 +23,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Unpack
 
-from torch import Tensor
-
 from cbandit._core import devices
 from cbandit._core.arguments import stated
 from cbandit.actions import Actions
@@ -33,10 +31,9 @@ from cbandit.beliefs.linear import Linear
 from cbandit.policies.dual import Scheduled
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe
-from cbandit.policies.safe.linear import Plane
-from cbandit.policies.safe.stagewise import Stage, Stagewise
+from cbandit.policies.safe.linear import LinearModel
+from cbandit.policies.safe.stagewise import SafeState, Stagewise
 from cbandit.policies.turn import Decision, Turn
-from cbandit.recommend import Recommendation
 
 
 class SCOLTS(Stagewise):
@@ -69,24 +66,19 @@ class SCOLTS(Stagewise):
         super().__init__(
             actions, Linear, reward, costs, safe, delta, None, None, **common
         )
-        plane = Plane(
+        plane = LinearModel(
             self.actions, self._beliefs, self._safe, self.delta, beta, self.batch_shape
         )
-        self._plane = around_origin(plane, self.name)
-        self._start(self._plane)
+        self._linear = around_origin(plane, self.name)
+        self._start(self._linear)
 
-    def decide(self, state: Stage, turn: Turn) -> tuple[Decision, Stage]:
+    def decide(self, state: SafeState, turn: Turn) -> tuple[Decision, SafeState]:
         """Return the best action for the draw, as far as it is safe."""
-        ways, state = Directions.of(self._plane, state, turn, turn.limits)
+        ways, state = Directions.of(self._linear, state, turn, turn.limits)
         zeta = devices.put(turn.streams.normal(self.actions.dim), self.device)
         # <Sigma^{-1/2} zeta, tip> for every function
-        rays = state.seen.rays(ways.tips)
+        rays = state.data.rays(ways.tips)
         along = (zeta.view(self.size, 1, 1, -1) @ rays).squeeze(-2)
-        moved = self._plane.width(turn.t, state).unsqueeze(-1) * along
+        moved = self._linear.width(turn.t, state).unsqueeze(-1) * along
         moved[:, 1:].neg_()
         return ways.play(ways.mean + moved, turn), state
-
-    def _recommend_likely(
-        self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
-    ) -> Recommendation:
-        return self._plane.likely(state, limits, confidence, left)

@@ -32,9 +32,9 @@ from cbandit.explore import UCB
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
-from cbandit.policies.round_search import afresh
+from cbandit.policies.round_search import round_blocks
 from cbandit.policies.safe.action import Safe
-from cbandit.policies.safe.bounds import FAR, Trust
+from cbandit.policies.safe.bounds import MAX_SPREADS, EnoughData
 from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.look import Best, Score, scan
 from cbandit.search import best_feasible
@@ -82,7 +82,7 @@ class SGPUCB(GPPolicy):
         # the most by which a cost may differ from its threshold, (T, 1, N)
         most = torch.where(self._seed, 0.0, math.inf).to(self.dtype)
         self._most = most.unsqueeze(1).expand(self.size, -1, -1)
-        self._trust = Trust(self.name)
+        self._enough_data = EnoughData(self.name)
 
     def score(self, t: int, multiplier: Tensor) -> scores.Feasible:
         """Return ``f`` where all ``g_j <= 0``; both are upper bounds."""
@@ -93,7 +93,7 @@ class SGPUCB(GPPolicy):
         drawn, early = self._drawn(turn)
         if drawn is not None and bool(early.all()):
             return Decision(drawn, sure=True), state
-        enough = self._trust.enough(state.beliefs.units())
+        enough = self._enough_data.trials(state.beliefs.units())
         best, infeasible = best_feasible(self._among_safe(state, turn, enough))
         if drawn is None or best.index is None:
             return Decision(best.index, infeasible, sure=True), state
@@ -122,9 +122,9 @@ class SGPUCB(GPPolicy):
         """
         on, beliefs = turn.actions, state.beliefs
         on_own_set = on is self.actions
-        look = self._look(state, turn)
+        look = self._make_look(state, turn)
         look = replace(look, coefficient=look.coefficient.abs())  # mean + beta std
-        doubt = None if enough is None else FAR * ~enough.view(-1, 1, 1)
+        doubt = None if enough is None else MAX_SPREADS * ~enough.view(-1, 1, 1)
 
         def best(score: scores.Formed | Score) -> Best:
             def known(f: Tensor, g: Tensor) -> Tensor:
@@ -138,7 +138,8 @@ class SGPUCB(GPPolicy):
             close = beliefs.tolerance(scores.of_costs(score))
             wanted = replace(look, score=known, tolerance=close)
             if not on_own_set:
-                return scan([(0, *afresh(beliefs, on, []))], wanted)
+                blocks = ((b.start, b.mean, b.std) for b in round_blocks(beliefs, on))
+                return scan(blocks, wanted)
             wanted = replace(wanted, beside=self._most)
             answer: Best = beliefs.choose(wanted)
             return answer

@@ -106,7 +106,7 @@ class StageOpt(GPPolicy):
     @locked
     def safe(self) -> Tensor:
         """The safe set as of the last ``ask``, ``(*trials, N)``."""
-        return self._outside(self._now.state.own.sets.safe.clone())
+        return self._user_shape(self._now.state.own.sets.safe.clone())
 
     def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return the widest expander, and later the best action of the safe set."""

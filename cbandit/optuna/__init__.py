@@ -1,17 +1,16 @@
 """A policy of this library as the sampler of Optuna's studies.
 
-Storage, trial states, workers and the dashboard are Optuna's; the policy is ours. All
-that a policy needs is read from the study's trials each time, so that workers on many
+Storage, trial states, workers and the dashboard are Optuna's; the policy is ours. For
+every choice the policy is built anew from the study's trials, so that workers on many
 machines can come and go:
 
-- what finished trials measured enters the beliefs;
-- a trial keeps the estimate at its choice, and the multiplier is folded over trials by
-  number, finished or not;
+- the values measured in finished trials enter the beliefs;
+- each trial stores the estimate at its choice; from these the multiplier is computed
+  over trials in order of their numbers, finished or not;
 - choices that other workers are making now are predicted, by making them here too;
-- draws are keyed by seed and trial number;
-- hyperparameters are fitted when the number of finished trials reaches certain numbers,
-  set by the belief's ``refit_every`` alone, to the trials that had finished by then.
-  then.
+- each draw depends on the seed and the trial's number alone;
+- hyperparameters are fitted at certain numbers of finished trials, which the belief's
+  ``refit_every`` sets, to the trials that had finished by then.
 """
 
 from importlib.util import find_spec

@@ -17,24 +17,30 @@ from cbandit.actions import Category, Float, Int, Space
 from cbandit.actions.names import Parameter
 from cbandit.errors import CBanditError
 
-GRID, CHOICES = 200_000, 20_000  # most combinations: alone, or with continuous ones
+MAX_COMBINATIONS = 200_000  # of values, if no parameter is continuous
+MAX_MIXED_COMBINATIONS = 20_000  # of values, beside continuous parameters
 
 
 class Domain:
-    """The parameters of a study as a set of actions.
+    """The parameters of a study as a set of actions, ``space``.
 
-    If whole numbers have too many combinations, some count as continuous, and choices
-    are rounded.
+    If whole numbers have too many combinations, some become continuous in ``space``,
+    and choices are rounded.
+
+    Args:
+        distributions: Optuna's distribution of each parameter, by name.
     """
 
     def __init__(self, distributions: dict[str, BaseDistribution]) -> None:
         self._distributions = distributions
-        self._parameters = {n: _parameter(d) for n, d in distributions.items()}
+        self._parameters = {n: _to_parameter(d) for n, d in distributions.items()}
         values = {name: p.values for name, p in self._parameters.items()}
         counts = {name: len(v) for name, v in values.items() if v is not None}
         numbers = {n for n in counts if not isinstance(self._parameters[n], Category)}
         free = len(counts) < len(self._parameters)
-        while numbers and math.prod(counts.values()) > (CHOICES if free else GRID):
+        while numbers and math.prod(counts.values()) > (
+            MAX_MIXED_COMBINATIONS if free else MAX_COMBINATIONS
+        ):
             name = max(numbers, key=counts.__getitem__)
             numbers.discard(name)
             del counts[name]
@@ -42,16 +48,18 @@ class Domain:
             self._parameters[name], free = Float(old.lo, old.hi, old.log), True
         self.space: Any = Space(**self._parameters)
 
-    def known(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return a trial's parameters; ``None`` if one is missing or out of range."""
+    def read_params(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return a trial's parameters; ``None``: one is missing or out of range."""
         for name, parameter in self._parameters.items():
             if name not in params or parameter.place(params[name]) is None:
                 return None
         return {name: params[name] for name in self._parameters}
 
-    def suggested(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the policy's choice, moved to values that the study allows."""
-        return {n: _allowed(d, params[n]) for n, d in self._distributions.items()}
+    def to_study(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the policy's choice with each value the nearest that Optuna allows."""
+        return {
+            n: _nearest_allowed(d, params[n]) for n, d in self._distributions.items()
+        }
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Domain) and self._parameters == other._parameters
@@ -59,24 +67,26 @@ class Domain:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _parameter(of: BaseDistribution) -> Parameter:
-    """Return an Optuna distribution as a parameter of ours with the same values."""
-    if isinstance(of, CategoricalDistribution):
-        return Category(*of.choices)
-    if isinstance(of, IntDistribution | FloatDistribution):
-        fine = of.step is None or (of.high - of.low) / of.step >= GRID
-        if isinstance(of, IntDistribution) and of.step == 1 and not fine:
-            return Int(of.low, of.high, of.log)
-        step = None if fine or of.step is None else float(of.step)
-        return Float(float(of.low), float(of.high), of.log, step)
-    raise CBanditError(f"a sampler knows no parameter of the kind {of!r}")
+def _to_parameter(dist: BaseDistribution) -> Parameter:
+    """Return the parameter of this library that has an Optuna distribution's values."""
+    if isinstance(dist, CategoricalDistribution):
+        return Category(*dist.choices)
+    if isinstance(dist, IntDistribution | FloatDistribution):
+        fine = (
+            dist.step is None or (dist.high - dist.low) / dist.step >= MAX_COMBINATIONS
+        )
+        if isinstance(dist, IntDistribution) and dist.step == 1 and not fine:
+            return Int(dist.low, dist.high, dist.log)
+        step = None if fine or dist.step is None else float(dist.step)
+        return Float(float(dist.low), float(dist.high), dist.log, step)
+    raise CBanditError(f"a sampler knows no parameter of the kind {dist!r}")
 
 
-def _allowed(of: Any, value: Any) -> Any:
+def _nearest_allowed(dist: Any, value: Any) -> Any:
     """Return the value of an Optuna distribution that is nearest to ``value``."""
-    if isinstance(of, CategoricalDistribution):
+    if isinstance(dist, CategoricalDistribution):
         return value
-    if of.step is not None:
-        value = of.low + round((value - of.low) / of.step) * of.step
-    value = min(max(value, of.low), of.high)
-    return int(value) if isinstance(of, IntDistribution) else float(value)
+    if dist.step is not None:
+        value = dist.low + round((value - dist.low) / dist.step) * dist.step
+    value = min(max(value, dist.low), dist.high)
+    return int(value) if isinstance(dist, IntDistribution) else float(value)

@@ -1,4 +1,4 @@
-"""The trials of an Optuna study as a policy sees them."""
+"""The trials of an Optuna study in the form that a policy uses."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from optuna.trial import TrialState
 
 from cbandit.policies.gp import GPPolicy
 
-LARGEST = 1e150  # its square is finite
+LARGEST_USABLE = 1e150  # measured numbers from here on are ignored: squares overflow
 
 
-class Record(NamedTuple):
-    """A trial of the study, as a policy sees it.
+class TrialRecord(NamedTuple):
+    """A trial of the study, in the form that a policy uses.
 
     Args:
         number: the trial's number.
         state: the trial's state.
         ended: when the trial ended, in seconds; infinite: it has not ended.
-        params: its parameters by name; ``None``: some are unknown.
-        reward: its value in the study; ``None``: not measured.
-        costs: its costs in the study; ``None``: some were not measured.
-        estimate: the policy's of reward and costs there; empty: the policy did not
-            choose it.
+        params: the trial's parameters by name; ``None``: some are unknown.
+        reward: the trial's value in the study; ``None``: not measured.
+        costs: the trial's costs in the study; ``None``: some were not measured.
+        estimate: the policy's estimates of reward and costs when it chose the trial;
+            empty: no policy chose it.
         units: the costs' units at that time; ``None`` for a cost without one yet.
-        deviation: the costs' deviations there; empty: they do not matter.
-        choosing: whether a policy is choosing its parameters now.
+        deviation: the costs' deviations at that time; empty: the policy keeps no margin
+            from its limits.
+        choosing: whether a policy is choosing the trial's parameters now.
     """
 
     number: int
@@ -42,16 +43,16 @@ class Record(NamedTuple):
 
     @property
     def t(self) -> int:
-        """The round that the trial is, counted from 1."""
+        """The trial's round, counted from 1."""
         return self.number + 1
 
     @property
     def measured(self) -> bool:
-        """Whether its reward or its costs were measured."""
+        """Whether the trial's reward or costs were measured."""
         return self.reward is not None or bool(self.costs)
 
-    def within(self, largest: float) -> Record:
-        """Return the record without numbers above ``largest`` in size."""
+    def without_above(self, largest: float) -> TrialRecord:
+        """Return the record without results that exceed ``largest`` in size."""
 
         def fits(values: Sequence[float] | None) -> bool:
             return all(abs(value) <= largest for value in values or ())
@@ -63,61 +64,63 @@ class Record(NamedTuple):
         )
 
 
-def usable(value: object) -> float | None:
-    """Return a measured number; ``None`` if nothing can be learned from it."""
+def usable_number(value: object) -> float | None:
+    """Return a measured number; ``None`` if it is no number or too large."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if abs(value) < LARGEST else None
+    return float(value) if abs(value) < LARGEST_USABLE else None
 
 
-def between(limit: float) -> bool:
-    """Return whether a limit may be a limit on a probability."""
+def is_probability(limit: float) -> bool:
+    """Return whether a limit may be one on a probability, above 0 and below 1."""
     return 0 < limit < 1
 
 
-def yes_or_no(values: Sequence[object]) -> bool:
+def is_binary(values: Sequence[object]) -> bool:
     """Return whether all values of a cost are true or false, or 0 and 1.
 
-    Values that say nothing are ignored. Numbers must include both 0 and 1.
+    Values that are no numbers are ignored. Numbers must include both 0 and 1.
     """
     flags = [value for value in values if isinstance(value, bool)]
     told = {float(value) for value in flags}
-    told |= {number for number in map(usable, values) if number is not None}
+    told |= {number for number in map(usable_number, values) if number is not None}
     return told <= {0.0, 1.0} and (bool(flags) or len(told) == 2)
 
 
 def is_params(value: object) -> bool:
     """Return whether a trial's attribute holds parameters by name."""
     return isinstance(value, dict) and all(
-        part is None or isinstance(part, bool | str) or usable(part) is not None
+        part is None or isinstance(part, bool | str) or usable_number(part) is not None
         for part in value.values()
     )
 
 
-def is_round(value: object, m: int) -> bool:
+def is_stored_round(value: object, m: int) -> bool:
     """Return whether a trial's attribute is a round that a sampler stored.
 
     Args:
         value: the attribute.
-        m: how many costs there are.
+        m: the number of costs.
     """
     if not isinstance(value, dict) or not is_params(value.get("params")):
         return False
     estimate, units = value.get("estimate"), value.get("units")
     if not isinstance(estimate, list) or not isinstance(units, list):
         return False
-    sizes = [1.0 if unit is None else usable(unit) or 0.0 for unit in units]
-    known = None not in map(usable, estimate) and all(size > 0 for size in sizes)
+    sizes = [1.0 if unit is None else usable_number(unit) or 0.0 for unit in units]
+    known = None not in map(usable_number, estimate) and all(size > 0 for size in sizes)
     spread = value.get("deviation")
     if spread is not None:
         known &= isinstance(spread, list) and len(spread) == m
-        known = known and all(p is not None and p >= 0 for p in map(usable, spread))
+        known = known and all(
+            p is not None and p >= 0 for p in map(usable_number, spread)
+        )
     return known and (len(estimate), len(units)) == (1 + m, m)
 
 
-def observe(policy: GPPolicy, records: Sequence[Record]) -> None:
-    """Show a policy what trials measured: reward and costs, or one of them."""
-    kinds: dict[tuple[bool, bool], list[Record]] = {}
+def observe(policy: GPPolicy, records: Sequence[TrialRecord]) -> None:
+    """Let a policy observe trials whose reward, costs or both were measured."""
+    kinds: dict[tuple[bool, bool], list[TrialRecord]] = {}
     for record in records:
         measured = record.reward is not None, bool(record.costs)
         kinds.setdefault(measured, []).append(record)

@@ -28,22 +28,22 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.optuna.parameters import Domain
 from cbandit.optuna.records import (
-    Record,
-    between,
+    TrialRecord,
+    is_binary,
     is_params,
-    is_round,
+    is_probability,
+    is_stored_round,
     observe,
-    usable,
-    yes_or_no,
+    usable_number,
 )
 from cbandit.optuna.rounds import Player
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.signs import Objective
 
-ROUND = "cbandit:round"  # a single system attribute, so that it is stored whole
-KINDS = ("CKB", "RPOL", "CONFIG", "GPUCB", "GPTS")  # a study's trials hold their state
-CONSTRAINT, FIXED = "constraints", "fixed_params"  # Optuna's names
-UNKNOWN = sys.float_info.max  # excess if not measured, as storages take no infinity
+ROUND_KEY = "cbandit:round"  # one system attribute, so that Optuna stores it whole
+POLICY_NAMES = ("CKB", "RPOL", "CONFIG", "GPUCB", "GPTS")  # trials hold their state
+CONSTRAINT_KEY, FIXED_KEY = "constraints", "fixed_params"  # attributes that Optuna sets
+UNMEASURED_EXCESS = sys.float_info.max  # as storages take no infinity
 
 
 class Sampler(BaseSampler):
@@ -53,15 +53,15 @@ class Sampler(BaseSampler):
     from its storage alone. The first trial is drawn at random, as are parameters that
     only some trials have. Enqueued trials, and those of other samplers, change the
     beliefs but not the multipliers. The policy learns where trials fail; Optuna counts
-    a killed worker's trial as failed too. With ``failures=False``, parameters at which
-    more trials failed than were measured are not asked for again.
+    a killed worker's trial as failed too. With ``failures=False``, the policy only
+    stops choosing parameters at which more trials failed than were measured.
 
     Args:
         policy: ``"RPOL"``, ``"CKB"``, ``"CONFIG"``, or without limits ``"GPUCB"``,
             ``"GPTS"``, which get :meth:`cbandit.GP.default` for each function. Or a
-            callable: ``policy(space, **given)`` returns one, on the
-            :class:`cbandit.Space` of the study's parameters; hand ``given`` on to its
-            constructor: ``thresholds``, which are the limits, ``minimise`` and
+            callable: ``policy(space, **given)`` returns a policy on the
+            :class:`cbandit.Space` of the study's parameters, and passes ``given`` to
+            its constructor: ``thresholds``, which are the limits, ``minimise`` and
             ``seed``. Costs have the names of the limits.
         limits: which user attributes of a trial are costs, and what they are kept
             under or over: ``{"latency": "<= 20", "accuracy": ">= 0.9"}``. Attributes
@@ -69,8 +69,8 @@ class Sampler(BaseSampler):
             between, get a binary belief: ``{"crashed": "<= 0.05"}``. ``None``:
             Optuna's own constraints (``constraints_func`` or ``trial.set_constraint``),
             feasible at 0 and below.
-        constraints_func: called with each trial that is complete, returns its
-            constraints, as with Optuna's own samplers.
+        constraints_func: a function of a complete trial that returns its constraints,
+            as with Optuna's own samplers.
         seed: the seed of all draws; each draw depends on it and on the trial's number.
 
     Example:
@@ -106,18 +106,22 @@ class Sampler(BaseSampler):
                 "limits must map user attributes to limits, {'latency': '<= 20'}; got "
                 f"{limits!r}"
             )
-        self._kind = _kind(policy, limits is not None or constraints_func is not None)
+        self._policy_type = _read_policy(
+            policy, limits is not None or constraints_func is not None
+        )
         self._limits = None if limits is None else dict(limits)
         self._objective = None if limits is None else Objective(tuple(limits), limits)
-        #: the attributes whose limit may be a limit on a probability
-        self._chances: set[str] = set()
+        #: the attributes whose limit is between 0 and 1
+        self._probabilities: set[str] = set()
         if self._objective is not None:
             signs, bounds = self._objective.signs[1:].tolist(), self._objective.limits
             numbers = zip(self._limits or (), signs, bounds, strict=True)
-            self._chances = {name for name, s, bound in numbers if between(s * bound)}
+            self._probabilities = {
+                name for name, s, bound in numbers if is_probability(s * bound)
+            }
         self._constraints_func, self._seed = constraints_func, checks.seed(seed)
         self._fitted: tuple[Any, Any] = None, None
-        self._warned: set[Any] = set()  # pairs of trials and attributes
+        self._warned: set[Any] = set()  # keys of the warnings given, see _warn
 
     # -- what Optuna calls -------------------------------------------------------------
 
@@ -135,17 +139,17 @@ class Sampler(BaseSampler):
         search_space: dict[str, BaseDistribution],
     ) -> dict[str, Any]:
         """Return what the policy chooses for this trial."""
-        fixed = self._attribute(trial, FIXED, is_params)
+        fixed = self._attribute(trial, FIXED_KEY, is_params)
         if not search_space or fixed.keys() & search_space.keys():
             return {}  # the policy does not choose an enqueued trial
         domain = Domain(search_space)
-        policy = self._ready(study, domain, trial.number)
+        policy = self._policy_for(study, domain, trial.number)
         if policy is None:
             return {}
         choice = policy.ask()
-        params = domain.suggested(choice.params)
+        params = domain.to_study(choice.params)
         round_ = {"params": params, **Player(policy).latest_round()}
-        study._storage.set_trial_system_attr(trial._trial_id, ROUND, round_)
+        study._storage.set_trial_system_attr(trial._trial_id, ROUND_KEY, round_)
         return params
 
     def sample_independent(
@@ -155,7 +159,7 @@ class Sampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Return a random value, the same for this trial in every process."""
+        """Return a random value of one parameter, the same in every process."""
         key = f"{self._seed}/{trial.number}/{param_name}".encode()
         seed = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "little")
         return RandomSampler(seed).sample_independent(
@@ -181,32 +185,32 @@ class Sampler(BaseSampler):
                 self._objective.names or (),
                 self._objective.signs[1:].tolist(),
             )
-            told = self._told(trial, names)
+            told = self._costs_of(trial, names)
             costs = zip(signs, told, self._objective.limits, strict=True)
             for name, (sign, cost, limit) in zip(names, costs, strict=True):
-                # without constraints a trial would pass for feasible
+                # Optuna takes a trial without constraints for a feasible one
                 unknown = cost is None or math.isnan(cost)
-                excesses[name] = UNKNOWN if unknown else sign * cost - limit
+                excesses[name] = UNMEASURED_EXCESS if unknown else sign * cost - limit
         elif self._constraints_func is not None:
             constraints = enumerate(self._constraints_func(trial))
             excesses = {str(j): float(value) for j, value in constraints}
         for name, value in excesses.items():
             if not math.isnan(value):
-                key = f"{CONSTRAINT}:{name}"
+                key = f"{CONSTRAINT_KEY}:{name}"
                 study._storage.set_trial_system_attr(trial._trial_id, key, value)
 
     # -- the policy --------------------------------------------------------------------
 
     def policy(self, study: Study) -> GPPolicy:
-        """Return the policy with all that the study knows, ready for its next choice.
+        """Return the policy with the study's data, ready for its next choice.
 
-        It is a copy for looking: ``policy(study).recommend()``,
+        It is a copy to look at: ``policy(study).recommend()``,
         ``.posterior(params=...)``, ``.multiplier``. Asking or telling it does not
         change the study.
         """
         trials = study.get_trials(deepcopy=False)
         space = _shared_space(trials)
-        policy = self._ready(study, Domain(space), len(trials)) if space else None
+        policy = self._policy_for(study, Domain(space), len(trials)) if space else None
         if policy is None:
             raise CBanditError(
                 "no trial of this study has finished with its value and constraints: "
@@ -214,24 +218,24 @@ class Sampler(BaseSampler):
             )
         return policy
 
-    def _ready(self, study: Study, domain: Domain, number: int) -> GPPolicy | None:
-        """Return the policy for a trial; ``None``: there is nothing to learn from."""
+    def _policy_for(self, study: Study, domain: Domain, number: int) -> GPPolicy | None:
+        """Return the policy for trial ``number``; ``None``: no trial was measured."""
         trials = study.get_trials(deepcopy=False)
-        names = self._names(trials)
-        records = [self._record(trial, domain, names) for trial in trials]
+        names = self._cost_names(trials)
+        records = [self._to_record(trial, domain, names) for trial in trials]
         if not any(r.params and r.measured for r in records):
             return None
         minimise = study.direction == StudyDirection.MINIMIZE
-        kinds = self._kinds(trials)
-        first = self._made(domain, minimise, len(names), kinds)
-        records = [self._within(r, first) for r in records]
+        outcomes = self._cost_outcomes(trials)
+        new_policy = self._new_policy(domain, minimise, len(names), outcomes)
+        records = [self._drop_large_numbers(r, new_policy) for r in records]
         measured = [r for r in records if r.params and r.measured]
         measured.sort(key=lambda r: (r.ended, r.number))
-        key = domain, minimise, len(names), kinds
-        policy, used = self._fitted_to(first, key, measured)
+        key = domain, minimise, len(names), outcomes
+        policy, used = self._fitted_to(new_policy, key, measured)
         observe(policy, measured[used:])
 
-        def points(rows: Sequence[Record]) -> Any:
+        def points(rows: Sequence[TrialRecord]) -> Any:
             return domain.space.names.points([r.params for r in rows])
 
         others = [r for r in records if r.number != number and r.params]
@@ -241,16 +245,16 @@ class Sampler(BaseSampler):
         player.add_outstanding(running)
         player.note_failures(failed, points(measured))
         rounds = [r for r in records if r.number < number and r.estimate]
-        # if a later trial has overtaken it, its worker was killed while it chose
+        # of a choosing trial before the last finished one the worker was killed
         last = max(r.number for r in records if r.state.is_finished())
         for record in records[last + 1 : number]:
             if record.choosing:
                 before = [r for r in rounds if r.number < record.number]
-                insort(rounds, player.foresee(record, before))
+                insort(rounds, player.predict_choice(record, before))
         player.begin_round(number + 1, rounds)
         return policy
 
-    def _names(self, trials: Sequence[FrozenTrial]) -> Sequence[str]:
+    def _cost_names(self, trials: Sequence[FrozenTrial]) -> Sequence[str]:
         """Return the costs' names."""
         if self._objective is not None:
             return self._objective.names or ()
@@ -261,13 +265,13 @@ class Sampler(BaseSampler):
         names = count.most_common(1)[0][0] if count else ()
         return sorted(names, key=lambda name: (len(name), name))
 
-    def _kinds(self, trials: Sequence[FrozenTrial]) -> tuple[str | None, ...]:
-        """Return for each limited attribute ``"binary"`` if it is yes or no."""
+    def _cost_outcomes(self, trials: Sequence[FrozenTrial]) -> tuple[str | None, ...]:
+        """Return ``"binary"`` for each cost that is yes or no, ``None`` for others."""
         done = [trial for trial in trials if trial.state.is_finished()]
         return tuple(
             "binary"
-            if name in self._chances
-            and yes_or_no([trial.user_attrs.get(name) for trial in done])
+            if name in self._probabilities
+            and is_binary([trial.user_attrs.get(name) for trial in done])
             else None
             for name in self._limits or ()
         )
@@ -277,53 +281,59 @@ class Sampler(BaseSampler):
         try:
             return trial.constraints
         except TypeError:
-            value = trial.system_attrs.get(CONSTRAINT)
-            self._left_out(trial, f"system attribute {CONSTRAINT!r}", value)
+            value = trial.system_attrs.get(CONSTRAINT_KEY)
+            self._warn_left_out(trial, f"system attribute {CONSTRAINT_KEY!r}", value)
             return {}
 
     def _attribute(
-        self, trial: FrozenTrial, name: str, sound: Callable[[Any], bool]
+        self, trial: FrozenTrial, name: str, is_valid: Callable[[Any], bool]
     ) -> dict[str, Any]:
-        """Return a system attribute of a trial; an empty dict if it is broken."""
+        """Return a system attribute of a trial; empty if missing or invalid."""
         value = trial.system_attrs.get(name)
-        if value is not None and not sound(value):
-            self._left_out(trial, f"system attribute {name!r}", value)
+        if value is not None and not is_valid(value):
+            self._warn_left_out(trial, f"system attribute {name!r}", value)
             return {}
         return value or {}
 
-    def _left_out(
+    def _warn_left_out(
         self, trial: FrozenTrial, name: str, value: object, advice: str = ""
     ) -> None:
-        """Warn that a trial's attribute is left out."""
-        words = f"trial {trial.number} has {value!r:.80} as its {name}: it is left out"
-        self._warn((trial.number, name), words + advice)
+        """Warn that an attribute of a trial is ignored."""
+        message = (
+            f"trial {trial.number} has {value!r:.80} as its {name}: it is left out"
+        )
+        self._warn((trial.number, name), message + advice)
 
-    def _warn(self, key: Hashable, words: str) -> None:
+    def _warn(self, key: Hashable, message: str) -> None:
         """Warn, but only once for each ``key``."""
         if key not in self._warned:
             self._warned.add(key)
-            warn(words)
+            warn(message)
 
-    def _record(
+    def _to_record(
         self, trial: FrozenTrial, domain: Domain, names: Sequence[str]
-    ) -> Record:
-        """Return a trial as the policy sees it."""
-        # parameters that the trial was given and has not asked for yet
-        round_ = self._attribute(trial, ROUND, partial(is_round, m=len(names)))
-        fixed = self._attribute(trial, FIXED, is_params)
+    ) -> TrialRecord:
+        """Return the policy's view of a trial, whose costs are ``names``."""
+        # both may hold parameters that the trial has not asked for yet
+        round_ = self._attribute(
+            trial, ROUND_KEY, partial(is_stored_round, m=len(names))
+        )
+        fixed = self._attribute(trial, FIXED_KEY, is_params)
         reward = costs = None
         if trial.state == TrialState.COMPLETE and trial.values:
-            reward = usable(trial.values[0])
+            reward = usable_number(trial.values[0])
         if trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
-            told = self._told(trial, names)
+            told = self._costs_of(trial, names)
             costs = [cost for cost in told if cost is not None]
         known = round_ or fixed or trial.params
         when = trial.datetime_complete
-        return Record(
+        return TrialRecord(
             number=trial.number,
             state=trial.state,
             ended=math.inf if when is None else when.timestamp(),
-            params=domain.known({**fixed, **round_.get("params", {}), **trial.params}),
+            params=domain.read_params(
+                {**fixed, **round_.get("params", {}), **trial.params}
+            ),
             reward=reward,
             costs=costs if costs is not None and len(costs) == len(names) else None,
             estimate=round_.get("estimate", []),
@@ -332,66 +342,71 @@ class Sampler(BaseSampler):
             choosing=trial.state == TrialState.RUNNING and not known,
         )
 
-    def _told(self, trial: FrozenTrial, names: Sequence[str]) -> list[float | None]:
-        """Return a trial's costs; ``None`` for each that was not measured."""
+    def _costs_of(self, trial: FrozenTrial, names: Sequence[str]) -> list[float | None]:
+        """Return a trial's costs; ``None`` for a cost that was not measured."""
         values, kind, advice = self._constraints(trial), "constraint", ""
         if self._objective is not None:
             values, kind = trial.user_attrs, "user attribute"
             advice = "; its costs teach nothing. Give a number, trial.set_user_attr("
             advice += f"{names[0]!r}, 12.0), in the objective"
         elif values.keys() > {*names}:
-            self._left_out(trial, "constraints", values)
+            self._warn_left_out(trial, "constraints", values)
             return [None] * len(names)
-        yes = {k for k, v in values.items() if isinstance(v, bool)} & self._chances
+        yes = {
+            k for k, v in values.items() if isinstance(v, bool)
+        } & self._probabilities
         values = {k: float(v) if k in yes else v for k, v in values.items()}
-        told = [usable(values.get(name)) for name in names]
+        told = [usable_number(values.get(name)) for name in names]
         for name, cost in zip(names, told, strict=True):
             if cost is None and name in values:
-                self._left_out(trial, f"{kind} {name!r}", values[name], advice)
+                self._warn_left_out(trial, f"{kind} {name!r}", values[name], advice)
             elif cost is None and advice:
                 self._warn(None, f"trial {trial.number} has no {kind} {name!r}{advice}")
         return told
 
-    def _within(self, record: Record, policy: GPPolicy) -> Record:
+    def _drop_large_numbers(self, record: TrialRecord, policy: GPPolicy) -> TrialRecord:
         """Return a record without numbers that are too large for the policy's dtype."""
-        out = record.within(checks.LARGEST[policy.dtype])
+        out = record.without_above(checks.LARGEST[policy.dtype])
         if out != record:
-            words = f"trial {record.number} has numbers whose squares {policy.dtype}"
-            self._warn(record.number, f"{words} cannot hold: they are left out")
+            message = f"trial {record.number} has numbers whose squares {policy.dtype}"
+            self._warn(record.number, f"{message} cannot hold: they are left out")
         return out
 
     def _fitted_to(
-        self, first: GPPolicy, key: tuple[Any, ...], measured: list[Record]
+        self, new_policy: GPPolicy, key: tuple[Any, ...], measured: list[TrialRecord]
     ) -> tuple[GPPolicy, int]:
         """Return a policy fitted to the first trials, and the number of these trials.
 
-        It is a copy: the original is used until there are enough trials for another
-        fit.
+        It is a copy: the sampler keeps the original until enough trials have been
+        measured for another fit.
 
         Args:
-            first: a policy that has seen nothing.
-            key: the space, the goal and the number of costs that it was made for.
+            new_policy: a policy without data.
+            key: what ``new_policy`` was built for: the space, the direction, the
+                number of costs and their outcomes.
             measured: all trials that were measured, in the order in which they ended.
         """
-        groups = first._beliefs.groups
+        groups = new_policy._beliefs.groups
         used = max(group.gp.fitted_to(len(measured)) for group in groups)
         if self._fitted[0] != (key, measured[:used]):
-            observe(first, measured[:used])
-            now = first._catch_up()  # fits
-            first._resume(1, now.state, now.concerns)
-            self._fitted = (key, measured[:used]), first
+            observe(new_policy, measured[:used])
+            now = new_policy._catch_up()  # fits hyperparameters
+            new_policy._jump_to_round(1, now.state, now.concerns)
+            self._fitted = (key, measured[:used]), new_policy
         return copy.deepcopy(self._fitted[1]), used
 
-    def _made(
-        self, domain: Domain, minimise: bool, m: int, kinds: tuple[str | None, ...]
+    def _new_policy(
+        self, domain: Domain, minimise: bool, m: int, outcomes: tuple[str | None, ...]
     ) -> GPPolicy:
-        """Return a new policy; raise if it does not suit the study."""
+        """Return a new policy without data; raise if it does not suit the study."""
         settings: dict[str, Any] = {"minimise": minimise, "seed": self._seed}
         settings["thresholds"] = 0.0 if self._limits is None else self._limits
-        if isinstance(self._kind, type):
-            policy = _by_default(self._kind, domain.space, m, settings, kinds)
+        if isinstance(self._policy_type, type):
+            policy = _with_default_beliefs(
+                self._policy_type, domain.space, m, settings, outcomes
+            )
         else:
-            policy = self._kind(domain.space, **settings)
+            policy = self._policy_type(domain.space, **settings)
         if not isinstance(policy, GPPolicy):
             raise CBanditError(
                 "a sampler's policy must be a cb.GPPolicy, whose state the study's "
@@ -434,21 +449,20 @@ def _shared_space(trials: list[FrozenTrial]) -> dict[str, BaseDistribution]:
     return {name: values for name, values in space.items() if not values.single()}
 
 
-def _kind(policy: Any, limited: bool) -> Any:
+def _read_policy(policy: Any, limited: bool) -> Any:
     """Return the class of a policy by its name; callables are returned unchanged.
 
-    Raise if studies have no such policy, or if it cannot keep limits and there
-    are some.
-    are some.
+    Raise if a study cannot have this policy, or if it keeps no limits and the study is
+    ``limited``.
     """
     if callable(policy):
         return policy
-    if policy not in KINDS:
-        meant = near(policy.upper(), KINDS) if isinstance(policy, str) else None
+    if policy not in POLICY_NAMES:
+        meant = near(policy.upper(), POLICY_NAMES) if isinstance(policy, str) else None
         hint = f"; did you mean {meant!r}?" if meant else ""
         raise CBanditError(
-            f"policy must be the name of one of {', '.join(KINDS)}, or a callable that "
-            f"builds a cb.GPPolicy; got {policy!r}{hint}"
+            f"policy must be the name of one of {', '.join(POLICY_NAMES)}, or a "
+            f"callable that builds a cb.GPPolicy; got {policy!r}{hint}"
         )
     library = import_module("cbandit")
     kind = getattr(library, policy, None) or getattr(library.baselines, policy)
@@ -461,17 +475,26 @@ def _kind(policy: Any, limited: bool) -> Any:
 
 
 def _keeps_limits(kind: Callable[..., Any]) -> bool:
+    """Return whether a policy's constructor takes costs."""
     return "costs" in inspect.signature(kind).parameters
 
 
-def _by_default(
+def _with_default_beliefs(
     kind: Callable[..., GPPolicy],
     space: Actions,
     m: int,
     settings: dict[str, Any],
-    kinds: tuple[str | None, ...],
+    outcomes: tuple[str | None, ...],
 ) -> Any:
-    """Return a policy of this kind with default beliefs, binary if in ``kinds``."""
+    """Return a policy of class ``kind`` with default beliefs; raise if costs misfit.
+
+    Args:
+        kind: the class of the policy.
+        space: the set of actions.
+        m: the number of costs.
+        settings: the keywords of the constructor; ``thresholds`` are the limits.
+        outcomes: each limit's outcome, ``"binary"`` or ``None``.
+    """
     belief, limits = GP.default(space), settings["thresholds"]
     if not _keeps_limits(kind):
         if m:
@@ -486,6 +509,6 @@ def _by_default(
         )
     costs: Any = [belief] * m
     if limits != 0.0:
-        each = [GP.default(space, outcome) for outcome in kinds]
+        each = [GP.default(space, outcome) for outcome in outcomes]
         costs = dict(zip(limits, each, strict=True))
     return kind(space, reward=belief, costs=costs, **settings)

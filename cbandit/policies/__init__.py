@@ -3,24 +3,24 @@
 The algorithms are ckb, epoch, lclucb, opb, opnlb, oplb, rpol, scgp and unconstrained;
 projected, queue and resolved are CKB's rules for the multiplier (``dual.py`` has what
 they share).
-``base.py`` runs the rounds of every policy: it takes in what was told, lets the
+``base.py`` runs the rounds of every policy: it absorbs the feedback told, lets the
 concerns shape the round, asks the rule, and lets the concerns check its choice.
-``turn.py`` has a round as rules and concerns see it, ``round.py`` what a concern is,
-and ``concerns/`` has one a file: budgets, shares of rounds within limits, failures,
-outliers, restarts, margins, the design and so on; ``concerns/order.py`` is their order,
-and ``setup.py`` all that they are made from.
-``abilities.py`` is what a class states that it can do.
-``inbox.py`` reads what users tell, ``choices.py`` keeps the choices that wait for
-feedback, ``history.py`` what happened, ``checks.py`` checks what users hand in,
+``turn.py`` has the round as rules and concerns see it, ``round.py`` the base class of
+concerns, and ``concerns/`` one concern a file: budgets, shares of rounds within limits,
+failures, outliers, restarts, margins, the design and so on; ``concerns/order.py`` has
+their order, and ``setup.py`` all that they are made from. ``abilities.py`` has what a
+class of policies can do.
+``inbox.py`` reads the values that users tell, ``choices.py`` keeps the choices that
+wait for feedback, ``history.py`` all rounds, ``checks.py`` checks users' arguments,
 ``signs.py`` has the names of costs and the signs of functions, ``saving.py`` the lock
 and the files. Policies on Gaussian processes share ``gp.py``; ``round_search.py`` finds
 a round's best action, and ``timing/`` says when feedback counts: at once, after a delay
 (RPOL-CensoredUCB), or for a window of rounds (RPOL-SWUCB). The stage-wise policies
 share ``safe/``.
 
-A new concern is a file in ``concerns/``, which says from what of ``setup.py`` it is
-made, its place in ``concerns/order.py``, and its name in ``_core/names.py``, so that
-checkpoints may hold it. If it has a keyword, type checkers know it by ``keywords.py``.
+A new concern needs a file in ``concerns/``, whose ``of`` makes it from a ``Setup``; a
+place in ``concerns/order.py``; its name in ``_core/names.py``, so that checkpoints may
+hold it; and its keyword, if any, in ``keywords.py``, for type checkers.
 
 A new algorithm is a file here, or in :mod:`cbandit.baselines` if papers only compare
 with it. Add its name

@@ -1,8 +1,9 @@
-"""Abilities: a class of policies states once what it can do.
+"""Abilities: what a class of policies can do, and what it refuses.
 
-A class states them as ``abilities``; a derived class says only what differs:
-``abilities = replace(CKB.abilities, hallucinates=False)``. A class that says nothing
-has those of its base, and ``acquire`` and ``move`` if it defines them.
+A class states its abilities as ``abilities``; a derived class says only what differs:
+``abilities = replace(CKB.abilities, hallucinates=False)``. A class that states none
+inherits those of its base; ``acquires`` and ``moves`` follow from the methods that it
+defines.
 """
 
 from __future__ import annotations
@@ -12,40 +13,42 @@ from dataclasses import dataclass, field, replace
 
 from cbandit.explore import TS, UCB, Explore, Rand
 
-ONE_SPREAD = UCB(1.0)
+DEFAULT_EXPLORE = UCB(1.0)  # mean plus one standard deviation
 
 
 @dataclass(frozen=True)
 class Abilities:
-    """The statement of what a class of policies can do, and of what it refuses.
+    """The abilities of a class of policies, and what it refuses.
 
     Args:
         budgets: whether thresholds may be budgets.
-        categories: whether categories may come and go.
+        categories: whether values of a category may be added and retired.
         contexts: whether the set may have contexts.
-        partial_costs: whether costs of one choice may come one by one.
-        boxes: whether it chooses from a Box. This and what follows is for policies on
-            GP beliefs.
-        shards: whether processes may share the set; otherwise each keeps all of it.
-        by_score: whether it plays the greatest score, and not by a rule of its own.
-            Only then can concerns narrow what may be chosen.
-        acquires: whether it defines ``acquire``, whose values are the score.
-        moves: whether it defines ``move``, so that there is a multiplier.
-        told_costs: whether ``move`` uses the costs told.
-        counts_epoch: whether ``move`` gets the number of the round in its epoch.
+        partial_costs: whether costs of one choice may be told one by one.
+        boxes: whether the set may be a Box. This field and those below are for policies
+            on GP beliefs.
+        shards: whether processes may share the set; otherwise each holds all of it.
+        by_score: whether the policy plays the action of greatest score. Only then can
+            concerns narrow what may be chosen.
+        acquires: whether the class defines ``acquire``, which computes the score.
+        moves: whether the class defines ``move``, which updates a multiplier.
+        told_costs: whether ``move`` uses the costs that users told.
+        counts_epoch: whether ``move`` gets the round's number within its epoch, not
+            within the run.
         outcomes: whether outcomes may be binary or counted.
-        failures: whether a belief about failures can be formed from its beliefs.
-        readings: whether its beliefs are about the values that users tell, so that
-            outliers and contradictions show, and multipliers are in their units.
+        failures: whether the policy can form a belief about which actions fail.
+        readings: whether beliefs are about the values that users tell. Then outliers
+            and contradictions are found, and multipliers are in the beliefs' units.
         hallucinates: whether ``pending="hallucinate"`` is the default where it works.
-        explores: the kinds of exploration that it takes.
+        explores: the kinds of exploration that the class takes.
         explore: the default exploration.
-        cautious: the default where all beliefs are :meth:`cbandit.GP.default`'s, unless
-            feedback is delayed; draws without a setting for costs become
-            ``TS.cautious`` there. ``None``: ``explore``.
-        refuses: what it does not take, with the reason: ``"contexts"``, ``"design"``,
-            ``"limit"``, ``"noise"``, ``"Delayed"``, ``"Sliding"``, ``"hallucinate"`` or
-            ``"caution"`` (a margin, or a negative cost_beta).
+        cautious: the default exploration where all beliefs come from
+            :meth:`cbandit.GP.default` and feedback is not delayed; Thompson sampling
+            without a setting for costs becomes ``TS.cautious`` there. ``None``:
+            ``explore`` is the default there too.
+        refuses: what the class does not take, with the reason: ``"contexts"``,
+            ``"design"``, ``"limit"``, ``"noise"``, ``"Delayed"``, ``"Sliding"``,
+            ``"hallucinate"`` or ``"caution"`` (a margin, or a negative cost_beta).
     """
 
     budgets: bool = False
@@ -64,14 +67,14 @@ class Abilities:
     readings: bool = False
     hallucinates: bool = False
     explores: tuple[type[Explore], ...] = (UCB, TS, Rand)
-    explore: Explore = ONE_SPREAD
+    explore: Explore = DEFAULT_EXPLORE
     cautious: Explore | None = None
     refuses: Mapping[str, str] = field(default_factory=dict)
 
-    def defining(self, names: Container[str]) -> Abilities:
-        """Return the abilities of a derived class that defines these names.
+    def with_methods(self, names: Container[str]) -> Abilities:
+        """Return the abilities of a derived class that defines methods of these names.
 
-        Of ``score`` and ``acquire`` a class defines one, which replaces its base's.
+        A class defines one of ``score`` and ``acquire``, which replaces its base's.
         """
         acquires, moves = "acquire" in names, "move" in names
         return replace(
@@ -82,17 +85,17 @@ class Abilities:
         )
 
 
-#: of a rule on GP beliefs that chooses in a way of its own
-OWN_CHOICE = Abilities(
+#: abilities of a policy on GP beliefs whose rule plays no greatest score
+OWN_RULE = Abilities(
     categories=True,
     partial_costs=True,
     boxes=True,
     told_costs=True,
     readings=True,
 )
-#: of a rule on GP beliefs that plays the greatest score
-GREATEST = replace(
-    OWN_CHOICE,
+#: abilities of a policy on GP beliefs that plays the action of greatest score
+BY_SCORE = replace(
+    OWN_RULE,
     budgets=True,
     contexts=True,
     shards=True,
@@ -101,8 +104,9 @@ GREATEST = replace(
     failures=True,
 )
 
-PESSIMISTIC = "its bounds of costs are pessimistic already; give their width"
-#: what policies that play only what they believe safe refuse
+#: why policies with pessimistic bounds refuse "caution"
+PESSIMISTIC_REASON = "its bounds of costs are pessimistic already; give their width"
+#: what safe policies refuse, with the reasons
 SAFE_REFUSES = {
     "design": "it plays only what it believes safe, from its first round on",
     "limit": "what it holds for safe is for the limits that it was built with",

@@ -1,4 +1,8 @@
-"""Rules that see the whole belief: means and deviations beside the estimates."""
+"""Acquisitions: scores from means and deviations, beside a round's estimates.
+
+A policy that defines ``acquire`` scores actions so. ``T`` counts the trials, ``m`` the
+costs, ``F`` the functions that have a belief, and ``n`` actions.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,13 @@ import torch
 from torch import Tensor
 
 from cbandit.errors import CBanditError
-from cbandit.policies.checks import VERSION, changed, floating_shape
+from cbandit.policies.checks import floating_shape, unchanged
 from cbandit.posterior.links import normal_share
 from cbandit.posterior.look import Best, Block, Running, estimated
 from cbandit.posterior.units import Units, normal, told
 from cbandit_kernels import Look
 
-CLOSE = 1e-10  # share of the greatest value by which another must exceed it
+RELATIVE_TOLERANCE = 1e-10  # scores closer to the greatest, by its size, equal it
 
 
 @dataclass(frozen=True)
@@ -32,9 +36,9 @@ class Estimates:
             negated with ``minimise=True``), costs are to be small, and thresholds are
             not subtracted.
         std: posterior standard deviations, ``(T, F, n)``, in the user's units.
-        f: the reward as scores see it, ``(T, n)``: explored, clipped, in the unit that
-            the policy works in.
-        g: the costs likewise, ``(T, m, n)``, thresholds subtracted.
+        f: the reward's estimate that scores use, ``(T, n)``: with exploration, clipped,
+            in the policy's unit.
+        g: the costs' estimates that scores use, ``(T, m, n)``, less the thresholds.
         unit: the size in the user's units of one unit of ``f`` and ``g``, ``(T, F)``; 1
             unless outcomes are standardised.
         incumbent: the greatest mean reward of the actions tried whose mean costs keep
@@ -55,7 +59,7 @@ class Estimates:
     def chance(self, limits: Tensor) -> Tensor:
         """Return the probability ``(T, n)`` that all costs keep ``limits (T, m)``.
 
-        The costs count as independent, given the belief.
+        The costs are taken as independent, given the belief.
         """
         mean, std = self.mean, self.std
         if self.latent is not None:
@@ -64,24 +68,24 @@ class Estimates:
         return normal_share(room).prod(-2)
 
 
-class Relative(Running):
-    """A search in which scores tie relative to their size, as they have no unit."""
+class RelativeSearch(Running):
+    """A search for the greatest score, with a tolerance relative to its size."""
 
     def reach(self, top: Tensor) -> Tensor:
-        """Return the least score that counts as equal to the greatest, ``(T,)``."""
-        return torch.where(top.isfinite(), top - CLOSE * top.abs(), top)
+        """Return the least score that counts as equal to ``top``, ``(T,)`` both."""
+        return torch.where(top.isfinite(), top - RELATIVE_TOLERANCE * top.abs(), top)
 
 
 @dataclass(frozen=True)
-class Acquired:
-    """A round's acquisition: a score of rows that hold estimates and beliefs.
+class AcquisitionScore:
+    """A round's acquisition as a score of rows: estimates, means and deviations.
 
-    Rows ``(T, 1 + m + 2 F, n)`` are the estimates ``f`` and ``g``, the means and the
+    The rows are ``(T, 1 + m + 2 F, n)``: the estimates ``f`` and ``g``, the means, the
     deviations.
 
     Args:
-        name: what errors call the rule.
-        rule: the user's function of estimates.
+        name: the rule's name in errors.
+        rule: the user's function from estimates to scores ``(T, n)``.
         costs: how many rows of ``g`` there are.
         units: the units of the functions; ``None``: the user's.
         incumbent: see :class:`Estimates`.
@@ -94,13 +98,13 @@ class Acquired:
     incumbent: Tensor
 
     def rows(self, estimate: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """Return rows: the estimates, then the means, then the deviations."""
+        """Return the rows from estimates, means and deviations."""
         std = std.expand_as(mean)
         wide = (part.to(self.incumbent.dtype) for part in (estimate, mean, std))
         return torch.cat(list(wide), 1)
 
     def __call__(self, f: Tensor, below: Tensor) -> Tensor:
-        """Return the acquisition ``(T, n)``, given row ``f`` and the rows below it."""
+        """Return the scores ``(T, n)``, given row ``f`` and the rows below it."""
         functions = (below.shape[1] - self.costs) // 2
         g, mean, std = below.split([self.costs, functions, functions], 1)
         latent = None
@@ -112,10 +116,8 @@ class Acquired:
             unit = self.units.size.to(mean)
         estimates = Estimates(mean, std, f, g, unit, self.incumbent, latent)
         parts = [v for v in vars(estimates).values() if isinstance(v, Tensor)]
-        versions = list(map(VERSION, parts))
-        values = self.rule(estimates)
-        if list(map(VERSION, parts)) != versions:
-            raise changed(self.name)
+        with unchanged(self.name, *parts):
+            values = self.rule(estimates)
         if floating_shape(values) != tuple(f.shape):
             raise CBanditError(
                 f"{self.name} must return a value for each action, of shape (T, n) = "
@@ -124,11 +126,10 @@ class Acquired:
         return values.to(f)
 
     def search(self, blocks: Iterable[Block], look: Look) -> Running:
-        """Return a search over all blocks of a set; its estimates are :meth:`rows`."""
-        running = Relative(self, look.mask)
+        """Return a search that has scored the rows of all blocks of a set."""
+        running = RelativeSearch(self, look.mask)
         for block in blocks:
-            spread = block.std if block.draw is None else block.draw
-            estimate = estimated(look, block.mean, spread)
+            estimate = estimated(look, block.mean, block.spread)
             if look.beside is not None:
                 costs = look.beside[..., block.start : block.stop]
                 estimate = torch.cat([estimate, costs.to(estimate)], 1)
@@ -136,6 +137,6 @@ class Acquired:
         return running
 
     def trimmed(self, best: Best) -> Best:
-        """Return the best action with its estimates, without the rows of the belief."""
+        """Drop means and deviations from the best action's estimate; return it."""
         best.estimate = best.estimate[:, : 1 + self.costs]
         return best

@@ -1,9 +1,12 @@
 """The rounds of a policy: ask, tell, cancel and save.
 
 ``ask`` starts a round; ``tell`` puts feedback into a ledger; the next ``ask`` (or a
-look at the beliefs) absorbs it in the order of rounds. So the order of tells does not
-matter, and a ``tell`` that fails changes nothing. Everything that rounds change is one
-value, replaced by one assignment, so an ``ask`` that fails changes nothing either.
+look at the beliefs) absorbs the feedback in the order of rounds. So the order of tells
+does not matter, and a ``tell`` that fails changes nothing. All that rounds change is
+one value, ``self._now``, replaced by one assignment, so an ``ask`` that fails changes
+nothing either. Concerns (``round.py``) are the subjects beside the rule, such as
+budgets. Shapes: ``T`` trials, ``m`` costs, ``F`` functions (the reward, then costs),
+``N`` actions.
 """
 
 from __future__ import annotations
@@ -11,20 +14,13 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import math
 import os
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import DEBUG
 from time import time
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    TypeVar,
-    Unpack,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import torch
 from numpy.typing import ArrayLike
@@ -37,12 +33,7 @@ from cbandit._core.hints import hinted
 from cbandit._core.log import LOG, warn
 from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit._core.threads import threads_for
-from cbandit.actions import (
-    Actions,
-    Contextual,
-    Shown,
-    checked_actions,
-)
+from cbandit.actions import Actions, Contextual, Shown, checked_actions
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import (
     BudgetError,
@@ -56,17 +47,17 @@ from cbandit.policies.abilities import Abilities
 from cbandit.policies.budget import Budget
 from cbandit.policies.checks import (
     array_type,
-    costs_not_for,
-    decided,
-    probability,
+    check_decision,
+    check_probability,
+    observed_costs_error,
     round_actions,
     round_mask,
-    told_in,
+    trial_mask,
 )
 from cbandit.policies.choices import (
+    DecisionRecord,
     Entry,
     Ledger,
-    Made,
     News,
     Outstanding,
     Place,
@@ -75,24 +66,28 @@ from cbandit.policies.choices import (
 from cbandit.policies.concerns.confidence import Confidence
 from cbandit.policies.concerns.kept_limits import KeptLimits
 from cbandit.policies.concerns.order import KEYWORDS, concerns_of
-from cbandit.policies.history import History, best_tried
+from cbandit.policies.history import History
 from cbandit.policies.inbox import Inbox
-from cbandit.policies.keywords import POLICY, ConcernKeywords, Observed, Values
-from cbandit.policies.round import Concern, Concerns, Now
-from cbandit.policies.saving import Files, Lock, lasting, locked, restored
+from cbandit.policies.keywords import (
+    POLICY_HELP,
+    ActionValues,
+    ConcernKeywords,
+    ObservedCosts,
+)
+from cbandit.policies.round import Concern, Concerns, PolicyState
+from cbandit.policies.saving import Files, Lock, locked, pack, unpack
 from cbandit.policies.setup import Setup
-from cbandit.policies.signs import UNSAID, Objective
+from cbandit.policies.signs import NOT_GIVEN, Objective
 from cbandit.policies.status import LimitStatus, Status
 from cbandit.policies.turn import Decision, Turn
-from cbandit.recommend import Recommendation
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MANY = 100  # outstanding choices, beyond those of an n=, at which a policy warns
-CHOICES_ALONE = "Or build it on the choices alone, a cb.Space without the cb.Context"
-#: attributes that stay as they are, beside those named like an argument
-FIXED = frozenset(
+MAX_OUTSTANDING = 100  # choices without feedback, beyond those of one ask(n=)
+NO_CONTEXT_HINT = "Or build it on the choices alone, a cb.Space without the cb.Context"
+#: attributes that users cannot assign, besides those named like an argument
+READ_ONLY = frozenset(
     [
         "actions",
         "batch_shape",
@@ -111,7 +106,7 @@ FIXED = frozenset(
         "trials",
     ]
 )
-LONG = 60  # letters; a longer repr of the set is shortened in the policy's
+MAX_REPR_LENGTH = 60  # characters of the set's repr within the policy's
 
 ConcernT = TypeVar("ConcernT", bound=Concern[Any])
 
@@ -189,26 +184,26 @@ class Policy(metaclass=ABCMeta):
 
     name = "policy"
     abilities = Abilities()
-    sees_costs = False  # whether ask takes observed_costs, and no cost is told
-    #: which functions, 0 the reward, are "binary" or "count"
+    sees_costs = False  # whether users give all costs to ask and tell none
+    #: the functions, 0 the reward, with outcomes "binary" or "count"
     _outcomes: Mapping[int, str] = {}
     #: for each function the interval of its values, or None; empty: none has one
     _ranges: Sequence[tuple[float, float] | None] = ()
-    _patient = False  # whether many outstanding choices are as they should be
-    standardized = False  # whether multipliers are in spreads, not in the user's units
-    common: Mapping[str, str] = POLICY  # what constructors hand on, with help
+    _ignores_backlog = False  # whether many outstanding choices need no warning
+    standardized = False  # whether multipliers are in spreads, not the user's units
+    common: Mapping[str, str] = POLICY_HELP  # the keywords in **common, with help
     _concerns: Concerns
     _ranks: Ranks = ALONE  # the processes that share the set
-    _reminded = False
-    _together = 0  # the largest n= of an ask
-    #: the value after all feedback is absorbed, and the one that an ask begins with
-    _ready: tuple[Now, Now] | None = None
-    _latest: Turn | None = None  # the latest round, while its beliefs are the current
+    _reminded = False  # whether the warning of a backlog was given
+    _largest_n = 0  # the largest n= of an ask
+    #: the state after all feedback is absorbed, and that with which an ask begins
+    _ready: tuple[PolicyState, PolicyState] | None = None
+    _latest: Turn | None = None  # the latest turn, until its beliefs change
 
     def __init_subclass__(cls, **arguments: object) -> None:
         """Add the arguments that all policies share to the help of a new class."""
         super().__init_subclass__(**arguments)
-        cls.__doc__ = documented(cls)
+        cls.__doc__ = with_common_help(cls)
         if "__init__" in vars(cls):
             cls.__init__ = hinted(cls.__init__)  # type: ignore[method-assign]
 
@@ -217,7 +212,7 @@ class Policy(metaclass=ABCMeta):
         actions: Actions,
         m: int | Sequence[str],
         *,
-        thresholds: Any = UNSAID,
+        thresholds: Any = NOT_GIVEN,
         minimise: bool = False,
         seed: int = 0,
         trials: Trials = None,
@@ -228,12 +223,12 @@ class Policy(metaclass=ABCMeta):
         **common: Unpack[ConcernKeywords],
     ) -> None:
         self.settings = stated(self, locals())
-        #: the keywords that are for one concern alone
+        #: the keyword arguments that only one concern uses
         self._keywords = {k: v for k, v in common.items() if k in KEYWORDS}
         checked_actions(actions)
         self.device = checks.device(device)
         self.dtype = array_type(dtype, self.device)
-        #: the user's words for costs and signs
+        #: the names, signs and limits of the costs
         self.objective = Objective(m, thresholds, minimise)
         self.m, thresholds = self.objective.m, self.objective.limits
         if self.objective.budgets and not self.abilities.budgets:
@@ -253,7 +248,7 @@ class Policy(metaclass=ABCMeta):
                 f"be that number, got {trials!r}"
             )
         if isinstance(actions, Contextual) and not self.abilities.contexts:
-            way = self.abilities.refuses.get("contexts", CHOICES_ALONE)
+            way = self.abilities.refuses.get("contexts", NO_CONTEXT_HINT)
             raise CBanditError(
                 f"{type(self).__name__} takes no set with contexts; cb.CKB, cb.RPOL, "
                 "cb.GPUCB, cb.GPTS, cb.SCGPUCB and cb.baselines.CONFIG do. "
@@ -265,30 +260,32 @@ class Policy(metaclass=ABCMeta):
         for j, budget in self.objective.budgets.items():
             self._per_trial(f"the total of {self.objective.label(j)!r}", budget.total)
         self._own_horizon = horizon
-        self.horizon = self._horizon(self.objective)
+        self.horizon = self._last_round(self.objective)
         self.design = checks.whole(
             "design", design, 0, "a whole number, 0 for none", 1_000_000
         )
-        #: what it does not take, with the reason
+        #: what the policy does not take, with the reason, see Abilities.refuses
         self._refuses = dict(self.abilities.refuses)
         if not callable(thresholds):
             thresholds = self._per_cost("thresholds", thresholds)
-        self._given: Callable[[int], object] | Tensor = thresholds
-        # limits said later, by cost, where they do not fit into a tensor given first
-        self._later: dict[int, Callable[[int], object] | Tensor] = {}
+        self._first_limits: Callable[[int], object] | Tensor = thresholds
+        # new limits by cost, where the first ones or the new one are callable
+        self._new_limits: dict[int, Callable[[int], object] | Tensor] = {}
         # whether a threshold differs from 0
         self._limited = callable(thresholds) or bool(thresholds.any())
         self._streams = Streams(self.seed, self.trials, "policy")
-        #: the files that it was loaded from or saved to, as it left them
+        #: the files that the policy was loaded from or saved to
         self._files = Files()
         self._lock = Lock()
         costs = self.m > 0 and not self.sees_costs
         self._ledger = Ledger(self.size, self.m, costs)
         self._history = History(self.size, self.m, self.actions.dim)
         self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
-        self._now = Now(0, None, self._streams.position(), 0)
-        self._attend(Policy._setup(self))  # derived ones have no beliefs yet
-        #: the kinds of warnings of :meth:`status` that were given
+        self._now = PolicyState(0, None, self._streams.position(), 0)
+        self._set_concerns(
+            Policy._setup(self)
+        )  # GPPolicy, yet without beliefs, calls it again
+        #: the kinds of warnings given so far, see :meth:`status`
         self._alarmed: frozenset[str] = frozenset()
 
     # -- what a policy fills in ------------------------------------------------------
@@ -297,8 +294,8 @@ class Policy(metaclass=ABCMeta):
         """Set the first state; a constructor calls this."""
         self._now = self._now._replace(state=state)
 
-    def _attend(self, setup: Setup) -> None:
-        """Set the policy's concerns."""
+    def _set_concerns(self, setup: Setup) -> None:
+        """Make the policy's concerns and their first states."""
         self._concerns = concerns_of(setup)
         self._now = self._now._replace(concerns=self._concerns.start())
 
@@ -317,14 +314,14 @@ class Policy(metaclass=ABCMeta):
         )
 
     def _beliefs_in(self, state: Any) -> Any:
-        """Return the beliefs in a state; ``None``: it has none for concerns."""
+        """Return the beliefs in a state, for concerns; ``None``: it has none."""
         return None
 
     @abstractmethod
     def decide(self, state: Any, turn: Turn) -> tuple[Decision, Any]:
-        """Return what to play in this round, and the state after it.
+        """Return the decision of the rule in this round, and the state after it.
 
-        Its only side effect is to draw from ``turn.streams``.
+        The only side effect allowed is to draw from ``turn.streams``.
         """
 
     @abstractmethod
@@ -345,64 +342,64 @@ class Policy(metaclass=ABCMeta):
     ) -> Any:
         """Return the state after a choice was made, before any feedback.
 
-        ``limits (T, m)`` are those of its round.
+        ``limits (T, m)`` are the thresholds of the choice's round.
         """
         return state
 
-    #: returns the number and point of an action that must not fail, trial by trial
+    #: returns, for each trial, the number and point of the action that must not fail
     _must_work: Callable[[], Sequence[tuple[int | None, Tensor]]] | None = None
 
-    def _due(self, state: Any, t: int) -> Any:
-        """Return the state after work due after round ``t``, all feedback absorbed."""
+    def _after_absorbing(self, state: Any, t: int) -> Any:
+        """Return the state after all feedback up to round ``t`` was absorbed."""
         return state
 
-    def _fit(self, state: Any) -> Any:
-        """Return the state after fits that are due."""
+    def _fit_if_due(self, state: Any) -> Any:
+        """Return the state with hyperparameters fitted, if a fit is due."""
         return state
 
-    def _beliefs_at(self, turn: Turn) -> dict[str, Any]:
-        """Return the parts of the latest choice's explanation that were not stored."""
+    def _explain_latest(self, turn: Turn) -> dict[str, Any]:
+        """Return the parts of the latest choice's explanation that need the beliefs."""
         return {}
 
-    def _engines(self) -> list[str]:
-        """Return the engines that keep the beliefs, as words for ``repr``."""
+    def _engine_texts(self) -> list[str]:
+        """Return the engines that compute the posterior, as texts for ``repr``."""
         return []
 
     @property
     def _acquires(self) -> bool:
-        """Whether scores come from ``acquire``, in a unit of their own."""
+        """Whether scores come from ``acquire``, so that they are in its unit."""
         return self.abilities.acquires
 
     @locked
     def refuse(self, what: str, reason: str) -> None:
-        """Take ``what`` no more, a key of :attr:`Abilities.refuses`, for a reason."""
+        """Refuse ``what``, a key of :attr:`Abilities.refuses`, for ``reason``."""
         self._refuses[what] = reason
 
     # -- shapes ----------------------------------------------------------------------
 
     def _per_trial(self, name: str, value: ArrayLike) -> Tensor:
-        """Return a number or ``(*trials,)`` as ``(T,)``."""
+        """Return a number, or one for each trial, as ``(T,)``."""
         return devices.put(checks.per_trial(name, value, self.batch_shape), self.device)
 
     def _per_cost(self, name: str, value: ArrayLike, graph: bool = False) -> Tensor:
-        """Return a number, ``(m,)`` or ``(*trials, 1 or m)`` as ``(T, m)``."""
+        """Return a number, ``(m,)`` or ``(*trials, 1 or m)``, as ``(T, m)``."""
         value = checks.finite(name, checks.tensor(name, value, graph=graph))
         shaped = checks.per_cost(name, value, self.batch_shape, self.m, graph=graph)
         return devices.put(shaped, self.device)
 
-    def _number(self, name: str, value: ArrayLike, graph: bool = False) -> Tensor:
-        """Return a number, ``(*trials,)`` or ``(1 or *trials, m)`` as ``(T, m)``."""
+    def _cost_number(self, name: str, value: ArrayLike, graph: bool = False) -> Tensor:
+        """Return a number, ``(*trials,)`` or ``(1 or *trials, m)``, as ``(T, m)``."""
         value = checks.tensor(name, value, graph=graph)
         if self.batch_shape and tuple(value.shape) == self.batch_shape:
             value = value.unsqueeze(-1)
         return self._per_cost(name, value, graph)
 
-    def _parameter(self, name: str, value: ArrayLike) -> Tensor:
-        """Return a number as :meth:`_number` does, in its graph."""
-        return self._number(name, value, graph=True)
+    def _cost_parameter(self, name: str, value: ArrayLike) -> Tensor:
+        """Return a number as :meth:`_cost_number` does, with its autograd graph."""
+        return self._cost_number(name, value, graph=True)
 
-    def _outside(self, value: Tensor) -> Tensor:
-        """Return a tensor ``(T, ...)`` as users see it: ``(*trials, ...)``."""
+    def _user_shape(self, value: Tensor) -> Tensor:
+        """Return a tensor ``(T, ...)``, less its first axis if there are no trials."""
         return value if self.batch_shape else value[0]
 
     # -- limits ----------------------------------------------------------------------
@@ -411,44 +408,42 @@ class Policy(metaclass=ABCMeta):
     def thresholds(self) -> Callable[[int], object] | Tensor:
         """The limits: a tensor ``(T, m)`` or a callable of the round.
 
-        In the tensor, lower limits are negated.
-
-        :meth:`limit` changes one of them.
+        In the tensor, lower limits are negated. :meth:`limit` changes one of them.
         """
-        given = self.limits if self._later else self._given
+        given = self.limits if self._new_limits else self._first_limits
         return given if callable(given) else given.clone()
 
     def limits(self, t: int) -> Tensor:
         """Return the thresholds ``(T, m)`` of a round to come.
 
-        Those of a round that was asked are kept with its choice, see ``news.limits``.
+        Those of a past round are stored with its choice, see ``news.limits``.
         """
         limits = self._stated_limits(t)
-        if not self._concerns.define("limit"):
+        if not self._concerns.defines("limit"):
             return limits
         coming = max(t, self._now.t + 1)
         return self._concerns.limit(self._now.concerns, limits, coming)
 
     def _stated_limits(self, t: int) -> Tensor:
         """Return the thresholds ``(T, m)`` that the user gave for a round."""
-        given = self._given
-        if not callable(given) and not self._later:
+        given = self._first_limits
+        if not callable(given) and not self._new_limits:
             return given
         if callable(given):
-            given = self._per_cost("thresholds", self.objective.limited(given(t)))
+            given = self._per_cost("thresholds", self.objective.in_order(given(t)))
         limits = given.clone()
-        for j, limit in self._later.items():
-            limits[:, j] = self._limit_of(j, limit, t)
+        for j, limit in self._new_limits.items():
+            limits[:, j] = self._read_limit(j, limit, t)
         return limits
 
-    def _limit_of(self, j: int, limit: Any, t: int) -> Tensor:
-        """Return what a limit of cost ``j`` is in round ``t``, ``(T,)``."""
+    def _read_limit(self, j: int, limit: Any, t: int) -> Tensor:
+        """Return a user's limit of cost ``j`` for round ``t`` as ``(T,)``."""
         if callable(limit):
             limit = self.objective.read(j, limit(t))
         return self._per_trial(f"the limit of {self.objective.label(j)}", limit)
 
-    def _horizon(self, objective: Objective) -> int | None:
-        """Return the last round that may be asked for; ``None``: there is none."""
+    def _last_round(self, objective: Objective) -> int | None:
+        """Return the last round that may be asked for; ``None``: no limit."""
         last = [budget.last for budget in objective.budgets.values()]
         if self._own_horizon is not None:
             last.append(self._own_horizon)
@@ -491,11 +486,11 @@ class Policy(metaclass=ABCMeta):
         vars(self).update(self._with_limit(j, limit), _latest=None)
 
     def _check_limit(self, j: int, limit: Tensor, objective: Objective) -> None:  # noqa: B027
-        """Raise if cost ``j`` cannot have a new limit ``(T,)``."""
+        """Raise an error if cost ``j`` cannot have the new limit ``(T,)``."""
 
     def _with_limit(self, j: int, limit: Any) -> dict[str, Any]:
-        """Return the attributes after the limit of cost ``j`` has changed."""
-        t, given, label = self._now.t + 1, self._given, self.objective.label(j)
+        """Return the policy's attributes that change with the limit of cost ``j``."""
+        t, given, label = self._now.t + 1, self._first_limits, self.objective.label(j)
         said, budget = limit, None
         if isinstance(limit, Budget):
             budgets = self.abilities.budgets
@@ -506,8 +501,8 @@ class Policy(metaclass=ABCMeta):
             budget, limit = limit.from_round(t), limit.pace
         if not callable(limit):
             limit = self.objective.read(j, limit)
-        now = self._limit_of(j, limit, t)
-        later = {i: other for i, other in self._later.items() if i != j}
+        now = self._read_limit(j, limit, t)
+        later = {i: other for i, other in self._new_limits.items() if i != j}
         if callable(limit) or callable(given):
             later[j] = limit if callable(limit) else now
         else:
@@ -518,21 +513,21 @@ class Policy(metaclass=ABCMeta):
         concerns = concerns_of(self._setup()._replace(objective=objective))
         states = concerns.take_over(self._now.concerns, self._concerns, j)
         return {
-            "_given": given,
-            "_later": later,
+            "_first_limits": given,
+            "_new_limits": later,
             "_limited": callable(given) or bool(later) or bool(given.any()),
             "objective": objective,
-            "horizon": self._horizon(objective),
+            "horizon": self._last_round(objective),
             "_concerns": concerns,
             "_now": self._now._replace(concerns=states),
         }
 
     def _place_for_beliefs(self, choice: Choice) -> Place:
-        """Return where a choice is; without keys, which only beliefs need."""
+        """Return the place of a choice; here without keys, which only beliefs need."""
         return Place([], choice.x.reshape(self.size, -1), choice.t)
 
     def _place(self, choice: Choice) -> Place:
-        """Return the names and the points of the actions that were chosen."""
+        """Return the place of a choice: its actions' keys and points, and its round."""
         x = choice.x.reshape(self.size, -1)
         if isinstance(self.actions, Contextual):
             return Place(self.actions.domain.keys(x), x, choice.t)
@@ -542,8 +537,8 @@ class Policy(metaclass=ABCMeta):
             return Place(choice.index.reshape(-1).tolist(), x, choice.t)
         return Place(self.actions.keys(x), x, choice.t)
 
-    def _read_context(self, context: Values | None) -> Shown | None:
-        """Return a user's context, checked; ``None`` if the set has none."""
+    def _read_context(self, context: ActionValues | None) -> Shown | None:
+        """Return the context that a user gave, checked; ``None``: the set has none."""
         if not isinstance(self.actions, Contextual):
             if context is None:
                 return None
@@ -562,8 +557,8 @@ class Policy(metaclass=ABCMeta):
         values = devices.put(values, self.device, self.dtype)
         return Shown(self.actions, values)
 
-    def _to_recommend(self, shown: Shown | None = None) -> Turn:
-        """Return a round of which an action is recommended, and none played."""
+    def _unplayed_turn(self, shown: Shown | None = None) -> Turn:
+        """Return a turn that is not played, to recommend an action."""
         on, mask = self.actions.menu, None
         if shown is not None:
             on, mask = shown.round(on, None, bool(self.batch_shape))
@@ -604,10 +599,10 @@ class Policy(metaclass=ABCMeta):
         self,
         *,
         n: None = None,
-        among: Values | None = None,
-        actions: Actions | Values | None = None,
-        observed_costs: Observed | None = None,
-        context: Values | None = None,
+        among: ActionValues | None = None,
+        actions: Actions | ActionValues | None = None,
+        observed_costs: ObservedCosts | None = None,
+        context: ActionValues | None = None,
         confidence: ArrayLike | None = None,
     ) -> Choice: ...
 
@@ -616,10 +611,10 @@ class Policy(metaclass=ABCMeta):
         self,
         *,
         n: int,
-        among: Values | None = None,
-        actions: Actions | Values | None = None,
-        observed_costs: Observed | None = None,
-        context: Values | None = None,
+        among: ActionValues | None = None,
+        actions: Actions | ActionValues | None = None,
+        observed_costs: ObservedCosts | None = None,
+        context: ActionValues | None = None,
         confidence: ArrayLike | None = None,
     ) -> list[Choice]: ...
 
@@ -628,10 +623,10 @@ class Policy(metaclass=ABCMeta):
         self,
         *,
         n: int | None = None,
-        among: Values | None = None,
-        actions: Actions | Values | None = None,
-        observed_costs: Observed | None = None,
-        context: Values | None = None,
+        among: ActionValues | None = None,
+        actions: Actions | ActionValues | None = None,
+        observed_costs: ObservedCosts | None = None,
+        context: ActionValues | None = None,
         confidence: ArrayLike | None = None,
     ) -> Choice | list[Choice]:
         """Start the next round and choose.
@@ -670,7 +665,7 @@ class Policy(metaclass=ABCMeta):
         if isinstance(self.actions, Contextual):
             contexts = self.actions.each(context, n, self.batch_shape)
         self._catch_up()
-        self._together = max(self._together, n)
+        self._largest_n = max(self._largest_n, n)
         before, latest, choices = self._now, self._latest, []
         try:
             with threads_for(self._pass_size):
@@ -681,22 +676,22 @@ class Policy(metaclass=ABCMeta):
             if not choices:
                 raise
         except BaseException:
-            # entries above the policy's round count for nothing
+            # entries of later rounds than the policy's are ignored
             self._now, self._latest = before, latest
             raise
         return choices
 
     def _ask(
         self,
-        among: Values | None,
-        actions: Actions | Values | None,
-        observed_costs: Observed | None,
-        context: Values | None,
+        among: ActionValues | None,
+        actions: Actions | ActionValues | None,
+        observed_costs: ObservedCosts | None,
+        context: ActionValues | None,
         confidence: ArrayLike | None,
     ) -> Choice:
         """Start the next round and choose, see :meth:`ask`."""
         if (observed_costs is not None) != self.sees_costs:
-            raise costs_not_for(self.name, self.sees_costs)
+            raise observed_costs_error(self.name, self.sees_costs)
         if observed_costs is not None:
             observed_costs = self.objective.observed(observed_costs)
         t = self._now.t + 1
@@ -735,19 +730,19 @@ class Policy(metaclass=ABCMeta):
             ledger,
             shown=shown,
             apart=actions is not None,
-            confidence=(None if confidence is None else self._least_chance(confidence)),
+            confidence=None if confidence is None else self._read_chance(confidence),
             limits=self.limits(t),
             must_work=self._must_work,
             ranks=self._ranks,
             purpose="design" if t <= self.design and confidence is None else "rule",
         )
         turn, decision, state, concerns = self._take_turn(now, turn)
-        choice = self._choice_of(turn, decision)
+        choice = self._make_choice(turn, decision)
         private = private_copy(choice)
         place = self._place_for_beliefs(private)
         state = self._add_pending(state, private, place, turn.limits)
         phi = getattr(state, "multiplier", None)
-        made = Made(
+        made = DecisionRecord(
             time(),
             turn.limits,
             phi,
@@ -764,8 +759,8 @@ class Policy(metaclass=ABCMeta):
             settled=False,
         )
         # a warning may be an error: then the round does not count
-        if len(ledger) >= MANY + self._together and not (
-            self._patient or self._reminded
+        if len(ledger) >= MAX_OUTSTANDING + self._largest_n and not (
+            self._ignores_backlog or self._reminded
         ):
             self._reminded = True
             warn(ledger.reminder(self.name))
@@ -776,8 +771,8 @@ class Policy(metaclass=ABCMeta):
             LOG.debug("%s asks %s", self.name, choice)
         return choice
 
-    def _least_chance(self, confidence: ArrayLike) -> Tensor:
-        """Return the probability with which limits must be kept, ``(T,)``."""
+    def _read_chance(self, confidence: ArrayLike) -> Tensor:
+        """Return the probability with which limits must be kept, ``(T,)``, checked."""
         if self._concerns.find(Confidence) is None:
             raise CBanditError(
                 f"ask: {self.name} takes no confidence= ({confidence!r}): cb.CKB, "
@@ -785,32 +780,37 @@ class Policy(metaclass=ABCMeta):
                 "have beliefs about their costs"
             )
         least = self._per_trial("confidence", confidence)
-        return probability("confidence", least, confidence)
+        return check_probability("confidence", least, confidence)
 
-    def _take_turn(self, now: Now, given: Turn) -> tuple[Turn, Decision, Any, Any]:
-        """Return a round, its decision, and the states after it, the concerns' last."""
+    def _take_turn(
+        self, now: PolicyState, initial: Turn
+    ) -> tuple[Turn, Decision, Any, Any]:
+        """Return the turn as played, its decision, and the two states after it.
+
+        These are the rule's state and the states of the concerns.
+        """
         hooks, opened = self._concerns, None
         while True:
-            states, restarted = hooks.open_epoch(now.concerns, given.t)
-            turn = given._replace(restarted=restarted)
+            states, restarted = hooks.open_epoch(now.concerns, initial.t)
+            turn = initial._replace(restarted=restarted)
             if opened is None:
-                opened = self._open(now.state, turn), given.streams.position()
+                opened = self._open_round(now.state, turn), initial.streams.position()
             state, start = opened
             turn = turn._replace(beliefs=self._beliefs_in(state))
             states, turn = hooks.open_turn(states, turn)
             decision = hooks.choose(states, turn)
             if decision is None:
-                decision, state = self._by_rule(state, turn)
+                decision, state = self._apply_rule(state, turn)
             states, checked = hooks.check_pick(states, turn, decision)
             if checked is not None:
                 return turn, checked, state, states
-            given.streams.go(start)  # repeat the same draws
-            given = given._replace(tight=True)
-            if given.actions.continuous and not given.by_rule:
-                # points of the design are not looked through
-                given, opened = given._replace(purpose="rule"), None
+            initial.streams.go(start)  # rewind, to repeat the same draws
+            initial = initial._replace(tight=True)
+            if initial.actions.continuous and not initial.by_rule:
+                # a design has no second point on a box: the rule chooses
+                initial, opened = initial._replace(purpose="rule"), None
 
-    def _by_rule(self, state: Any, turn: Turn) -> tuple[Decision, Any]:
+    def _apply_rule(self, state: Any, turn: Turn) -> tuple[Decision, Any]:
         """Return the rule's decision, checked, and the state after it."""
         answer, name = self.decide(state, turn), f"{type(self).__name__}.decide"
         if not isinstance(answer, tuple) or len(answer) != 2:
@@ -822,20 +822,22 @@ class Policy(metaclass=ABCMeta):
         if type(decision) is Decision and decision.sure:
             return decision, state
         shape = self.size, self.m
-        return decided(name, decision, turn, *shape, self.device, self.dtype), state
+        return check_decision(
+            name, decision, turn, *shape, self.device, self.dtype
+        ), state
 
-    def _open(self, state: Any, turn: Turn) -> Any:
-        """Return the state at the start of a round, before concerns shape it."""
+    def _open_round(self, state: Any, turn: Turn) -> Any:
+        """Return the state at the start of a round, before concerns shape the turn."""
         return state
 
-    def _round_actions(self, actions: Actions | Values) -> Actions:
-        """Return the set of this round, on the policy's device."""
+    def _round_actions(self, actions: Actions | ActionValues) -> Actions:
+        """Return the set given for this round alone, on the policy's device."""
         on = round_actions(actions, self.actions, self.batch_shape)
         return on.to(self.device, self.dtype)
 
-    def _choice_of(self, turn: Turn, decision: Decision) -> Choice:
-        """Turn a decision into the choice that users get."""
-        outside, on, shown = self._outside, turn.actions, turn.shown
+    def _make_choice(self, turn: Turn, decision: Decision) -> Choice:
+        """Return the choice that users get for a decision."""
+        outside, on, shown = self._user_shape, turn.actions, turn.shown
         index = None if decision.index is None else outside(decision.index)
         x = on.at(index) if decision.x is None else outside(decision.x)
         keys = decision.keys
@@ -860,7 +862,7 @@ class Policy(metaclass=ABCMeta):
             turn.t,
             index,
             x,
-            infeasible.clone(),  # whoever asked may change it in place
+            infeasible.clone(),  # users may change it in place
             pi,
             self._ledger.id(turn.t),
             on if turn.apart else None,
@@ -911,19 +913,19 @@ class Policy(metaclass=ABCMeta):
             exposure: what this feedback was counted over, such as hours or thousands of
                 requests, ``(*trials,)``; 1 unless given.
 
-        The same told again changes nothing, so a request may be sent twice; other
-        values are an error.
+        Telling the same values again changes nothing, so a request may be sent twice;
+        other values are an error.
         """
-        mask = None if where is None else told_in(where, self.batch_shape)
+        mask = None if where is None else trial_mask(where, self.batch_shape)
         given = reward, cost, noise, exposure
         try:
-            self._take(choice, mask, failed, *given)
+            self._record_feedback(choice, mask, failed, *given)
         except ChoiceError:
-            if not self._repeats(choice, mask, failed, *given):
+            if not self._is_repeat(choice, mask, failed, *given):
                 raise
             LOG.info("%s: a choice was told the same again", self.name)
 
-    def _take(
+    def _record_feedback(
         self,
         choice: Choice | str,
         mask: Tensor | None,
@@ -938,7 +940,8 @@ class Policy(metaclass=ABCMeta):
         if (known or mask is not None) and self._ledger.finished(choice, self._now.t):
             if known or not bool(torch.as_tensor(mask).any()):
                 return  # everything told here has come already
-        entry, number = self._entry(choice), self._ledger.number
+        entry = self._find_waiting(choice)
+        number = self._ledger.next_serial
         mask = entry.playing(mask)
         if mask is not None and not bool(mask.any()):
             return  # the trials told here play nothing
@@ -954,21 +957,21 @@ class Policy(metaclass=ABCMeta):
                 + "; beside a Budget, cost= too" * bool(self.objective.budgets)
             )
         new = inbox.add_charge(entry, number, cost, mask)
-        self._ledger.put(new.having_failed(mask, number()))
+        self._ledger.put(new.with_failure(mask, number()))
         LOG.info("%s: choice %s has failed", self.name, entry.choice.id)
 
-    def _repeats(
+    def _is_repeat(
         self, choice: object, mask: Tensor | None, failed: bool, *given: Any
     ) -> bool:
-        """Return whether a choice was told all of this before, with the same values.
+        """Return whether the same values were told of a choice before.
 
-        So it is when a client sends its request again, as it got no answer.
+        This happens when a client sends a request again because it got no answer.
         """
         name = choice.id if isinstance(choice, Choice) else choice
         if not isinstance(name, str):
             return False
         row = self._history.row(name, self._ledger.all(self._now.t))
-        return row is not None and self._inbox().repeats(row, mask, failed, *given)
+        return row is not None and self._inbox().is_repeat(row, mask, failed, *given)
 
     @locked
     def cancel(
@@ -984,19 +987,19 @@ class Policy(metaclass=ABCMeta):
                 :class:`~cbandit.Budget`, and the beliefs do not learn from it. Left
                 out, what the choice may have cost stays spent.
         """
-        entry = self._entry(choice)
+        entry = self._find_waiting(choice)
         if cost is not None and not self.objective.budgets:
             raise CBanditError(
                 "cancel takes cost= beside a cb.Budget only; what came of the choice "
                 "goes to tell(choice, cost=...), before it is cancelled"
             )
-        number, plays = self._ledger.number, entry.playing(None)
+        number, plays = self._ledger.next_serial, entry.playing(None)
         entry = self._inbox().add_charge(entry, number, cost, plays)
         self._ledger.put(entry._replace(closed=True, cancelled=number()))
         LOG.info("%s: choice %s is cancelled", self.name, entry.choice.id)
 
     def _inbox(self) -> Inbox:
-        """Return the inbox, which reads what users tell and observe."""
+        """Return the inbox, which reads and checks the values that users tell."""
         t, objective = self._now.t, self.objective
         return Inbox(
             name=self.name,
@@ -1008,13 +1011,13 @@ class Policy(metaclass=ABCMeta):
             labels=self._labels,
             outcomes=self._outcomes,
             ranges=self._ranges,
-            piecemeal=self.abilities.partial_costs,
-            no_noise=self._refuses.get("noise", ""),
+            partial_costs=self.abilities.partial_costs,
+            noise_error=self._refuses.get("noise", ""),
             limits=self.limits(t + 1) if objective.shares else None,
         )
 
-    def _entry(self, choice: Choice | str) -> Entry:
-        """Return the entry of a choice that waits for feedback."""
+    def _find_waiting(self, choice: Choice | str) -> Entry:
+        """Return the entry of a choice; raise an error unless it waits for feedback."""
         ledger, t = self._ledger, self._now.t
         entry = ledger.find(choice, t)
         if entry is None:
@@ -1022,8 +1025,8 @@ class Policy(metaclass=ABCMeta):
             raise ledger.refusal(choice, t, states)
         return entry
 
-    def _absorb_all(self) -> Now:
-        """Absorb all that was told, in the order of rounds; return the new value."""
+    def _absorb_all(self) -> PolicyState:
+        """Absorb all feedback told, in the order of rounds; return the new state."""
         now, ledger = self._now, self._ledger
         heard, state = ledger.last, now.state
         if now.settled and heard == now.heard:
@@ -1034,21 +1037,21 @@ class Policy(metaclass=ABCMeta):
                 beliefs = self._beliefs_in(state)
                 concerns, news = self._concerns.hear(concerns, news, beliefs)
                 state = self.absorb(state, news)
-        state = self._due(state, now.t)
+        state = self._after_absorbing(state, now.t)
         now = now._replace(state=state, heard=heard, settled=True, concerns=concerns)
         vars(self).update(_latest=None, _now=now)
         ledger.tidy(heard, self._history.put)
         return now
 
-    def _catch_up(self) -> Now:
-        """Return the value that the next ``ask`` begins with, with all due work done.
+    def _catch_up(self) -> PolicyState:
+        """Return the state that the next ``ask`` begins with, with due fits done.
 
-        It becomes the policy's only with a call that changes the policy. So looking at
-        the beliefs between rounds has no influence on when hyperparameters are fitted.
+        Only a call that changes the policy stores this state in it. So looking at the
+        beliefs between rounds has no influence on when hyperparameters are fitted.
         """
         now = self._absorb_all()
         if self._ready is None or self._ready[0] is not now:
-            state = self._fit(now.state)
+            state = self._fit_if_due(now.state)
             beliefs = self._beliefs_in(state)
             concerns = self._concerns.settle(now.concerns, beliefs, now.t, self._table)
             ready = now, now._replace(state=state, concerns=concerns)
@@ -1058,28 +1061,28 @@ class Policy(metaclass=ABCMeta):
 
     @property
     def _pass_size(self) -> float:
-        """How many numbers a pass over the set goes through."""
+        """The number of values that one pass over the set computes, ``N T``."""
         domain = self.actions.domain
         size = domain.size if domain.finite else self.actions.size
         return float(size * self.size)
 
-    def _warn_once(self, now: Now) -> None:
-        """Warn of what is wrong; of each kind once."""
+    def _warn_once(self, now: PolicyState) -> None:
+        """Give the present warnings, each kind once in the policy's life."""
         for kind, text in self._alarms(now).items():
             if kind not in self._alarmed:
                 self._alarmed |= {kind}
                 warn(f"{self.name}: {text}")
 
-    def _alarms(self, now: Now) -> dict[str, str]:
-        """Return what is wrong at present, by kind, in words."""
-        return self._concerns.alarms(now.concerns, now.t, self._together)
+    def _alarms(self, now: PolicyState) -> dict[str, str]:
+        """Return the present warnings, by kind."""
+        return self._concerns.alarms(now.concerns, now.t, self._largest_n)
 
     @locked
     def status(self) -> Status:
-        """Return the standing of every limit, open choices, fits and warnings.
+        """Return how each limit was kept, open choices, fits and warnings.
 
         It prints as text, and ``.frame()`` is a table. A round counts for a limit once
-        that cost has been told, by the limit of its own round. Nothing of it is a
+        that cost has been told, by the limit of its own round. None of this is a
         guarantee.
 
         Example:
@@ -1094,9 +1097,9 @@ class Policy(metaclass=ABCMeta):
             RPOL-UCB: round 1, 0 open, 0 fits
             ms <= 90: within in 0 of 1 rounds told, 0 of the last 1; mean 95
         """
-        now, outside, objective = self._catch_up(), self._outside, self.objective
+        now, outside, objective = self._catch_up(), self._user_shape, self.objective
         state = now.concerns[self._concerns.slot(KeptLimits)]
-        counts, limits = state.whole(), self.limits(now.t + 1)
+        counts, limits = state.with_held(), self.limits(now.t + 1)
         n, above = counts.recent()
         means = objective.costs(counts.total / counts.told)
         standing = []
@@ -1113,23 +1116,25 @@ class Policy(metaclass=ABCMeta):
         return Status(self.name, now.t, limited, waiting, fits, texts, self.trials)
 
     def _table(self) -> Mapping[str, Tensor]:
-        """Return the table of all rounds."""
+        """Return the history of all rounds as a table, see :meth:`History.table`."""
         return self._history.table(self._ledger.all(self._now.t))
 
-    def _change(self, state: object, concerns: tuple[Any, ...] | None = None) -> None:
-        """Replace the state between rounds, and that of the concerns if it is given."""
+    def _set_state(
+        self, state: object, concerns: tuple[Any, ...] | None = None
+    ) -> None:
+        """Replace the rule's state between rounds, and the concerns' if given."""
         now = self._now._replace(state=state, settled=False)
         if concerns is not None:
             now = now._replace(concerns=concerns)
         self._now, self._latest = now, None
 
-    def _resume(self, t: int, state: object, concerns: tuple[Any, ...]) -> None:
-        """Make round ``t`` the next one, from these states.
+    def _jump_to_round(self, t: int, state: object, concerns: tuple[Any, ...]) -> None:
+        """Make round ``t`` the next one, with these states of rule and concerns.
 
-        Other copies of the policy may have played the rounds before it. Its draws
-        depend on the seed and its number alone.
+        Other copies of the policy may have played the rounds before. The draws of round
+        ``t`` depend on the seed and ``t`` alone.
         """
-        self._change(state, concerns)
+        self._set_state(state, concerns)
         self._streams = Streams(self.seed, self.trials, f"round {t}")
         position = self._streams.position()
         self._now = self._now._replace(t=t - 1, position=position)
@@ -1149,7 +1154,7 @@ class Policy(metaclass=ABCMeta):
 
     @locked
     def history(self) -> pd.DataFrame:
-        """Return what happened: a pandas frame with a row for each round and trial.
+        """Return all rounds as a pandas frame, with a row for each round and trial.
 
         Columns: ``id``, ``round``, the action by name (else ``action`` and ``x1``..),
         ``state`` (open, told, failed or cancelled), the times ``turn`` and (last)
@@ -1183,10 +1188,10 @@ class Policy(metaclass=ABCMeta):
         row = self._history.row(name, self._ledger.all(self._now.t))
         if row is None:
             raise ChoiceError(f"no choice of this policy is called {name!r}")
-        outside, index, t = self._outside, row["index"], int(row["round"])
+        outside, index, t = self._user_shape, row["index"], int(row["round"])
         latest, more = self._latest, {}
         if latest is not None and t == latest.t:
-            more = self._beliefs_at(latest)
+            more = self._explain_latest(latest)
         known: dict[str, Any] = {
             name: None if bool(row[name].isnan().all()) else outside(row[name])
             for name in ("estimate", "score", *["multiplier"] * (self.m > 0))
@@ -1204,50 +1209,21 @@ class Policy(metaclass=ABCMeta):
             **more,
         )
 
-    def _posterior(self, mean: Tensor, std: Tensor) -> Posterior:
-        """Return means and deviations ``(T, F, N)`` as users see them."""
-        mean, outside = self.objective.functions(mean), self._outside
+    def _make_posterior(self, mean: Tensor, std: Tensor) -> Posterior:
+        """Return means and deviations ``(T, F, N)`` in the form that users get."""
+        mean, outside = self.objective.functions(mean), self._user_shape
         reward = Marginal(outside(mean[:, 0]), outside(std[:, 0]))
         if mean.shape[1] == 1:
             return Posterior(reward, None)
         return Posterior(reward, Marginal(outside(mean[:, 1:]), outside(std[:, 1:])))
 
-    def _best_tried(self, confidence: float) -> Recommendation:
-        """Return the best action told so far, for policies without beliefs."""
-        confidence, t = checks.share("confidence", confidence), self._catch_up().t
-        limits = self.limits(max(t, 1)).cpu().double()
-        table = self._history.table(self._ledger.all(t))
-        outcomes = torch.cat([table["reward"].unsqueeze(-1), table["costs"]], -1)
-        rows = zip(table["x"].unbind(1), outcomes.unbind(1), limits, strict=True)
-        points, means = zip(*(best_tried(*row) for row in rows), strict=True)
-        x = devices.put(torch.stack(points).to(self.dtype), self.device)
-        mean = torch.stack(means)
-        value, margin = mean[:, 0], limits - mean[:, 1:]
-        if bool(value.isnan().all()):
-            raise CBanditError(
-                "recommend: nothing has been told yet of which to take the best; "
-                "tell() what came of a choice, its costs too"
-            )
-        within, on = (margin >= 0).all(-1) & ~value.isnan(), self.actions
-        best = Recommendation(
-            index=on.index(x.unsqueeze(1)).squeeze(1) if on.finite else None,
-            x=x,
-            value=devices.put(value, self.device),
-            probability=torch.full_like(value, math.nan).to(self.device),
-            margin=devices.put(margin, self.device),
-            feasible=devices.put(within, self.device),
-            confidence=confidence,
-            names=on.names,
-        )
-        return self.objective.recommended(best.of(self._outside))
-
     # -- checkpoints -----------------------------------------------------------------
 
     @locked  # noqa: B027  # most policies have no such arrays
     def lighten(self, actions: bool = True) -> None:  # not every policy
-        """Drop arrays that are better rebuilt than saved.
+        """Drop arrays that are faster to compute again than to save.
 
-        If ``actions`` is false, no array over the set is saved.
+        If ``actions`` is false, drop every array over the set.
         """
 
     @locked
@@ -1281,7 +1257,7 @@ class Policy(metaclass=ABCMeta):
     __copy__ = copy.deepcopy  # a shallow one would share the ledger
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name[0] != "_" and self._keeps(name):
+        if name[0] != "_" and self._is_read_only(name):
             way = ""
             if name in ("thresholds", "objective"):
                 way = ": limit(name, '<= 60') changes a limit, from the next ask on"
@@ -1295,35 +1271,35 @@ class Policy(metaclass=ABCMeta):
             )
         object.__setattr__(self, name, value)
 
-    def _keeps(self, name: str) -> bool:
-        """Return whether an attribute stays as the constructor has set it."""
+    def _is_read_only(self, name: str) -> bool:
+        """Return whether users cannot assign an attribute."""
         held = vars(self)
         if name in held.get("_keywords", ()):
             return True
-        if name in FIXED or name in held.get("settings", ()):
+        if name in READ_ONLY or name in held.get("settings", ()):
             return name in held or isinstance(getattr(type(self), name, 0), property)
         return False
 
     @locked
     def __getstate__(self) -> dict[str, Any]:
-        return lasting(vars(self))
+        return pack(vars(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(restored(state))
+        vars(self).update(unpack(state))
 
     def __repr__(self) -> str:
         actions = repr(self.actions)
-        if len(actions) > LONG:
+        if len(actions) > MAX_REPR_LENGTH:
             actions = f"{type(self.actions).__name__}(dim={self.actions.dim})"
-        parts = [actions, *self._engines(), f"costs={self.m}"]
+        parts = [actions, *self._engine_texts(), f"costs={self.m}"]
         if self.trials is not None:
             first, count = self.trials[0], len(self.trials)
             parts.append(f"trials={self.trials if first else count}")
         return f"{type(self).__name__}({', '.join(parts)}, t={self._now.t})"
 
 
-def documented(cls: type[Any]) -> str | None:
-    """Return a class' help, with shared arguments appended if it has ``common:``."""
+def with_common_help(cls: type[Any]) -> str | None:
+    """Return a class' docstring, with shared arguments added if it has ``common:``."""
     help_text: str | None = cls.__dict__.get("__doc__")
     text = inspect.cleandoc(help_text or "")  # as Python itself does from 3.13 on
     if "\n    common: " not in text:
@@ -1337,4 +1313,4 @@ def documented(cls: type[Any]) -> str | None:
     return "\n".join([text, "", "Common:", *lines, "", *known, ""])
 
 
-Policy.__doc__ = documented(Policy)
+Policy.__doc__ = with_common_help(Policy)

@@ -1,6 +1,6 @@
 """A budget: a total that a cost may reach over a number of rounds.
 
-Policies keep it by :mod:`cbandit.policies.concerns.budgets`.
+:mod:`cbandit.policies.concerns.budgets` makes policies keep budgets.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ class Budget:
                 f"{tuple(self.total.shape)}"
             )
         self.rounds = checks.whole("rounds", rounds, 1, "a positive int")
-        #: how many rounds came before its first one
+        #: how many rounds came before the budget's first round
         self.before = 0
 
     def from_round(self, t: int) -> Budget:
-        """Return the same budget, its first round being ``t``."""
+        """Return a copy of the budget whose first round is ``t``."""
         later = copy.copy(self)
         later.before = t - 1
         return later
 
     @property
     def last(self) -> int:
-        """Its last round."""
+        """The budget's last round."""
         return self.before + self.rounds
 
     @property
     def pace(self) -> float | Tensor:
-        """The limit of the first round, a number or ``(*trials,)``."""
+        """The limit of the budget's first round, a number or ``(*trials,)``."""
         pace = self.total / self.rounds
         return pace if pace.dim() else pace.item()
 
@@ -78,14 +78,14 @@ class Budget:
         return f"Budget({self.total.tolist()}, rounds={self.rounds})"
 
 
-def paced(
+def replace_budgets(
     thresholds: Any, names: Sequence[str] | None, m: int
 ) -> tuple[Any, dict[int, Budget]]:
-    """Return thresholds with each budget replaced by its pace, and budgets by cost.
+    """Return thresholds with each budget replaced by its pace; and budgets by cost.
 
     Args:
-        thresholds: as a user gives them.
-        names: the costs' names, if they have any.
+        thresholds: the user's argument.
+        names: the costs' names; ``None``: they have none.
         m: how many costs there are.
     """
     if isinstance(thresholds, Budget):

@@ -1,8 +1,13 @@
-"""Checks of users' arguments, and of what users' own rules return."""
+"""Checks of users' arguments, and of what users' own rules return.
+
+In shapes, ``T`` counts the trials (1 without a trials axis), ``m`` the costs, ``N`` the
+actions of a set and ``n`` some of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -22,14 +27,14 @@ from cbandit.scores import Formed
 
 Costs = TypeVar("Costs")
 
-COST_COUNT = "the number of costs, an int of at least 1"
-VERSION = attrgetter("_version")
+COSTS_EXPECTED = "the number of costs, an int of at least 1"
+TENSOR_VERSION = attrgetter("_version")
 
-_TOGETHER = (
+_COSTS_BY_NAME_HINT = (
     ". An array has all costs of a choice: where some come later or never, tell the "
     "others by name, cost={'latency': 3.1}"
 )
-_FAILED = ": an action that could not be measured is told with failed=True"
+_TELL_FAILED_HINT = ": an action that could not be measured is told with failed=True"
 
 
 # -- of constructors -------------------------------------------------------------------
@@ -50,7 +55,7 @@ def array_type(dtype: torch.dtype | str | None, device: torch.device) -> torch.d
 
 
 def listed(costs: Any, kind: type[Any]) -> list[Any]:
-    """Return a list with one belief a cost; the caller checks each of them."""
+    """Return a user's beliefs about costs as a list; the caller checks each of them."""
     if isinstance(costs, kind):
         return [costs]
     if isinstance(costs, Mapping):
@@ -66,11 +71,8 @@ def listed(costs: Any, kind: type[Any]) -> list[Any]:
     return list(costs)
 
 
-def functions_of(reward: Any, costs: Any) -> tuple[list[GP], int | tuple[str, ...]]:
-    """Return one belief a function, reward first, and the number of costs.
-
-    If the costs have names, these come in place of the number.
-    """
+def read_beliefs(reward: Any, costs: Any) -> tuple[list[GP], int | tuple[str, ...]]:
+    """Return the beliefs, the reward's first, and the costs' number or names."""
     names = names_of(costs)
     counted = isinstance(costs, int) and not isinstance(costs, bool)
     unknown = counted or (names is not None and not isinstance(costs, Mapping))
@@ -82,12 +84,12 @@ def functions_of(reward: Any, costs: Any) -> tuple[list[GP], int | tuple[str, ..
             raise CBanditError(f"{name} must be a cb.GP; got {checks.kind(belief)}")
     if names is not None:
         return beliefs, names
-    m = checks.whole("costs", costs, 1, COST_COUNT) if counted else len(beliefs) - 1
+    m = checks.whole("costs", costs, 1, COSTS_EXPECTED) if counted else len(beliefs) - 1
     return beliefs, m
 
 
 def believed_costs(costs: Costs) -> Costs:
-    """Return ``costs``; raise an error unless they are beliefs."""
+    """Return ``costs`` unchanged; raise an error unless they are beliefs."""
     named = isinstance(costs, Mapping)
     if costs is None or isinstance(costs, int) or (names_of(costs) and not named):
         raise CBanditError(
@@ -100,8 +102,8 @@ def believed_costs(costs: Costs) -> Costs:
 # -- of ask ----------------------------------------------------------------------------
 
 
-def costs_not_for(name: str, sees: bool) -> CBanditError:
-    """Return the error for ``observed_costs`` that are missing or not wanted."""
+def observed_costs_error(name: str, sees: bool) -> CBanditError:
+    """Return the error: ``observed_costs`` is missing if ``sees``, else unwanted."""
     if sees:
         return CBanditError(
             f"{name} sees the costs before it chooses: give ask(observed_costs=g_t) of "
@@ -114,10 +116,10 @@ def costs_not_for(name: str, sees: bool) -> CBanditError:
 
 
 def round_actions(actions: Any, base: Actions, batch_shape: tuple[int, ...]) -> Actions:
-    """Return the set of one round; check that it fits the policy's set ``base``."""
+    """Return a user's set of one round; check it against the policy's set ``base``."""
     on: Actions
-    if _dicts(actions):
-        on = Finite(_names(base, "actions").points(actions, "actions"))
+    if _are_by_name(actions):
+        on = Finite(_names_of_set(base, "actions").points(actions, "actions"))
     elif isinstance(actions, Actions):
         on = actions
     else:
@@ -138,21 +140,21 @@ def round_actions(actions: Any, base: Actions, batch_shape: tuple[int, ...]) -> 
 def round_mask(
     among: Any, base: Actions, batch_shape: tuple[int, ...], device: torch.device
 ) -> Tensor:
-    """Return ``among`` as a mask, ``(1 or T, N)``, that leaves an action each trial."""
+    """Return a user's ``among`` as a mask over the set ``base``, ``(1 or T, N)``."""
     if base.continuous:
         raise CBanditError(f"among picks from numbered actions, and {base!r} has none")
     size, trials = base.size, batch_shape[0] if batch_shape else 1
     if isinstance(among, Mapping):
-        among = _where(among, base)
-    elif _dicts(among):
-        points = _names(base, "among").points(among, "among")
+        among = _mask_by_name(among, base)
+    elif _are_by_name(among):
+        points = _names_of_set(base, "among").points(among, "among")
         among = base.index(points.to(base.extent())).cpu()
     if isinstance(among, str):
         raise CBanditError(
             "among must be a mask, action numbers, or values by name, "
             f"{{{among!r}: [...]}}; got str"
         )
-    # checked on the device it is on, mostly the host, so that none is waited for
+    # check it where it is, mostly the host, so as not to wait for a device
     rows = checks.tensor("among", among, None)
     if rows.dim() not in (1, 2) or (rows.dim() == 2 and len(rows) not in (1, trials)):
         raise CBanditError(
@@ -184,9 +186,9 @@ def round_mask(
     return mask
 
 
-def _where(among: Mapping[str, Any], base: Actions) -> Tensor:
-    """Return a mask ``(N,)`` of the actions whose parameters have these values."""
-    allowed = _names(base, "among").allowed(among, "among")
+def _mask_by_name(among: Mapping[str, Any], base: Actions) -> Tensor:
+    """Return a mask ``(N,)`` of the actions with the values in ``among``."""
+    allowed = _names_of_set(base, "among").allowed(among, "among")
     if isinstance(base, ProductGrid):
         axes = [axis.cpu() for axis in base.axes]
     else:
@@ -203,15 +205,15 @@ def _where(among: Mapping[str, Any], base: Actions) -> Tensor:
     return mask
 
 
-def _dicts(actions: object) -> bool:
-    """Return whether actions are given by name: a dict, or lists of dicts."""
-    for _ in range(2):  # one list for the trials at most; a list may hold itself
+def _are_by_name(actions: object) -> bool:
+    """Return whether actions are dicts by parameter: one, a list, or lists of them."""
+    for _ in range(2):  # at most a list in a list; a list may contain itself
         if isinstance(actions, list | tuple) and actions:
             actions = actions[0]
     return isinstance(actions, Mapping)
 
 
-def _names(base: Actions, name: str) -> Names:
+def _names_of_set(base: Actions, name: str) -> Names:
     if base.names is None:
         raise CBanditError(
             f"{name} by name needs a set with names: give the policy a cb.Space(...)"
@@ -220,19 +222,19 @@ def _names(base: Actions, name: str) -> Names:
 
 
 def read_points(base: Actions, x: ArrayLike | None, params: Any) -> Any:
-    """Return points that a user gives by coordinates or by name."""
+    """Return a user's points, given as coordinates ``x`` or by name as ``params``."""
     if params is None:
         return x
     if x is not None:
         raise CBanditError("give x= or params=, not both")
-    return _names(base, "params").points(params)
+    return _names_of_set(base, "params").points(params)
 
 
 # -- of tell and observe ---------------------------------------------------------------
 
 
-def told_in(where: ArrayLike, batch_shape: tuple[int, ...]) -> Tensor:
-    """Return the user's ``where`` as a mask of trials, ``(T,)`` on the host."""
+def trial_mask(where: ArrayLike, batch_shape: tuple[int, ...]) -> Tensor:
+    """Return a user's ``where`` as a mask of trials, ``(T,)`` bool on the host."""
     mask = checks.tensor("where", where, None, "cpu")
     fits = tuple(mask.shape) in (batch_shape, batch_shape or (1,))
     if mask.dtype != torch.bool or not fits:
@@ -251,19 +253,22 @@ def told_values(
     batch: tuple[int, ...],
     dtype: torch.dtype,
 ) -> Tensor:
-    """Return a copy of a told reward, or of ``count`` told costs, ``(T, count)``."""
-    if mask is None and not batch and count == 1 and _single(value):
+    """Return a copy of a user's reward, or of ``count`` costs, ``(T, count)``.
+
+    ``mask (T,)`` are the trials with a value; ``None``: all.
+    """
+    if mask is None and not batch and count == 1 and _is_single_number(value):
         number = float(value)
         if abs(number) <= checks.LARGEST[dtype]:
             return torch.full((1, 1), number, dtype=torch.float64)
     checks.no_flag(name, value)
-    # checked on its own device, so that no device is waited for
+    # check it where it is, so as not to wait for a device
     if isinstance(value, Tensor) and value.dtype == torch.float64:
         told = checks.plain(name, value)
     else:
         told = checks.tensor(name, value, torch.float64)
     shape, size = tuple(told.shape), batch[0] if batch else 1
-    advice = _TOGETHER if count > 1 else ""
+    advice = _COSTS_BY_NAME_HINT if count > 1 else ""
     if shape == batch and count == 1:
         out = told.reshape(size, 1)
     elif shape == (*batch, count) and (name != "reward" or not batch):
@@ -287,16 +292,16 @@ def told_values(
         raise CBanditError(
             f"{name} must have shape {wanted} = {expected}; got {shape}{advice}"
         )
-    # a copy, as it is read later and the caller may refill the array
+    # a copy, as the caller may refill the array before the policy reads it
     if mask is None:
-        return checks.measured(name, out, dtype, advice or _FAILED).clone()
+        return checks.measured(name, out, dtype, advice or _TELL_FAILED_HINT).clone()
     # values outside of the mask may be anything, NaN included
     came = devices.put(mask, out.device).unsqueeze(-1)
     return checks.measured(name, torch.where(came, out, 0.0), dtype)
 
 
-def _single(value: object) -> bool:
-    """Return whether a value is a single real number on the host."""
+def _is_single_number(value: object) -> bool:
+    """Return whether a value is one float, or a float64 tensor of one on the host."""
     if type(value) is float:
         return True
     if type(value) is not Tensor or value.dtype != torch.float64 or value.dim():
@@ -307,7 +312,7 @@ def _single(value: object) -> bool:
 # -- of rules --------------------------------------------------------------------------
 
 
-def decided(
+def check_decision(
     rule: str,
     answer: object,
     turn: Turn,
@@ -316,22 +321,22 @@ def decided(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Decision:
-    """Check the decision of a user's rule, and make it tensors that fit the set.
+    """Return the decision of a user's rule as checked tensors that fit the set.
 
     Args:
-        rule: what errors call the rule.
+        rule: the rule's name in errors.
         answer: what the rule returned.
         turn: the round that the rule was given.
         size: how many trials there are.
         m: how many costs there are.
         device: where the policy's tensors live.
-        dtype: the dtype of its actions.
+        dtype: the dtype of the policy's actions.
     """
     if not isinstance(answer, Decision):
         raise CBanditError(f"{rule} must return a cb.Decision; got {answer!r}")
     on, mask = turn.actions, turn.mask
 
-    def led(
+    def tensor_of(
         name: str, value: object, *axes: int, kind: torch.dtype | None = None
     ) -> Tensor:
         out = checks.tensor(f"{rule}: {name}", value, kind, device)
@@ -344,7 +349,7 @@ def decided(
 
     def numbers(name: str, value: object, *axes: int) -> Tensor:
         try:
-            return checked_index(led(name, value, *axes), on.size, device)
+            return checked_index(tensor_of(name, value, *axes), on.size, device)
         except CBanditError as error:
             said = str(error).removeprefix("index ")
             raise CBanditError(
@@ -364,13 +369,13 @@ def decided(
                 f"{rule}: index must be of what among allows; got {index.tolist()}"
             )
     if x is not None:
-        x = led("x", x, on.dim, kind=dtype)
+        x = tensor_of("x", x, on.dim, kind=dtype)
         checks.finite(f"{rule}: x", x)
         x = on.inside(x, f"{rule}: x") if box else x
         if turn.balls is not None and bool(turn.balls.holds(x).any()):
             raise CBanditError(f"{rule}: x must not lie where an action has failed")
     if infeasible is not None:
-        infeasible = led("infeasible", infeasible).bool()
+        infeasible = tensor_of("infeasible", infeasible).bool()
     drawn = answer.distribution
     if drawn is not None:
         if not isinstance(drawn, Distribution):
@@ -380,18 +385,21 @@ def decided(
         k = checks.tensor(f"{rule}: distribution", drawn.index).shape[-1:]
         drawn = Distribution(
             numbers("distribution.index", drawn.index, *k),
-            led("distribution.probability", drawn.probability, *k),
+            tensor_of("distribution.probability", drawn.probability, *k),
         )
     score, estimate = answer.score, answer.estimate
     if score is not None:
-        score = led("score", score, kind=torch.float64)
+        score = tensor_of("score", score, kind=torch.float64)
     if estimate is not None:
-        estimate = led("estimate", estimate, 1 + m, kind=torch.float64)
+        estimate = tensor_of("estimate", estimate, 1 + m, kind=torch.float64)
     return Decision(index, infeasible, drawn, x, answer.keys, score, estimate)
 
 
-def probability(name: str, values: Tensor, given: object) -> Tensor:
-    """Return probabilities; raise an error unless they lie between 0 and 1."""
+def check_probability(name: str, values: Tensor, given: object) -> Tensor:
+    """Return ``values``; raise an error unless all lie between 0 and 1.
+
+    Errors show ``given``, the user's argument.
+    """
     if not bool(((values > 0) & (values < 1)).all()):
         cent, hint = float(values.max()), ""
         if 1 < cent < 100 and values.min() > 0:
@@ -400,16 +408,16 @@ def probability(name: str, values: Tensor, given: object) -> Tensor:
     return values
 
 
-def score_of(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
-    """Return a score; a user's function is wrapped so that its results are checked.
+def check_score(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
+    """Return a rule's score; wrap a user's function so that its results are checked.
 
-    A weight is returned without its graph.
+    The weight of a score is detached from its autograd graph.
 
     Args:
-        name: what errors call the rule that returned the score.
+        name: the rule's name in errors.
         score: what the rule returned.
         weights: the shape that weights of costs must have, ``(T, m)``.
-        hint: what errors add.
+        hint: a text to append to errors; may be empty.
     """
     weight = score.weight if isinstance(score, Formed) else None
     if weight is not None:
@@ -429,15 +437,13 @@ def score_of(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
         return score
 
     def form(f: Tensor, g: Tensor) -> Tensor:
-        before = list(map(VERSION, (f, g)))
-        try:
-            values = score(f, g)
-        except Exception as error:
-            if not hint:
-                raise
-            raise CBanditError(f"{name}: {error}{hint}") from error
-        if list(map(VERSION, (f, g))) != before:
-            raise changed(f"the function that {name} returned")
+        with unchanged(f"the function that {name} returned", f, g):
+            try:
+                values = score(f, g)
+            except Exception as error:
+                if not hint:
+                    raise
+                raise CBanditError(f"{name}: {error}{hint}") from error
         if isinstance(values, Tensor) and values.shape == f.shape:
             if values.is_floating_point():
                 return values.to(f)
@@ -449,8 +455,11 @@ def score_of(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
     return form
 
 
-def multiplier_of(name: str, moved: object, like: Tensor) -> Tensor:
-    """Return a rule's multiplier without its graph; raise an error if it is invalid."""
+def check_multiplier(name: str, moved: object, like: Tensor) -> Tensor:
+    """Return a rule's multiplier ``moved``, detached; raise an error if it is invalid.
+
+    ``like`` is a multiplier of the right shape.
+    """
     if isinstance(moved, Tensor) and moved.shape == like.shape:
         if moved.is_floating_point():
             return moved.detach()  # a graph would grow with every round
@@ -460,16 +469,25 @@ def multiplier_of(name: str, moved: object, like: Tensor) -> Tensor:
     )
 
 
-def changed(name: str) -> CBanditError:
-    """Return the error for a rule that changed its arguments in place."""
-    return CBanditError(
-        f"{name} must not change what it is given in place: x.clamp(min=0) returns "
-        "a new tensor, x.clamp_(min=0) and x += 1 do not"
-    )
+@contextmanager
+def unchanged(name: str, *given: Tensor) -> Iterator[None]:
+    """Raise an error if the block inside changes a tensor in place.
+
+    Args:
+        name: the name of the rule that the block calls, for the error.
+        given: the tensors that the rule gets.
+    """
+    versions = list(map(TENSOR_VERSION, given))
+    yield
+    if list(map(TENSOR_VERSION, given)) != versions:
+        raise CBanditError(
+            f"{name} must not change what it is given in place: x.clamp(min=0) returns "
+            "a new tensor, x.clamp_(min=0) and x += 1 do not"
+        )
 
 
 def floating_shape(value: object) -> tuple[int, ...] | str:
-    """Return a floating tensor's shape, or the kind of anything else in words."""
+    """Return the shape of a floating tensor, or words for anything else."""
     if not isinstance(value, Tensor):
         return checks.kind(value)
     floating = value.is_floating_point()

@@ -1,10 +1,14 @@
-"""Choices that were made, and the feedback told of them.
+"""The ledger: a policy's choices that wait for feedback, and their feedback so far.
 
-The ledger has an entry for each choice whose feedback has not all come. An entry is
-replaced and never changed: one assignment adds what was told, or closes it. Every item
-told has a serial number, and the policy's state says up to which number it has
-absorbed them. So an interrupt between the policy's state and the ledger neither loses
-an item nor absorbs it twice.
+In shapes, ``T`` counts the trials (1 without a trials axis), ``m`` the costs and ``F``
+the functions: the reward, number 0, then the costs. ``d`` is the dimension of an action
+and ``n`` counts rows of data.
+
+The ledger has an entry for each choice whose feedback is not complete. Entries are
+replaced, never changed: one assignment adds an outcome to an entry, or closes it. Every
+outcome has a serial number, and the policy's state says up to which number it has
+absorbed them. So an interrupt between the two neither loses an outcome nor absorbs it
+twice.
 """
 
 from __future__ import annotations
@@ -23,14 +27,14 @@ from cbandit.choice import Choice
 from cbandit.errors import ChoiceError
 from cbandit.posterior.log import Part
 
-STAYS = (
+CANNOT_CHANGE_HINT = (
     "; what was told cannot be changed: go on from an earlier save, or build the "
     "policy anew and give it what history() holds, corrected"
 )
 
 
 def private_copy(choice: Choice) -> Choice:
-    """Return a copy of a choice whose tensors nobody else can change."""
+    """Return a copy of a choice that shares no tensor with it."""
     copy = object.__new__(Choice)
     vars(copy).update(vars(choice), x=choice.x.clone())
     if choice.index is not None and choice.keys is None:
@@ -42,26 +46,26 @@ def private_copy(choice: Choice) -> Choice:
 
 
 class Place(NamedTuple):
-    """The place of a choice: its actions' keys and points ``(T, d)``, and its round."""
+    """Where a choice is: its actions' keys and points ``(T, d)``, and its round."""
 
     keys: list[Any]
     x: Tensor
     t: int
 
 
-class Told(NamedTuple):
-    """Feedback of one ``tell``, of the reward or of costs.
+class Outcome(NamedTuple):
+    """The values of the reward, or of costs, from one ``tell`` about a choice.
 
     Args:
-        values: ``(T, 1)`` for the reward, ``(T, m)`` for costs.
-        where: ``(T,)`` bool, on the host, or ``None``: all trials.
-        noise: this observation's variance, ``(T,)``, or ``None``.
-        at: the round in which it was told.
-        serial: its number among all items told.
-        columns: which costs these are; ``None``: all of them, or the reward.
-        time: when it was told, in seconds since 1970.
-        tries: the tries or the exposure that values are a share or a rate of, in the
-            shape of the values; ``None``: 1 each.
+        values: ``(T, 1)`` for the reward, ``(T, k)`` for ``k`` costs.
+        where: the trials with a value, ``(T,)`` bool on the host; ``None``: all.
+        noise: the variance of this observation, ``(T,)``; ``None``: the belief's.
+        at: the policy's round when the user called ``tell``.
+        serial: the outcome's number among all outcomes, failures and cancellations.
+        columns: the numbers of these costs; ``None``: all costs, or the reward.
+        time: when the user called ``tell``, in seconds since 1970.
+        tries: the number of tries (binary) or the exposure (counts) behind each value,
+            in the shape of the values; ``None``: 1 each.
     """
 
     values: Tensor
@@ -73,15 +77,27 @@ class Told(NamedTuple):
     time: float = math.nan
     tries: Tensor | None = None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there are values of all functions in all trials."""
+        return self.where is None and self.columns is None
+
+    @property
+    def trials(self) -> Tensor:
+        """The trials with a value, ``(T,)`` bool on the host."""
+        if self.where is None:
+            return torch.ones(len(self.values), dtype=torch.bool)
+        return self.where
+
     def mask(self) -> Tensor:
-        """Return ``where`` on the device of the values; all true if it is ``None``."""
+        """Return the trials with a value, ``(T,)`` bool, on the values' device."""
         if self.where is None:
             shape, device = len(self.values), self.values.device
             return torch.ones(shape, dtype=torch.bool, device=device)
         return devices.put(self.where, self.values.device)
 
     def wide(self, m: int) -> tuple[Tensor, Tensor]:
-        """Return the values and which of them came, ``(T, 1)`` or ``(T, m)`` each."""
+        """Return values and where there is one, ``(T, m)``; the reward's ``(T, 1)``."""
         came = self.mask().unsqueeze(-1)
         if self.columns is None:
             return self.values, came.expand_as(self.values)
@@ -93,47 +109,47 @@ class Told(NamedTuple):
 
 
 class Feedback(NamedTuple):
-    """The feedback of a choice that one ``tell`` brings, read and checked.
+    """The arguments of one ``tell``, read and checked.
 
     Args:
-        functions: the functions it is about, 0 the reward.
-        mask: the trials in which it has come, ``(T,)`` on the host; ``None``: all.
-        rewards: one item if the reward was told, else none.
-        costs: one item if costs were told, else none.
+        functions: the numbers of the functions with a value, 0 the reward.
+        mask: the trials with a value, ``(T,)`` on the host; ``None``: all.
+        rewards: one outcome if the user told the reward, else none.
+        costs: one outcome if the user told costs, else none.
     """
 
     functions: Sequence[int]
     mask: Tensor | None
-    rewards: Sequence[Told]
-    costs: Sequence[Told]
+    rewards: Sequence[Outcome]
+    costs: Sequence[Outcome]
 
 
 class News(NamedTuple):
-    """The feedback of one choice that has not been absorbed yet.
+    """The feedback of one choice that the policy's state has not absorbed yet.
 
     Args:
         choice: the choice, as ``ask`` gave it out.
-        rewards: the items told of its reward.
-        costs: the items told of its costs.
-        cancelled: whether the rest will never come.
-        charged: costs of a choice that was cancelled or has failed, which only budgets
-            are charged for.
-        came: which functions have been told by now, ``(T, 1 + m)`` bool on the host;
-            none in trials in which the action has failed.
+        rewards: the outcomes of its reward.
+        costs: the outcomes of its costs.
+        cancelled: whether the user has cancelled the choice.
+        charged: costs of a choice that was cancelled or has failed; only budgets use
+            them.
+        came: which functions have a value by now, ``(T, 1 + m)`` bool on the host; none
+            in trials in which the action has failed.
         limits: the thresholds of the choice's round, ``(T, m)``.
         place: where the choice is, and its round.
-        now: the latest round, in which the news are heard.
-        failed: the trials in which the action has failed since, ``(T,)`` bool on the
-            host; ``None``: in none.
-        as_told: the news before any of it was changed on its way to the beliefs;
-            ``None``: these are as they were told.
+        now: the policy's latest round.
+        failed: the trials whose failure is new, ``(T,)`` bool on the host; ``None``: in
+            none.
+        as_told: the news before a concern changed values in them; ``None``: no value
+            was changed.
     """
 
     choice: Choice
-    rewards: Sequence[Told]
-    costs: Sequence[Told]
+    rewards: Sequence[Outcome]
+    costs: Sequence[Outcome]
     cancelled: bool
-    charged: Sequence[Told]
+    charged: Sequence[Outcome]
     came: Tensor
     limits: Tensor
     place: Place
@@ -143,13 +159,13 @@ class News(NamedTuple):
 
     @property
     def raw(self) -> News:
-        """The news as they were told."""
+        """The news with the values that the user told."""
         return self if self.as_told is None else self.as_told
 
-    def by_functions(self) -> list[tuple[Told, list[int]]]:
-        """Return each item told, with the numbers of the functions that it is about.
+    def with_functions(self) -> list[tuple[Outcome, list[int]]]:
+        """Return each outcome with the numbers of its functions.
 
-        Number 0 is the reward; cost ``j`` has the number ``1 + j``.
+        The reward has number 0, and cost ``j`` has number ``1 + j``.
         """
         out = []
         for told in self.rewards:
@@ -163,15 +179,18 @@ class News(NamedTuple):
         return out
 
     def readings(self, noise: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return values, where they came, and their noise in units, ``(T, F)`` each.
+        """Return the values, which of them exist, and their noise variances in units.
+
+        All are ``(T, F)``; the values are in the user's units.
 
         Args:
-            noise: the variances, in units, of observations without one of their own.
-            size: the units.
+            noise: the variances of the beliefs, in units, ``(T, F)``: they stand where
+                the user told no ``noise``.
+            size: the size of each function's unit, ``(T, F)``.
         """
         values, came = torch.zeros_like(noise), torch.zeros_like(noise).bool()
         noise = noise.clone()
-        for told, f in self.by_functions():
+        for told, f in self.with_functions():
             mask = told.mask().unsqueeze(-1)
             values[:, f] = torch.where(mask, told.values.to(noise), values[:, f])
             came[:, f] |= mask
@@ -181,19 +200,21 @@ class News(NamedTuple):
         return values, came, noise
 
     def parts(self) -> list[Part]:
-        """Return the news in the form that beliefs absorb."""
+        """Return the news as the parts of an observation that beliefs absorb."""
         out: list[Part] = []
         every, news = [True] * len(self.came), self
         if len(self.rewards) > 1 or len(self.costs) > 1:
-            news = self._replace(rewards=_merge(self.rewards), costs=_merge(self.costs))
-        for told, functions in news.by_functions():
+            news = self._replace(
+                rewards=_merge_items(self.rewards), costs=_merge_items(self.costs)
+            )
+        for told, functions in news.with_functions():
             wanted = every if told.where is None else told.where.tolist()
             out.append(Part(functions, told.values, wanted, told.noise, told.tries))
         return out
 
 
-def _merge(items: Sequence[Told]) -> Sequence[Told]:
-    """Merge items of different trials into one; return others unchanged."""
+def _merge_items(items: Sequence[Outcome]) -> Sequence[Outcome]:
+    """Return outcomes of different trials as one; return others unchanged."""
     if len(items) < 2 or any(
         told.where is None
         or (told.noise, told.columns, told.tries) != (None, None, None)
@@ -208,36 +229,47 @@ def _merge(items: Sequence[Told]) -> Sequence[Told]:
     return [items[0]._replace(values=values, where=where)]
 
 
+class DataPart(NamedTuple):
+    """Earlier values of functions that were told together, ``n`` rows a trial.
+
+    Args:
+        functions: the numbers of ``f`` functions, 0 the reward.
+        values: ``(1 or T, n, f)``.
+        tries: the tries or exposure of the values, in their shape; ``None``: 1 each.
+        noise: the variances of the observations, ``(1 or T, n)``, NaN where the
+            belief's holds; ``None``: the belief's holds everywhere.
+        came: where there is a value, ``(T, n)`` bool on the host; ``None``: everywhere.
+    """
+
+    functions: list[int]
+    values: Tensor
+    tries: Tensor | None = None
+    noise: Tensor | None = None
+    came: Tensor | None = None
+
+
 @dataclass(frozen=True)
 class Data:
-    """Checked data from before the first round.
+    """Earlier data that the user gave to ``observe``, checked: ``n`` rows a trial.
 
     Args:
         numbers: the actions' numbers ``(1 or T, n)``; ``None``: points of a box.
         places: the actions, ``(T, n, d)``.
-        parts: pairs of function numbers, 0 the reward, and values ``(1 or T, n, f)``.
-        tries: for each part the tries or exposure of its values, in their shape;
-            ``None``: 1 each.
-        noise: for each part its observations' own variances, ``(1 or T, n)``, NaN for
-            the belief's; ``None``: the belief's.
-        came: for each part where there is a value, ``(T, n)`` bool on the host;
-            ``None``: everywhere.
+        parts: the values.
         failed: where the action could not be measured, ``(T, n)`` bool on the host;
             ``None``: nowhere.
-        as_told: the data before any of them was changed; ``None``: these are as told.
+        as_told: the data before a concern changed values in them; ``None``: no value
+            was changed.
     """
 
     numbers: Tensor | None
     places: Tensor
-    parts: list[tuple[list[int], Tensor]]
-    tries: list[Tensor | None]
-    noise: list[Tensor | None]
-    came: list[Tensor | None]
+    parts: list[DataPart]
     failed: Tensor | None = None
     as_told: Data | None = None
 
     def keys(self, i: int) -> list[Hashable]:
-        """Return the keys of row ``i``, one a trial."""
+        """Return the action's key in row ``i``, for each trial."""
         if self.numbers is None:
             return [tuple(point) for point in self.places[:, i].tolist()]
         keys: list[Hashable] = self.numbers[:, i].tolist()
@@ -245,18 +277,16 @@ class Data:
 
     @property
     def raw(self) -> Data:
-        """The data as they were told."""
+        """The data with the values that the user gave."""
         return self if self.as_told is None else self.as_told
 
     def rows(self) -> list[tuple[Sequence[Hashable], Tensor, list[Part]]]:
-        """Return a row for each observation, in the form that beliefs absorb."""
+        """Return each row as keys, points and the parts that beliefs absorb."""
         out: list[tuple[Sequence[Hashable], Tensor, list[Part]]] = []
         every, device = [True] * len(self.places), self.places.device
         for i in range(self.places.shape[1]):
             told: list[Part] = []
-            for (functions, value), tries, noise, came in zip(
-                self.parts, self.tries, self.noise, self.came, strict=True
-            ):
+            for functions, value, tries, noise, came in self.parts:
                 wanted = every if came is None else came[:, i].tolist()
                 if not any(wanted):
                     continue
@@ -264,7 +294,7 @@ class Data:
                 if tries is not None:
                     of = tries[:, i].to(device).expand(len(every), -1)
                 row = value[:, i].to(device)
-                for where, own in _by_noise(wanted, noise, i):
+                for where, own in _split_by_noise(wanted, noise, i):
                     own = None if own is None else own.to(device)
                     told.append(Part(functions, row, where, own, of))
             if told:
@@ -272,10 +302,10 @@ class Data:
         return out
 
 
-def _by_noise(
+def _split_by_noise(
     wanted: list[bool], noise: Tensor | None, i: int
 ) -> list[tuple[list[bool], Tensor | None]]:
-    """Return the trials of row ``i`` without a variance of its own, and those with."""
+    """Return row ``i`` as trials without a stated variance, and trials with one."""
     if noise is None:
         return [(wanted, None)]
     row = noise[:, i].expand(len(wanted))
@@ -289,18 +319,19 @@ def _by_noise(
 # -- choices that wait for feedback ----------------------------------------------------
 
 
-class Made(NamedTuple):
-    """The facts known when a decision is made.
+class DecisionRecord(NamedTuple):
+    """The facts that the policy knew when it made a choice.
 
     Args:
-        time: when the round was asked, in seconds since 1970.
-        limits: the thresholds of the round, ``(T, m)``: by these its costs are judged,
-            whenever they come.
-        multiplier: the one used, ``(T, m)``, if there is one.
-        estimate: of reward and costs at the choice, ``(T, 1 + m)``, where it is known.
-        score: the choice's score, ``(T,)``, where it is known.
-        promised: the bounds of what the choice may cost, ``(T, m)``, where there are
-            budgets.
+        time: when the user called ``ask``, in seconds since 1970.
+        limits: the thresholds of the round, ``(T, m)``: the choice's costs are compared
+            with these, however late they come.
+        multiplier: the costs' multiplier, ``(T, m)``; ``None``: the rule has none.
+        estimate: the reward and costs estimated at the choice, ``(T, 1 + m)``;
+            ``None``: unknown.
+        score: the choice's score, ``(T,)``; ``None``: unknown.
+        promised: upper bounds of the choice's costs, ``(T, m)``; ``None``: no cost has
+            a budget.
     """
 
     time: float
@@ -312,14 +343,14 @@ class Made(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Trials ``where (T,)`` in which an action failed, and a serial number."""
+    """The trials ``where (T,)`` in which an action failed, and a serial number."""
 
     where: Tensor
     serial: int
 
 
 def failed_in(failures: Sequence[Failure]) -> Tensor | None:
-    """Return the trials ``(T,)`` in which any failure was; ``None``: no failures."""
+    """Return the trials ``(T,)`` with a failure; ``None``: ``failures`` is empty."""
     if not failures:
         return None
     return torch.stack([failure.where for failure in failures]).any(0)
@@ -329,34 +360,34 @@ class Entry(NamedTuple):
     """A choice in the ledger, with its feedback so far.
 
     Args:
-        choice: the policy's own copy.
-        given: the choice object that the user was given, and may have changed.
-        place: where the choice is.
-        made: what was known when the decision was made.
-        came: which functions have been told, ``(T, 1 + m)`` bool on the host.
-        awaits: how many functions it waits for, the reward first.
-        rewards: the items told of the reward, absorbed or not.
-        costs: the items told of the costs, absorbed or not.
-        closed: whether nothing more can be told.
-        cancelled: the serial number of its cancellation, 0: it was not cancelled.
-        held: costs ``(T, m)`` told so far, kept until all costs have come.
-        failures: the trials in which the action has failed, absorbed or not.
-        charged: costs that only budgets are charged for, absorbed or not.
+        choice: the policy's own copy of the choice.
+        given: the object that ``ask`` returned; the user may have changed it.
+        place: where the choice is, and its round.
+        made: what the policy knew when it made the choice.
+        came: which functions have a value, ``(T, 1 + m)`` bool on the host.
+        awaits: how many functions the choice waits for, the reward first.
+        rewards: the outcomes of the reward, absorbed or not.
+        costs: the outcomes of the costs, absorbed or not.
+        closed: whether the entry takes no more feedback.
+        cancelled: the serial number of the cancellation; 0: it was not cancelled.
+        held: costs ``(T, m)`` that wait until all costs have come; ``None``: none.
+        failures: the failures of the action, absorbed or not.
+        charged: costs that only budgets use, absorbed or not.
     """
 
     choice: Choice
     given: Choice
     place: Place
-    made: Made
+    made: DecisionRecord
     came: Tensor
     awaits: int
-    rewards: tuple[Told, ...] = ()
-    costs: tuple[Told, ...] = ()
+    rewards: tuple[Outcome, ...] = ()
+    costs: tuple[Outcome, ...] = ()
     closed: bool = False
     cancelled: int = 0
     held: Tensor | None = None
     failures: tuple[Failure, ...] = ()
-    charged: tuple[Told, ...] = ()
+    charged: tuple[Outcome, ...] = ()
 
     @property
     def failed(self) -> Tensor | None:
@@ -364,7 +395,7 @@ class Entry(NamedTuple):
         return failed_in(self.failures)
 
     def playing(self, mask: Tensor | None) -> Tensor | None:
-        """Return which trials of a mask ``(T,)`` play; ``None`` stands for all."""
+        """Return the mask ``(T,)`` without idle trials; ``None`` stands for all."""
         idle = self.choice.idle
         if idle is None:
             return mask
@@ -375,22 +406,22 @@ class Entry(NamedTuple):
         """Return the trials that still wait for feedback, ``(T,)``."""
         return ~self.came[:, : self.awaits].all(-1)
 
-    def told(
+    def came_after(
         self,
         functions: Sequence[int],
         mask: Tensor | None,
         labels: Sequence[str],
         at_once: bool,
     ) -> tuple[Tensor, bool]:
-        """Return what has come by now, ``(T, 1 + m)``, and whether all has.
+        """Return ``came`` after new values, and whether the entry is then complete.
 
-        It raises an error if some of the feedback had come before.
+        Raises an error if one of these values had come before.
 
         Args:
-            functions: those told now, 0 the reward.
-            mask: the trials in which they are told, ``(T,)``; ``None``: all.
+            functions: the numbers of the functions with a new value, 0 the reward.
+            mask: the trials with a new value, ``(T,)``; ``None``: all.
             labels: the names of the reward and the costs.
-            at_once: whether all costs were told as one array, not by name.
+            at_once: whether the user told all costs as one array, not by name.
         """
         if mask is None and len(functions) == self.came.shape[1] and not self.rewards:
             whole = not self.failures and self.choice.idle is None
@@ -408,22 +439,21 @@ class Entry(NamedTuple):
             some = "" if bool(before.all()) else " in some of these trials"
             raise ChoiceError(
                 f"choice of round {self.choice.t} was told its {name} already{some}"
-                + STAYS
+                + CANNOT_CHANGE_HINT
             )
         came = now | self.came
         return came, bool(came[:, : self.awaits].all())
 
-    def having_failed(self, mask: Tensor | None, serial: int) -> Entry:
+    def with_failure(self, mask: Tensor | None, serial: int) -> Entry:
         """Return the entry after its action has failed in the trials ``mask (T,)``.
 
-        These trials wait for nothing more. It raises an error if they were not waiting
-        for anything.
+        Raises an error if one of these trials was waiting for nothing.
         """
         now = torch.ones_like(self.came[:, 0]) if mask is None else mask
         if bool((now & ~self.waits()).any()):
             raise ChoiceError(
                 f"choice of round {self.choice.t} was told in full, or has failed, "
-                f"already in some of these trials{STAYS}"
+                f"already in some of these trials{CANNOT_CHANGE_HINT}"
             )
         came = self.came | now.unsqueeze(-1)
         closed = bool(came[:, : self.awaits].all())
@@ -436,7 +466,7 @@ class Entry(NamedTuple):
 
 
 class Outstanding(list[Choice]):
-    """A list of outstanding choices; it prints what each one waits for.
+    """A list of choices that prints which feedback each of them waits for.
 
     Args:
         entries: the entries of the choices.
@@ -460,9 +490,9 @@ class Outstanding(list[Choice]):
 
 
 class Ledger:
-    """The choices whose feedback has not all come, by round.
+    """The entries of the choices whose feedback is not complete, by round.
 
-    Rounds after the policy's latest come from an ``ask`` that was interrupted.
+    Entries of rounds after the policy's latest were left by an interrupted ``ask``.
 
     Args:
         size: how many trials there are.
@@ -489,11 +519,13 @@ class Ledger:
         return len(self._entries)
 
     def id(self, t: int) -> str:
-        """Return the id of a round's choice, unique among all policies and copies."""
+        """Return the id of round ``t``'s choice, unique among policies and copies."""
         return f"{self._prefixes[-1]}-{t}"
 
-    def open(self, choice: Choice, given: Choice, place: Place, made: Made) -> None:
-        """Add an entry for a new choice, just before the policy commits to it."""
+    def open(
+        self, choice: Choice, given: Choice, place: Place, made: DecisionRecord
+    ) -> None:
+        """Add an entry for a new choice, just before the policy's state has it."""
         self._rounds[choice.id] = choice.t
         came = self._nothing
         if choice.idle is not None:  # idle trials wait for nothing
@@ -501,10 +533,10 @@ class Ledger:
         entry = Entry(choice, given, place, made, came, self.awaits)
         self._entries[choice.t] = entry
 
-    def rename(
+    def replace_choices(
         self, change: Callable[[Choice], Choice], place_of: Callable[[Choice], Place]
     ) -> None:
-        """Replace the policy's own copy of every choice by ``change`` of it."""
+        """Replace each entry's copy of its choice by ``change(choice)``."""
         entries = {}
         for t, entry in self._entries.items():
             choice = change(entry.choice)
@@ -516,11 +548,11 @@ class Ledger:
         return self._entries[t]
 
     def all(self, t: int) -> list[Entry]:
-        """Return the entries up to round ``t``."""
+        """Return the entries of rounds up to ``t``."""
         return [each for each in self._entries.values() if each.choice.t <= t]
 
     def waiting(self, t: int) -> list[Entry]:
-        """Return the entries that wait for feedback, up to round ``t``."""
+        """Return the entries of rounds up to ``t`` that wait for feedback."""
         out = []
         for entry in self._entries.values():
             if not entry.closed and entry.choice.t <= t:
@@ -528,10 +560,10 @@ class Ledger:
         return out
 
     def find(self, choice: Choice | str, t: int) -> Entry | None:
-        """Return the waiting entry of a choice or an id; ``None``: there is none.
+        """Return the waiting entry of a choice or an id; ``None``: none waits.
 
         Args:
-            choice: what a user handed in.
+            choice: the user's argument.
             t: the policy's round.
         """
         if isinstance(choice, str):
@@ -546,7 +578,7 @@ class Ledger:
         return entry
 
     def finished(self, choice: Choice | str, t: int) -> bool:
-        """Return whether a choice of this policy is told in full or cancelled."""
+        """Return whether a choice is this policy's and takes no more feedback."""
         if not isinstance(choice, Choice) or choice.t > t or not self._gave_out(choice):
             return False
         entry = self._entries.get(choice.t)
@@ -555,16 +587,16 @@ class Ledger:
     def refusal(
         self, choice: object, t: int, states: Callable[[str], set[str]]
     ) -> ChoiceError:
-        """Return the error for feedback of a choice that does not wait for it.
+        """Return the error for feedback about a choice that does not wait for it.
 
         Args:
-            choice: what a user handed in.
+            choice: the user's argument.
             t: the policy's round.
-            states: returns the states that the choice with an id has in its trials.
+            states: takes an id and returns the states of that choice in its trials.
         """
         if isinstance(choice, str):
             if over := states(choice):
-                return ChoiceError(f"the choice with id {choice!r} {_over(over)}")
+                return ChoiceError(f"the choice with id {choice!r} {_end_text(over)}")
             return ChoiceError(
                 f"no choice with id {choice!r} waits for feedback here: another policy "
                 "gave it out, or a copy of this one"
@@ -590,30 +622,32 @@ class Ledger:
                 "policy; tell that one"
             )
         over = states(choice.id)
-        return ChoiceError(f"choice of round {choice.t} is finished: it {_over(over)}")
+        return ChoiceError(
+            f"choice of round {choice.t} is finished: it {_end_text(over)}"
+        )
 
     def _gave_out(self, choice: Choice) -> bool:
-        """Return whether this policy gave out a choice's id."""
+        """Return whether this policy gave the choice its id."""
         return choice.id.rpartition("-")[0] in self._prefixes
 
-    def number(self) -> int:
+    def next_serial(self) -> int:
         """Return a new serial number, larger than all before it."""
         self.last += 1
         return self.last
 
     def put(self, entry: Entry) -> None:
-        """Replace an entry by one that holds more feedback."""
-        # the mark first, as feedback without a mark would be overlooked
+        """Replace the entry of a round by one with more feedback."""
+        # mark the round first: feedback in an unmarked round would be overlooked
         self._touched[entry.choice.t] = None
         self._entries[entry.choice.t] = entry
 
     def news(self, heard: int, now: int, sees_costs: bool) -> list[News]:
-        """Return the feedback after item number ``heard``, in the order of rounds.
+        """Return the feedback with serial numbers above ``heard``, by round.
 
         Args:
-            heard: the number of the last item that was heard before.
-            now: the latest round.
-            sees_costs: whether costs were seen before the choice, so that those told
+            heard: the largest serial number that the policy's state has absorbed.
+            now: the policy's latest round.
+            sees_costs: whether ``ask`` is given the costs, so that costs in ``tell``
                 are no news.
         """
         out = []
@@ -631,10 +665,10 @@ class Ledger:
             charged = entry.charged
             if charged:
                 charged = tuple(told for told in charged if told.serial > heard)
-            cancelled, came, failed = entry.cancelled > heard, entry.came, None
+            cancelled, came = entry.cancelled > heard, entry.came
+            failed = failed_in([f for f in entry.failures if f.serial > heard])
             for failure in entry.failures:
                 came = came & ~failure.where.unsqueeze(-1)
-                failed = failed_in([f for f in entry.failures if f.serial > heard])
             if rewards or costs or cancelled or charged or failed is not None:
                 told = rewards, costs, cancelled, charged
                 place, limits = entry.place, entry.made.limits
@@ -642,7 +676,7 @@ class Ledger:
         return out
 
     def reminder(self, name: str) -> str:
-        """Return a warning that many choices wait for feedback."""
+        """Return the text of a warning that many choices wait for feedback."""
         costs = ", cost=..." if self.awaits > 1 else ""
         return (
             f"{name}: {len(self)} choices wait for their feedback; hand each to "
@@ -651,12 +685,12 @@ class Ledger:
         )
 
     def tidy(self, heard: int, keep: Callable[[Entry], None]) -> None:
-        """Pass closed entries to ``keep`` and drop them, once all news is absorbed.
+        """Pass closed entries to ``keep`` and drop them, if all feedback is absorbed.
 
         After an interrupt ``keep`` may get an entry twice.
         """
         if heard != self.last:
-            return  # more was told meanwhile: next time
+            return  # new feedback came meanwhile: wait for the next call
         for t in list(self._touched):
             entry = self._entries.get(t)
             if entry is not None and entry.closed:
@@ -666,13 +700,13 @@ class Ledger:
             del self._touched[t]
 
 
-def _over(states: set[str]) -> str:
-    """Return in words what became of a choice that waits for nothing."""
+def _end_text(states: set[str]) -> str:
+    """Return the words for how a choice ended, given its states in its trials."""
     if "failed" in states:
-        return f"was told as failed{STAYS}"
+        return f"was told as failed{CANNOT_CHANGE_HINT}"
     if "cancelled" in states:
         return (
             "was cancelled; what has come of it after all goes to observe(...), where "
             "the policy has it"
         )
-    return f"was told in full{STAYS}"
+    return f"was told in full{CANNOT_CHANGE_HINT}"

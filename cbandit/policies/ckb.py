@@ -1,16 +1,16 @@
 """CKB: primal-dual kernelized bandits with soft constraints.
 
-Each round, with multiplier ``phi`` (one a cost):
+Each round, with multipliers ``phi``, one for each cost:
 
 1. estimates ``f_t``, ``g_t`` from the beliefs (UCB, Thompson, or one random width),
    clipped to ``[-B, B]`` and ``[-G, G]``;
 2. ``x_t = argmax f_t(x) - sum_j phi_j g_tj(x)``;
-3. ``phi`` moves by the estimates ``g_t(x_t)``, not by what is observed;
+3. ``phi`` moves by the estimated costs ``g_t(x_t)``, not by the observed ones;
 4. observe reward and costs, update the beliefs.
 
-How ``phi`` moves is a rule of its own: the paper's is
-:mod:`cbandit.policies.projected`, another one of theirs :mod:`cbandit.policies.queue`,
-and in :mod:`cbandit.policies.resolved` (ours) a price is solved for instead.
+Three files hold the rules that move ``phi``: :mod:`cbandit.policies.projected` and
+:mod:`cbandit.policies.queue`, which are the paper's, and
+:mod:`cbandit.policies.resolved` (ours), which solves for a price instead.
 
 X. Zhou and B. Ji, On kernelized multi-armed bandits with constraints, 2022. Restarts
 every ``H`` rounds: Y. Deng, X. Zhou, A. Ghosh, A. Gupta and N. B. Shroff, Interference
@@ -35,11 +35,11 @@ from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
-from cbandit.policies.abilities import GREATEST
+from cbandit.policies.abilities import BY_SCORE
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import News
 from cbandit.policies.concerns.restarts import epoch_start
-from cbandit.policies.dual import Dual, Given, Scheduled
+from cbandit.policies.dual import Dual, GivenConstants, Scheduled
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import BeliefKeywords, CostBeliefs
 from cbandit.policies.projected import Projected
@@ -62,32 +62,33 @@ class CKB(GPPolicy):
             ``cb.UCB(1.0)`` unless given. The paper's rates are for RKHS widths: with
             UCB (Theorem 1), with Rand (Theorem 2), and with TS (Theorem 2) if the best
             distribution is a single action.
-        step: ``1 / V``, above 0: the multiplier's gain in a round whose estimate is one
-            unit above the limit. A good choice is a small fraction of the price at
-            which the limit is kept, divided by the usual excess. A number,
-            ``(*trials,)`` or ``(1 or *trials, m)``, one a cost; so are ``cap``,
-            ``slack`` and ``slater``. With
-            ``dual="queue"`` also a callable of the round. Left out beside ``slater``,
-            ``clip`` and ``horizon``, ``rho / (G sqrt(T))``. Left out without them, 0.5,
-            if all beliefs are standardised. Gradients reach ``step``, ``slack`` and
-            ``cap`` through :meth:`move` and :meth:`score`; what ``ask`` stores has
+        step: ``1 / V``, above 0: how much the multiplier grows in a round whose
+            estimated cost is one unit above the limit. A good choice is a small
+            fraction of the price at which the limit is kept, divided by the usual
+            excess. A number, ``(*trials,)`` or ``(1 or *trials, m)``, one for each
+            cost; ``cap``, ``slack`` and ``slater`` have these forms too. With
+            ``dual="queue"`` also a callable of the round. Unless given, it is ``rho /
+            (G sqrt(T))`` with ``slater``, ``clip`` and ``horizon``, and 0.5 without
+            them, if all beliefs are standardised. Gradients reach ``step``, ``slack``
+            and ``cap`` through :meth:`move` and :meth:`score`; what ``ask`` stores has
             none. To learn a step over rounds, unroll :mod:`cbandit.multipliers` and
             :mod:`cbandit.scores`.
-        cap: ``rho``. Left out beside ``slater`` and ``clip``, ``4 B / (slater -
-            slack)``; without them 20, if all beliefs are standardised. The multiplier
-            is the reward given up for a unit of cost, in spreads where beliefs are
-            standardised, else in the user's units. If the cap is too low a price for
-            the limit, the policy does not keep the limit.
-        slack: added to every estimate in the dual step. With ``0 < slack <= slater /
-            2`` the cumulative violation is bounded, and it is zero from the ``T`` on
-            at which ``slack T`` exceeds the bound without slack. May be a callable,
-            as ``step``.
+        cap: ``rho``, the largest multiplier. Unless given, it is ``4 B / (slater -
+            slack)`` with ``slater`` and ``clip``, and 20 without them, if all beliefs
+            are standardised. The multiplier is the reward given up for a unit of cost,
+            in spreads where beliefs are standardised, else in the user's units. If the
+            cap is too low a price for the limit, the policy does not keep the limit.
+        slack: what is added to every estimated cost in the dual step. With ``0 < slack
+            <= slater / 2`` the cumulative violation is bounded, and it is zero from the
+            ``T`` on at which ``slack T`` exceeds the bound without slack. May be a
+            callable, as ``step``.
         clip: ``(B, G)``, bounds of reward and costs.
-        horizon: ``T``; asking beyond it is an error.
-        slater: ``delta``: some action (or distribution) has every cost ``<= -delta``.
+        horizon: ``T``, the number of rounds; asking for more is an error.
+        slater: Slater's constant ``delta``: some action (or distribution) has every
+            cost at least this far below its threshold.
         anytime: no horizon: epochs double in length, and the multiplier restarts at 0
-            in each. Data and widths go on: a callable ``beta`` is given the round of
-            the run. The epoch of round ``t`` has ``1 << (t.bit_length() - 1)`` rounds.
+            in each. Data stay, and a callable ``beta`` is given the round of the run.
+            The epoch of round ``t`` has ``1 << (t.bit_length() - 1)`` rounds.
         restart: ``H``: the multiplier restarts at 0 every ``H`` rounds, and ``H`` is
             the theorem's ``T`` if ``step`` is left out. ``"adaptive"``: a trial
             restarts when its predictions fail, and ``T`` is the horizon
@@ -95,31 +96,31 @@ class CKB(GPPolicy):
         forget: with ``anytime`` or ``restart``, drop the data at every epoch too.
             Feedback that is told later enters the new beliefs, whatever round it is of.
         dual: ``"projected"``, the default except for choices with contexts, where it
-            is ``"resolved"``. ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` scored as
-            ``f_t - step Q g_t`` (no cap: ``cap`` only serves to derive the step). Its
+            is ``"resolved"``. ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` with the
+            score ``f_t - step Q g_t`` (``cap`` is only used to compute the step). Its
             theory is for UCB; zero violation is not proven where costs are seen at
             the action played alone (longer form, E.1).
-            ``"resolved"``: the multiplier is the price at which, under today's
-            estimates, the expected cost equals the limit, corrected by what was really
-            spent; with contexts, the price over the last ``price_window`` contexts.
+            ``"resolved"``: the multiplier is the price at which, by this round's
+            estimates, the expected cost equals the limit, corrected by the costs told
+            so far; with contexts, the price over the last ``price_window`` contexts.
             The choice is a draw from ``choice.distribution``, over actions that are
-            equally good at this price. With TS and Rand this is the law given the
-            round's draw, not the chance of an action before it, so no propensity.
-            ``policy.multiplier`` is the price of the latest ``ask``. Finite choices
-            only; ``step``, ``cap``, ``slater``, ``anytime`` and ``restart`` are errors
-            beside it.
+            equally good at this price. With TS and Rand this is the distribution after
+            the round's draw of the estimates, so it is no propensity.
+            ``policy.multiplier`` is the price of the latest ``ask``. This needs a
+            finite set, and ``step``, ``cap``, ``slater``, ``anytime`` and ``restart``
+            are errors with it.
         dual_beta: the width of the costs' estimate in the dual step, a number,
             ``(*trials,)`` or ``(*trials, m)``. 0: the mean. -1: the mean plus one
-            deviation, pessimistic. ``"score"``: the score's own estimate, as in the
-            paper. Left out, it is -1.5 if there is no ``slater`` and all beliefs are
-            standardised (whatever ``step`` and ``cap`` are); else ``"score"``. With
-            ``dual="resolved"`` it is the width in both price and score. Left out
+            deviation, pessimistic. ``"score"``: the estimate in the score, as in the
+            paper. Unless given, it is -1.5 if there is no ``slater`` and all beliefs
+            are standardised (whatever ``step`` and ``cap`` are); else ``"score"``. With
+            ``dual="resolved"`` it is the width in both price and score. Unless given
             there, it is ``"score"``; but 0 in a set with contexts if ``explore`` is
-            left out too: in the first 600 requests of five streams lower bounds spent
-            2 to 40 % above the limit, means up to 3 %. Without contexts a mean may
-            rule out for ever what looked too expensive once.
+            not given either: in the first 600 requests of five streams lower bounds
+            spent 2 to 40 % above the limit, means up to 3 %. Without contexts a mean
+            may rule out for ever an action that looked too expensive once.
         price_window: how many of the last contexts the resolved price is solved over;
-            fewer where there are many choices, as it looks at 32 768 of them at most.
+            fewer if there are many choices, as it looks at 32 768 of them at most.
         common: see below.
 
     Example:
@@ -136,8 +137,8 @@ class CKB(GPPolicy):
         >>> policy.tell(choice, reward=0.3, cost=-0.1)
     """
 
-    #: its multiplier moves by estimates alone
-    abilities = replace(GREATEST, moves=True, told_costs=False, hallucinates=True)
+    #: its multiplier moves by estimated costs alone, not by those told
+    abilities = replace(BY_SCORE, moves=True, told_costs=False, hallucinates=True)
 
     def __init__(
         self,
@@ -174,7 +175,7 @@ class CKB(GPPolicy):
             choices = isinstance(actions, Contextual) and actions.finite
             dual = "resolved" if choices else "projected"
         checks.one_of("dual", dual, "projected", "queue", "resolved")
-        self._resolves = dual == "resolved"
+        self._solves_price = dual == "resolved"
         super().__init__(
             actions,
             reward=reward,
@@ -187,55 +188,55 @@ class CKB(GPPolicy):
             forget=forget,
             **common,
         )
-        again = "" if restart is None else "Restart"
-        self.name = f"CKB-{again}{self.explore.name}"
+        restart_label = "" if restart is None else "Restart"
+        self.name = f"CKB-{restart_label}{self.explore.name}"
         self._dual: Dual
         if dual == "resolved":
-            stepped = {"step": step, "cap": cap, "slater": slater}
-            stepped |= {"anytime": anytime, "restart": restart}
-            check_resolved(self.actions, self.explore, dual_beta, **stepped)
+            step_settings = {"step": step, "cap": cap, "slater": slater}
+            step_settings |= {"anytime": anytime, "restart": restart}
+            check_resolved(self.actions, self.explore, dual_beta, **step_settings)
             if dual_beta is None:
-                # a window's worth of optimism is more than one round can correct
+                # optimism summed over a window is more than one round can correct
                 mean = explore is None and isinstance(self.actions, Contextual)
                 dual_beta = 0.0 if mean else "score"
             self._dual = Resolved.of(
-                slack, dual_beta, price_window, shaped=self._number
+                slack, dual_beta, price_window, reshape=self._cost_number
             )
         else:
             rule = Queue if dual == "queue" else Projected
             self._dual = rule.of(
-                Given(
+                GivenConstants(
                     step,
                     cap,
                     slack,
                     slater,
                     dual_beta,
-                    self._parameter,
+                    self._cost_parameter,
                     self._bound,
                     self._beliefs.units(),
                     self.restart or self.horizon,
                 )
             )
-        if self._dual.no_limit:
-            self.refuse("limit", self._dual.no_limit)
+        if self._dual.limit_refusal:
+            self.refuse("limit", self._dual.limit_refusal)
         self.begin(self._now.state._replace(own=self._dual.start()))
 
     def _processes(self) -> Ranks:
-        # a price is solved over the whole set
-        return ALONE if self._resolves else super()._processes()
+        # the price is solved for over the whole set, in one process
+        return ALONE if self._solves_price else super()._processes()
 
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
-        """Return ``f - sum_j phi_j g_j``."""
+        """Return the score ``f - sum_j phi_j g_j``."""
         return self._dual.score(t, phi, epoch_start(self.restart, t))
 
     def move(
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
     ) -> Tensor:
-        """Move the multiplier by the estimated costs of the action played."""
+        """Return the multiplier moved by the estimated costs of the action played."""
         start = epoch_start(self.restart, t)
         return self._dual.move(t, phi, estimate[:, 1:], start)
 
-    # -- what the rule changes in a round ----------------------------------------------
+    # -- what the dual changes in a round ----------------------------------------------
 
     def _dual_estimate(
         self, beliefs: Beliefs, look: Look, best: Best, turn: Turn
@@ -249,8 +250,8 @@ class CKB(GPPolicy):
     def _pick(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         return self._dual.pick(self, super()._pick, state, turn)
 
-    def _choice_of(self, turn: Turn, decision: Decision) -> Choice:
-        return super()._choice_of(turn, self._dual.complete(decision))
+    def _make_choice(self, turn: Turn, decision: Decision) -> Choice:
+        return super()._make_choice(turn, self._dual.complete(decision))
 
     def _next_multiplier(
         self, state: GPState, t: int, restarted: Tensor | None
@@ -260,8 +261,8 @@ class CKB(GPPolicy):
         )
 
     def absorb(self, state: GPState, news: News) -> GPState:
-        """Return the state with the news in its beliefs and in the costs spent."""
-        own, state = state.own, super().absorb(state, news)
+        """Return the state after feedback, heard by the beliefs and the dual."""
+        rule_state, state = state.own, super().absorb(state, news)
         if not news.costs:
             return state
-        return state._replace(own=self._dual.hear(own, news.raw))
+        return state._replace(own=self._dual.hear(rule_state, news.raw))

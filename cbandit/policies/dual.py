@@ -1,9 +1,10 @@
-"""Constants of CKB's duals: step, slack, cap, and the width that moves the multiplier.
+"""CKB's duals, the rules that move its multipliers: base class and constants.
 
 Step, slack and cap are given by the user, follow from the theorem, or have defaults.
-Defaults are in spreads; ``benchmarks/defaults.py`` says how they were chosen. The rules
-are :mod:`cbandit.policies.projected`, :mod:`cbandit.policies.queue` and
-:mod:`cbandit.policies.resolved`.
+Defaults are in units of the beliefs' spreads; ``benchmarks/defaults.py`` says how they
+were chosen. The rules are :mod:`cbandit.policies.projected`,
+:mod:`cbandit.policies.queue` and :mod:`cbandit.policies.resolved`. ``T`` counts trials,
+``m`` costs.
 """
 
 from __future__ import annotations
@@ -30,27 +31,26 @@ from cbandit.posterior.units import Units, level, linked
 from cbandit.scores import clip
 from cbandit_kernels import Look
 
-STEP, CAP, DUAL_BETA = 0.5, 20.0, -1.5
-NO_LIMIT = (
+DEFAULT_STEP, DEFAULT_CAP, DEFAULT_DUAL_BETA = 0.5, 20.0, -1.5
+LIMIT_REFUSAL = (
     "slater= and clip=, and the step and cap that follow from them, are for the limits "
     "that it was built with"
 )
 
-
 Scheduled = ArrayLike | Callable[[int], ArrayLike]
-"""A number, or a callable of the round that returns one."""
-Pick = Callable[[GPState, Turn], tuple[Decision, GPState]]
+"""A number, or a function of the round that returns one."""
+PickRule = Callable[[GPState, Turn], tuple[Decision, GPState]]
 
 
 class Schedule:
-    """A parameter ``(T, m)`` that is a number, or a callable of the round.
+    """A parameter ``(T, m)`` that is a number, or a function of the round.
 
     Args:
-        name: what errors call it.
-        value: the number or the callable.
-        shaped: turns a number into ``(T, m)``, in its graph.
-        checked: raises an error for a number that is not allowed.
-        root: whether the number is divided by the root of ``length``.
+        name: the parameter's name in error messages.
+        value: the number or the function.
+        reshape: turns a number into ``(T, m)``; gradients pass through.
+        check: raises an error for a number that is not allowed.
+        by_root: whether the number is divided by the square root of ``length``.
         length: the horizon; ``None``: the length of the round's epoch.
     """
 
@@ -58,64 +58,67 @@ class Schedule:
         self,
         name: str,
         value: Any,
-        shaped: Callable[[str, Any], Tensor],
-        checked: Callable[..., Tensor],
-        root: bool = False,
+        reshape: Callable[[str, Any], Tensor],
+        check: Callable[..., Tensor],
+        by_root: bool = False,
         length: int | None = None,
     ) -> None:
-        self._name, self._shaped, self._checked = name, shaped, checked
-        self._root, self._length = root, length
-        self._value = value if callable(value) else self._number(value)
+        self._name, self._reshape, self._check = name, reshape, check
+        self._by_root, self._length = by_root, length
+        self._value = value if callable(value) else self._read_number(value)
 
-    def __call__(self, t: int, start: int = 1) -> Tensor:
-        """Return the value in round ``t`` of the epoch that starts at ``start``."""
+    def __call__(self, t: int, first_round: int = 1) -> Tensor:
+        """Return the value in round ``t`` of the epoch from ``first_round`` on."""
         if callable(self._value):
-            return self._number(self._value(t))
+            return self._read_number(self._value(t))
         fixed: Tensor = self._value
         # a doubling epoch has as many rounds as the number of its first round
-        return fixed / math.sqrt(self._length or start) if self._root else fixed
+        length = self._length or first_round
+        return fixed / math.sqrt(length) if self._by_root else fixed
 
     __getstate__ = checks.numbers_of
 
-    def _number(self, value: Any) -> Tensor:
-        value = self._checked(self._name, value, graph=True)
-        return self._shaped(self._name, value)
+    def _read_number(self, value: Any) -> Tensor:
+        """Return a number as ``(T, m)``; raise an error if it is not allowed."""
+        value = self._check(self._name, value, graph=True)
+        return self._reshape(self._name, value)
 
 
 class Constants(NamedTuple):
-    """The constants of a dual that makes steps.
+    """The constants of a dual that moves the multiplier step by step.
 
     Args:
         step: ``1 / V``.
-        slack: added to every estimate.
-        cap: ``rho``, ``(T, m)``; infinite where none is given and none is needed.
+        slack: what is added to every estimated cost.
+        cap: ``rho``, the largest multiplier, ``(T, m)``; infinite without a cap.
         beta: the width of the costs' estimates that move the multiplier, ``(T, m)``;
-            ``None``: the score's own estimates move it.
-        no_limit: why the limits must stay, where constants rest on them; else empty.
+            ``None``: the estimates in the score move it.
+        limit_refusal: why limits may not change, if constants rest on them; else empty.
     """
 
     step: Schedule
     slack: Schedule
     cap: Tensor
     beta: Tensor | None
-    no_limit: str
+    limit_refusal: str
 
 
 @dataclass(frozen=True)
-class Given:
-    """The constants of a dual as the user gives them, and what they may follow from.
+class GivenConstants:
+    """The user's constants of a dual, and what missing ones are computed from.
 
     Args:
-        step: ``1 / V``, above 0.
-        cap: ``rho``, above 0.
-        slack: added to every estimate.
-        slater: Slater's constant.
-        beta: the width of the estimates that move the multiplier; ``"score"``: the
-            score's.
-        shaped: turns a number into ``(T, m)``, in its graph.
-        bounds: ``(B, G)`` of each trial, ``(T, 1 + m)``.
-        units: the units of the beliefs; ``None``: the user's own.
-        epoch: ``T``, or ``"doubling"``; ``None``: it is unknown.
+        step: ``1 / V``, above 0; ``None``: not given.
+        cap: ``rho``, the largest multiplier, above 0; ``None``: not given.
+        slack: what is added to every estimated cost.
+        slater: Slater's constant; ``None``: not given.
+        beta: the width of the costs' estimates that move the multiplier; ``"score"``:
+            the estimates in the score move it; ``None``: not given.
+        reshape: turns a number into ``(T, m)``; gradients pass through.
+        bounds: the bounds ``(B, G)`` on reward and costs in each trial, ``(T, 1 + m)``;
+            ``None``: not given.
+        units: the units of the beliefs; ``None``: the user's units.
+        epoch: the rounds of an epoch, or ``"doubling"``; ``None``: unknown.
     """
 
     step: Scheduled | None
@@ -123,27 +126,28 @@ class Given:
     slack: Scheduled
     slater: ArrayLike | None
     beta: ArrayLike | None
-    shaped: Callable[[str, Any], Tensor]
+    reshape: Callable[[str, Any], Tensor]
     bounds: Tensor | None
     units: Units | None
     epoch: int | str | None
 
     @property
     def has_defaults(self) -> bool:
-        """Whether what is left out has a default: all constants are in spreads."""
+        """Whether missing constants have defaults: all are in spreads."""
         return self.slater is None and self.units is not None and self.units.shared
 
-    def constants(self, capped: bool) -> Constants:
-        """Return the constants as given, or as they follow from the theorem.
+    def constants(self, needs_cap: bool) -> Constants:
+        """Return the constants: the user's, or else the theorem's.
 
         Args:
-            capped: whether a cap is needed.
+            needs_cap: whether the rule has a cap. If so and the user gave none, it is
+                the theorem's; it is an error if what that follows from is missing.
         """
 
         def positive(name: str, value: ArrayLike) -> Tensor:
-            return self.shaped(name, checks.positive(name, value, graph=True))
+            return self.reshape(name, checks.positive(name, value, graph=True))
 
-        slack = Schedule("slack", self.slack, self.shaped, checks.nonnegative)
+        slack = Schedule("slack", self.slack, self.reshape, checks.nonnegative)
         bounds, room = self.bounds, None
         if self.slater is not None:
             room = positive("slater", self.slater) - slack(1)
@@ -154,7 +158,7 @@ class Given:
                 )
         rho = None if self.cap is None else positive("cap", self.cap)
         wanted, missing = [], []
-        if self.cap is None and capped:
+        if self.cap is None and needs_cap:
             wanted.append("cap= (by the theorem 4 B / slater)")
             missing += ["clip=(B, G)"] * (bounds is None)
             missing += ["slater="] * (self.slater is None)
@@ -173,38 +177,39 @@ class Given:
         if rho is not None and bounds is not None and root:
             step = rho / bounds[:, 1:]
         length = self.epoch if isinstance(self.epoch, int) else None
-        steps = Schedule("step", step, self.shaped, checks.positive, root, length)
+        steps = Schedule("step", step, self.reshape, checks.positive, root, length)
         derived = self.slater is not None or (bounds is not None and root)
         cap = torch.tensor(torch.inf) if rho is None else rho
-        return Constants(steps, slack, cap, self._width(), NO_LIMIT if derived else "")
+        refusal = LIMIT_REFUSAL if derived else ""
+        return Constants(steps, slack, cap, self._dual_beta(), refusal)
 
-    def _width(self) -> Tensor | None:
-        """Return the width that the multiplier is judged by; ``None``: the score's."""
+    def _dual_beta(self) -> Tensor | None:
+        """Return :attr:`Constants.beta` from the user's value or the default."""
         beta = self.beta
         if beta is None and self.has_defaults:
-            beta = DUAL_BETA
+            beta = DEFAULT_DUAL_BETA
         if beta is None or (isinstance(beta, str) and beta == "score"):
             return None
-        return self.shaped("dual_beta", beta).detach()
+        return self.reshape("dual_beta", beta).detach()
 
 
 class Dual(ABC):
-    """A rule by which CKB's multiplier moves, and what it changes in a round.
+    """A rule by which CKB's multiplier moves, with what else it changes in a round.
 
-    Gradients reach its numbers. Copies and saved files hold numbers alone.
+    Gradients reach its constants. Copies and saved files hold them without gradients.
     """
 
     beta: Tensor | None = None
-    no_limit: str = ""
+    limit_refusal: str = ""
 
     __getstate__ = checks.numbers_of
 
     @abstractmethod
-    def score(self, t: int, phi: Tensor, start: int) -> scores.PrimalDual:
-        """Return what to maximise in round ``t`` of the epoch from round ``start``."""
+    def score(self, t: int, phi: Tensor, first_round: int) -> scores.PrimalDual:
+        """Return the score of round ``t``; its epoch began in ``first_round``."""
 
     @abstractmethod
-    def move(self, t: int, phi: Tensor, g: Tensor, start: int) -> Tensor:
+    def move(self, t: int, phi: Tensor, g: Tensor, first_round: int) -> Tensor:
         """Return ``phi`` after round ``t``, whose estimated costs were ``g (T, m)``."""
 
     def dual_estimate(
@@ -213,8 +218,8 @@ class Dual(ABC):
         """Return the estimates at ``best`` that move the multiplier, ``(T, 1 + m)``.
 
         Args:
-            beliefs: about reward and costs.
-            look: the look that found the best action.
+            beliefs: the beliefs about reward and costs.
+            look: the query of the beliefs that found the best action.
             best: the best action of the round.
             turn: the round.
         """
@@ -234,34 +239,34 @@ class Dual(ABC):
     # -- for a rule that does more than make steps -------------------------------------
 
     def start(self) -> Any:
-        """Return the rule's own state before the first round."""
+        """Return the rule's state before the first round; ``None``: it has none."""
         return None
 
-    def hear(self, own: Any, news: News) -> Any:
-        """Return the rule's own state after news of a round."""
-        return own
+    def hear(self, rule_state: Any, news: News) -> Any:
+        """Return the rule's state after the feedback of one round."""
+        return rule_state
 
     def coefficient(self, coefficient: Tensor) -> Tensor:
-        """Return the factors ``(T, 1 + m)`` of the spreads in the score."""
+        """Return the score's factors of deviations; ``coefficient`` unless changed."""
         return coefficient
 
     def next_multiplier(self, phi: Tensor, state: GPState) -> Tensor:
-        """Return the multiplier of the next round; ``phi`` has moved already."""
+        """Return the next round's multiplier; ``phi`` is what :meth:`move` returned."""
         return phi
 
     def pick(
-        self, policy: GPPolicy, greatest: Pick, state: GPState, turn: Turn
+        self, policy: GPPolicy, pick_greatest: PickRule, state: GPState, turn: Turn
     ) -> tuple[Decision, GPState]:
-        """Return the decision and the state after it.
+        """Return the round's decision and the state after it.
 
         Args:
-            policy: whose beliefs and set they are.
-            greatest: returns the action of greatest score.
-            state: of the round, with the multiplier moved.
+            policy: the policy that decides.
+            pick_greatest: decides for the action of greatest score.
+            state: the policy's state in this round, with the multiplier moved.
             turn: the round.
         """
-        return greatest(state, turn)
+        return pick_greatest(state, turn)
 
     def complete(self, decision: Decision) -> Decision:
-        """Return a decision, the rule's or a design's, as its choice shows it."""
+        """Return the decision with its distribution added, if choices show one."""
         return decision

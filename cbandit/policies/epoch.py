@@ -1,21 +1,23 @@
-"""Epoch penalties: GP-UCB on a penalised reward; multipliers move once an epoch.
+"""Epoch penalties: GP-UCB on a penalised reward; multipliers move after each epoch.
 
-Noiseless constraints (``psi`` a convex penalty), ``kappa_j = 1`` at first. Epoch ``l``:
+With noiseless constraints (``psi`` is a convex penalty), ``kappa_j = 1`` at first. In
+epoch ``l``:
 
-1. GP-UCB for ``S`` rounds on ``F = f - sum_j kappa_j (psi(g_j) - 1)``, from the
+1. play GP-UCB for ``S`` rounds on ``F = f - sum_j kappa_j (psi(g_j) - 1)``, from the
 targets ``r_s - sum_j kappa_j (psi(g_j(x_s)) - 1)``;
-2. ``kappa_j = kappa_j psi(mean of g_j(x_s) over the epoch)``.
+2. set ``kappa_j = kappa_j psi(mean of g_j(x_s) over the epoch)``.
 
-Noisy constraints (``psi="linear"``), ``kappa_j = 0`` at first: targets
-``r_s - sum_j kappa_j c_js``, noise constant ``R sqrt(1 + sum_j kappa_j^2)``, then
-``kappa_j = [kappa_j + rate * mean of c_js]_+``.
+With noisy constraints (``psi="linear"``), ``kappa_j = 0`` at first. The targets are
+``r_s - sum_j kappa_j c_js``, with the noise constant ``R sqrt(1 + sum_j kappa_j^2)``;
+then ``kappa_j = [kappa_j + rate * mean of c_js]_+``.
 
 ``reuse=True`` (ours) keeps all rounds, recomputes their targets under the new ``kappa``
-and standardises them; ``reuse=False`` starts each epoch from a fresh GP, as printed.
+and standardises them; ``reuse=False`` starts each epoch from a GP without data, as in
+the paper.
 
-RKHS widths divide ``delta`` among the horizon's ``L`` epochs: ``c = L``, or ``2 L``
-with noisy constraints, half of it for the costs' noise. Without a horizon (ours)
-epoch ``l`` gets the share ``1 / (l (l + 1))``.
+RKHS widths divide ``delta`` among ``c`` bounds: with a horizon of ``L`` epochs these
+are ``L``, or ``2 L`` with noisy constraints, as the costs' noise needs as many bounds.
+Without a horizon (ours) epoch ``l`` gets the share ``1 / (l (l + 1))``.
 
 Z. Shi and A. Eryilmaz, A Bayesian approach for stochastic continuum-armed bandit with
 long-term constraints, 2022, Algorithms 2 and 3.
@@ -40,17 +42,17 @@ from cbandit.beliefs.gp import GP
 from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
-from cbandit.policies.abilities import GREATEST
+from cbandit.policies.abilities import BY_SCORE
 from cbandit.policies.acquire import Estimates
-from cbandit.policies.checks import COST_COUNT
+from cbandit.policies.checks import COSTS_EXPECTED
 from cbandit.policies.choices import Data, News, Place
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import GPKeywords
 from cbandit.policies.paired import Paired
 from cbandit.policies.penalties import Psi, penalty_of
-from cbandit.policies.round import Now
+from cbandit.policies.round import PolicyState
 from cbandit.policies.saving import locked
-from cbandit.policies.signs import counted
+from cbandit.policies.signs import cost_count
 from cbandit.policies.turn import Turn
 from cbandit.posterior.log import Part
 from cbandit.posterior.units import Units
@@ -58,51 +60,52 @@ from cbandit.recommend import Recommendation
 from cbandit_kernels import Look
 
 
-class Epoch(NamedTuple):
-    """The epoch, and the feedback so far.
+class EpochState(NamedTuple):
+    """The state of an epoch: ``kappa`` and the costs told in it.
 
     Args:
         number: the epoch, counted from 0.
-        kept: ``kappa (T, m)`` as it moves: its logarithm, unless ``psi`` is linear.
+        raw_kappa: the logarithm of ``kappa``, or ``kappa`` if ``psi`` is linear,
+            ``(T, m)`` for ``T`` trials and ``m`` costs.
         sums: sums of this epoch's costs, ``(T, m)``.
-        counts: how many costs are in the sums, ``(T, m)``.
-        waiting: feedback of rounds that have not been told in full, by round.
-        outgrown: whether a ``kappa`` is held at the largest number of its dtype.
+        counts: how many costs are in each sum, ``(T, m)``.
+        waiting: by round, the feedback of rounds of which some is still to come.
+        overflowed: whether a ``kappa`` is held at the largest number of its dtype.
     """
 
     number: int
-    kept: Tensor
+    raw_kappa: Tensor
     sums: Tensor
     counts: Tensor
     waiting: dict[int, Paired]
-    outgrown: bool = False
+    overflowed: bool = False
 
-    def hear(self, news: News, counts: bool) -> tuple[Epoch, Tensor, Tensor]:
-        """Return the state, and what was told in full now, in which trials.
+    def hear(self, news: News, is_current: bool) -> tuple[EpochState, Tensor, Tensor]:
+        """Return the state after feedback, and the round's results if now complete.
 
         Args:
             news: the feedback of one round.
-            counts: whether the round is of this epoch.
+            is_current: whether the round is of this epoch.
 
         Returns:
-            The state; reward and costs, less thresholds, ``(T, 1 + m)``, 0 in trials in
-            which not all has come or all had come before; the other trials, ``(T,)``
-            bool on the host.
+            The state; the reward, and costs less thresholds, ``(T, 1 + m)``; the trials
+            whose feedback this completes, ``(T,)`` bool on the host. In the other
+            trials the results are 0.
         """
         t = news.place.t
         before = self.waiting.get(t) or Paired.start(self.sums)
-        now = before.told(news)
+        now = before.with_news(news)
         waiting = {**self.waiting, t: now}
         if news.cancelled or bool(now.whole.all()):
             del waiting[t]
         where = now.whole & ~before.whole
         mask = devices.put(where, self.sums.device).unsqueeze(-1)
-        told = torch.where(mask, torch.cat([now.reward, now.cost], -1), 0.0)
+        results = torch.where(mask, torch.cat([now.reward, now.cost], -1), 0.0)
         epoch = self._replace(waiting=waiting)
-        if counts:
-            sums, counted = self.sums + told[:, 1:], self.counts + mask
+        if is_current:
+            sums, counted = self.sums + results[:, 1:], self.counts + mask
             epoch = epoch._replace(sums=sums, counts=counted)
-        return epoch, told, where
+        return epoch, results, where
 
 
 class EpochPenalty(GPPolicy):
@@ -110,13 +113,13 @@ class EpochPenalty(GPPolicy):
 
     Args:
         actions: what can be chosen.
-        reward: the belief about the penalised reward; or a list with one belief an
-            epoch, of which the last one serves all later epochs.
+        reward: the belief about the penalised reward; or a list with one belief for
+            each epoch, of which the last one is used in all later epochs too.
         costs: how many costs, ``m``, or their names.
         explore: how estimates explore: :class:`~cbandit.UCB`, or :class:`~cbandit.TS`
             with ``inner="ts"``; of width 1 unless given. If ``inner`` is a function,
-            any will do, and it finds these estimates in ``f``.
-        epoch: ``S``, rounds an epoch.
+            any is allowed, and the function finds these estimates in ``f``.
+        epoch: ``S``, the number of rounds in an epoch.
         psi: the penalty of a cost that is ``z`` above its threshold. It is 1 for ``z <=
             0``. Above, ``"exp"`` is ``exp(z)``, ``("exp", c)`` is ``exp(c z)``,
             ``("polynomial", n)`` is ``(z + 1)^n`` and ``("polynomial", n, c)`` is ``(c
@@ -133,11 +136,11 @@ class EpochPenalty(GPPolicy):
             action, ``(T, n)``; the greatest is played. It is called as
             :meth:`~cbandit.GPPolicy.acquire` is. Theorem 1 holds for all rules with
             sublinear regret on one fixed function, Theorem 2 (noisy constraints) for
-            ``"ucb"`` only. The latter also asks for an action well within all limits.
+            ``"ucb"`` only. Theorem 2 also needs an action well within all limits.
         reuse: keep past rounds across epochs, with targets recomputed and standardised.
-            RKHS widths are then in units of the standardised targets. The theorems do
-            not cover their scale, nor that they depend on past multipliers: no
-            guarantee.
+            RKHS widths are then in units of the standardised targets. There is no
+            guarantee: the theorems do not cover these units, nor targets that depend on
+            past multipliers.
         kappa: the multipliers at first; 1, or 0 with ``psi="linear"``.
         common: see below.
 
@@ -153,12 +156,12 @@ class EpochPenalty(GPPolicy):
 
     name = "EpochPenalty"
     abilities = replace(
-        GREATEST,
+        BY_SCORE,
         budgets=False,
         categories=False,
         partial_costs=False,  # a target needs the reward and all costs
         outcomes=False,
-        readings=False,  # beliefs are about targets, which no one tells
+        readings=False,  # beliefs are about targets, which users do not tell
         refuses={
             "Delayed": "epochs need every round",
             "Sliding": "epochs need every round",
@@ -185,30 +188,30 @@ class EpochPenalty(GPPolicy):
         **common: Unpack[GPKeywords],
     ) -> None:
         self.settings = stated(self, locals())
-        costs = counted(costs, COST_COUNT)
+        costs = cost_count(costs, COSTS_EXPECTED)
         self.epoch = checks.whole("epoch", epoch)
         self.reuse = checks.flag("reuse", reuse)
         self.inner = checks.one_of(
             "inner", inner, "ucb", "ts", other="a function of estimates", called=True
         )
-        explore = _checked_exploration(inner, explore)
+        explore = _check_exploration(inner, explore)
         if self._acquires and common.get("clip") is not None:
             raise CBanditError("clip goes with inner='ucb' or 'ts', not with a rule")
-        beliefs = _listed(reward)
+        beliefs = _list_beliefs(reward)
         # only reuse rescales targets; otherwise scores are in the user's units
         self._in_spreads = all(belief.standardize for belief in beliefs)
         if self.reuse:
-            beliefs = [_standardised(belief) for belief in beliefs]
+            beliefs = [_standardise(belief) for belief in beliefs]
         first = beliefs[0]
         super().__init__(actions, reward=first, costs=costs, explore=explore, **common)
         for k, belief in enumerate(beliefs):
             belief.suit(f"reward[{k}]", self.actions.domain, self.batch_shape)
             beliefs[k] = self.objective.belief(0, belief)
-        # one belief an epoch; the last one serves all later epochs
-        self._by_epoch = beliefs
+        # one belief for each epoch; later epochs use the last one
+        self._beliefs_by_epoch = beliefs
         self._refits = any(belief.refit_every for belief in beliefs)
         every = explore.widths.bind(self.batch_shape, self.m, self.device, graph=False)
-        # R_j of the costs: the reward's unless their own widths state one
+        # R_j of the costs: the reward's R unless the costs' widths state one
         self._noises = [
             part.subgaussian[:, -self.m :] for part, _ in every.rkhs_parts()
         ]
@@ -217,9 +220,9 @@ class EpochPenalty(GPPolicy):
         if linear and rate is None:
             raise CBanditError("rate is needed with psi='linear'; O(1 / sqrt(epochs))")
         step = checks.nonnegative("rate", 0.0 if rate is None else rate)
-        self._rate = self._number("rate", step)
-        self._fixed = rate is not None and not bool(step.any())
-        if not (linear or rate is None or self._fixed):
+        self._rate = self._cost_number("rate", step)
+        self._kappa_fixed = rate is not None and not bool(step.any())
+        if not (linear or rate is None or self._kappa_fixed):
             raise CBanditError(
                 "rate goes with psi='linear'; with another psi only rate=0, a kappa "
                 f"that stays; got {rate!r}"
@@ -228,8 +231,8 @@ class EpochPenalty(GPPolicy):
         kappa = check("kappa", float(not linear) if kappa is None else kappa)
         kappa = self._per_cost("kappa", kappa).clone()
         nothing = torch.zeros_like(kappa)
-        kept = kappa if linear else kappa.log()
-        start = Epoch(0, kept, nothing, nothing, {})
+        raw_kappa = kappa if linear else kappa.log()
+        start = EpochState(0, raw_kappa, nothing, nothing, {})
         self.begin(self._now.state._replace(multiplier=kappa, own=start))
 
     @property
@@ -239,64 +242,67 @@ class EpochPenalty(GPPolicy):
     # -- the rule --------------------------------------------------------------------
 
     def score(self, t: int, kappa: Tensor) -> scores.Reward:
-        """Return the estimate of the penalised reward."""
+        """Return the score: the estimate of the penalised reward."""
         return scores.Reward()
 
     def acquire(self, t: int, kappa: Tensor, estimates: Estimates) -> Tensor:
-        """Return the values of the rule given as ``inner``, ``(T, n)``."""
+        """Return each action's value by the function given as ``inner``, ``(T, n)``."""
         values: Tensor = self.inner(estimates)
         return values
 
-    def _target(self, kappa: Tensor, told: Tensor) -> Tensor:
-        """Return ``r - sum_j kappa_j (psi(c_j) - 1)``, or with ``c_j``, ``(T, 1)``.
+    def _target(self, kappa: Tensor, results: Tensor) -> Tensor:
+        """Return the targets ``r - sum_j kappa_j (psi(c_j) - 1)``, ``(T, 1)``.
 
-        ``told (T, 1 + m)`` are ``r`` and ``c_j``.
+        A linear ``psi`` charges ``c_j`` in place of ``psi(c_j) - 1``. ``results (T, 1 +
+        m)`` are ``r`` and the ``c_j``.
         """
-        reward, cost = told[:, :1], told[:, 1:]
+        reward, cost = results[:, :1], results[:, 1:]
         penalty = cost if self._psi is None else self._psi(cost) - 1
         charge = (kappa * penalty).sum(-1, keepdim=True)
         # squares of targets, and their sums, must stay finite too
         largest = min(torch.finfo(self.dtype).max ** 0.5, 1e75)
         return reward - charge.clamp(-largest, largest)
 
-    def _epoch_at(self, t: int, epoch: Epoch) -> Epoch:
-        """Return round ``t``'s epoch: this one, or the next with ``kappa`` moved."""
-        number, kept = self._number_of(t), epoch.kept
+    def _epoch_at(self, t: int, epoch: EpochState) -> EpochState:
+        """Return the state of round ``t``'s epoch: a new epoch moves ``kappa``."""
+        number, raw_kappa = self._epoch_number(t), epoch.raw_kappa
         if number <= epoch.number:
             return epoch
         mean = epoch.sums / epoch.counts.clamp_min(1)
         if self._psi is None:
-            kept = (kept + self._rate * mean).clamp_min(0)
-        elif not self._fixed:
+            raw_kappa = (raw_kappa + self._rate * mean).clamp_min(0)
+        elif not self._kappa_fixed:
             # an epoch without feedback has mean 0, and psi(0) = 1
-            kept = kept + self._psi(mean).log()
-        zero = torch.zeros_like(kept)
-        return epoch._replace(number=number, kept=kept, sums=zero, counts=zero)
+            raw_kappa = raw_kappa + self._psi(mean).log()
+        zero = torch.zeros_like(raw_kappa)
+        return epoch._replace(
+            number=number, raw_kappa=raw_kappa, sums=zero, counts=zero
+        )
 
-    def _number_of(self, t: int) -> int:
-        """Return the number of round ``t``'s epoch; negative during the design."""
+    def _epoch_number(self, t: int) -> int:
+        """Return the number of round ``t``'s epoch; negative in the initial design."""
         return (t - 1 - self.design) // self.epoch
 
     def _next_multiplier(
         self, state: GPState, t: int, restarted: Tensor | None
     ) -> Tensor:
         """Return ``kappa`` of round ``t``, always finite."""
-        kept = self._epoch_at(t, state.own).kept
+        raw_kappa = self._epoch_at(t, state.own).raw_kappa
         if self._psi is None:
-            return kept.clone()
-        return kept.exp().clamp_max(torch.finfo(kept.dtype).max)
+            return raw_kappa.clone()
+        return raw_kappa.exp().clamp_max(torch.finfo(raw_kappa.dtype).max)
 
     def _begin_epoch(self, state: GPState, turn: Turn) -> GPState:
-        """Return the state with the targets of a new epoch, where one begins."""
+        """Return the state, with recomputed targets if a new epoch begins."""
         epoch, kappa = self._epoch_at(turn.t, state.own), state.multiplier
         if epoch is state.own:
             return state
-        outgrown = bool((kappa == torch.finfo(kappa.dtype).max).any())
-        state, fresh = state._replace(own=epoch._replace(outgrown=outgrown)), None
-        # what may fail comes first: an engine that has changed is rebuilt inexactly
+        overflowed = bool((kappa == torch.finfo(kappa.dtype).max).any())
+        state, fresh = state._replace(own=epoch._replace(overflowed=overflowed)), None
+        # what may fail comes first: once changed, an engine is not restored to the bit
         self._coefficient(state, turn)
-        if epoch.number < len(self._by_epoch):
-            fresh = self._fresh_beliefs([self._by_epoch[epoch.number]])
+        if epoch.number < len(self._beliefs_by_epoch):
+            fresh = self._empty_beliefs([self._beliefs_by_epoch[epoch.number]])
         beliefs = state.beliefs if self.reuse else state.beliefs.forget_all()
         beliefs = beliefs.retarget(partial(self._target, kappa), fresh)
         return state._replace(beliefs=beliefs)
@@ -304,43 +310,47 @@ class EpochPenalty(GPPolicy):
     # -- feedback --------------------------------------------------------------------
 
     def absorb(self, state: GPState, news: News) -> GPState:
-        """Return the state after news; a round counts once it has come in full."""
-        number, current = self._number_of(news.place.t), state.own.number
-        epoch, told, where = state.own.hear(news, number == current)
+        """Return the state after feedback; a round counts once all of it has come."""
+        number, current = self._epoch_number(news.place.t), state.own.number
+        epoch, results, where = state.own.hear(news, number == current)
         state = state._replace(own=epoch, moved=None)
         dropped = not self.reuse and max(number, 0) < current
         if dropped or not bool(where.any()):
             return state
-        return self._learn(state, news.place, told, where.tolist())
+        return self._add_target(state, news.place, results, where.tolist())
 
     def _absorb_data(self, state: GPState, data: Data) -> GPState:
         limits = self.limits(max(self.t, 1))
         for keys, x, (reward, cost) in data.rows():
             over = cost.values - limits
-            told = torch.cat([reward.values.expand(len(over), 1), over], -1)
-            state = self._learn(state, Place(list(keys), x, 0), told, reward.wanted)
+            results = torch.cat([reward.values.expand(len(over), 1), over], -1)
+            state = self._add_target(
+                state, Place(list(keys), x, 0), results, reward.wanted
+            )
         return state
 
-    def _learn(
-        self, state: GPState, place: Place, told: Tensor, wanted: Sequence[bool]
+    def _add_target(
+        self, state: GPState, place: Place, results: Tensor, wanted: Sequence[bool]
     ) -> GPState:
-        """Return the state with the target of one round in the trials ``wanted``."""
-        part = Part([0], self._target(state.multiplier, told), wanted, source=told)
+        """Return the state with one round's target added in the trials ``wanted``."""
+        part = Part(
+            [0], self._target(state.multiplier, results), wanted, source=results
+        )
         beliefs = state.beliefs.absorb(place.keys, place.x, [part], place.t)
         return state._replace(beliefs=beliefs)
 
-    # -- widths, units and words -------------------------------------------------------
+    # -- widths, units and warnings ----------------------------------------------------
 
     def _count_bounds(self, state: GPState) -> int:
-        """Return ``c`` of the RKHS widths."""
+        """Return ``c`` of the RKHS widths: how many bounds must hold together."""
         number: int = state.own.number
         epochs = (number + 1) * (number + 2)
         if self.horizon is not None:
-            epochs = self._number_of(self.horizon) + 1
+            epochs = self._epoch_number(self.horizon) + 1
         return 2 * epochs if self._psi is None else epochs
 
     def _widths_of(self, state: GPState) -> BoundWidths:
-        """Return the widths; with noisy constraints ``R`` grows with ``kappa``."""
+        """Return the confidence widths; if ``psi`` is linear ``R`` grows with kappa."""
         parts = self._widths.rkhs_parts()
         if self._psi is not None or not parts:
             return self._widths
@@ -349,15 +359,15 @@ class EpochPenalty(GPPolicy):
         return self._widths.with_noise(grown)
 
     def _convert_estimates(self, look: Look, units: Units | None) -> Look:
-        """Return the look with estimates in the user's units, or in spreads."""
+        """Return the look, with estimates in the user's units unless in spreads."""
         if units is None or self._in_spreads or self._acquires:
             return look
         close = None if look.tolerance is None else look.tolerance * units.size[:, 0]
         return replace(look, link=units.told, tolerance=close)
 
-    def _alarms(self, now: Now) -> dict[str, str]:
+    def _alarms(self, now: PolicyState) -> dict[str, str]:
         alarms = super()._alarms(now)
-        if now.state.own.outgrown:
+        if now.state.own.overflowed:
             alarms["kappa"] = (
                 "kappa has outgrown the dtype and is held at its largest value; a "
                 "slower penalty such as psi=('polynomial', 2) keeps it smaller"
@@ -370,13 +380,13 @@ class EpochPenalty(GPPolicy):
     ) -> Recommendation:
         """Return what to deploy: the action of greatest reward less penalties.
 
-        It is never called feasible, as there is no belief about the costs.
+        It is never marked as feasible, as there is no belief about the costs.
         """
         return replace(super().recommend(confidence, context), penalised=True)
 
 
-def _checked_exploration(inner: object, explore: Explore | None) -> Explore:
-    """Return how epochs explore; the width is 1 unless given."""
+def _check_exploration(inner: object, explore: Explore | None) -> Explore:
+    """Return the user's exploration, or the default; raise if ``inner`` forbids it."""
     wanted: type[UCB | TS] = TS if inner == "ts" else UCB
     explore = wanted(1.0) if explore is None else explore
     if not (callable(inner) or isinstance(explore, wanted)):
@@ -387,8 +397,8 @@ def _checked_exploration(inner: object, explore: Explore | None) -> Explore:
     return explore
 
 
-def _listed(reward: Any) -> list[GP]:
-    """Return one belief an epoch; the last one serves all later epochs."""
+def _list_beliefs(reward: Any) -> list[GP]:
+    """Return the user's belief or beliefs as a list; raise if any is not a GP."""
     beliefs = list(reward) if isinstance(reward, list | tuple) else [reward]
     if not beliefs or not all(isinstance(belief, GP) for belief in beliefs):
         raise CBanditError(
@@ -397,7 +407,7 @@ def _listed(reward: Any) -> list[GP]:
     return beliefs
 
 
-def _standardised(belief: GP) -> GP:
+def _standardise(belief: GP) -> GP:
     """Return a copy of a belief with standardised targets, as ``reuse`` needs."""
     if bool((belief.mean != 0).any()):
         raise CBanditError(

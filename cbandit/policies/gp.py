@@ -1,7 +1,11 @@
-"""Policies whose beliefs are Gaussian processes: a score and a multiplier's move.
+"""The base class of policies whose beliefs are Gaussian processes.
 
-Each round the multiplier moves, the best action is played, and the beliefs absorb its
-feedback. Estimates are ``mean + coefficient * spread + offset``, clipped to a bound.
+Each round the multiplier moves, the action of greatest score is played, and the beliefs
+absorb its feedback. Scores use estimates of reward and costs: ``mean + coefficient *
+spread + offset``, clipped to a bound. A spread is a standard deviation, or a joint draw
+less its mean. A standardised belief divides outcomes by its unit, the standard
+deviation of its data. Shapes: ``T`` trials, ``m`` costs, ``F`` functions (the reward,
+then costs), ``N`` actions of a set, ``n`` points, ``d`` coordinates.
 """
 
 from __future__ import annotations
@@ -20,39 +24,38 @@ from cbandit._core import checks, devices, distributed
 from cbandit._core.arguments import stated
 from cbandit._core.log import warn
 from cbandit._core.randomness import Streams
-from cbandit.actions import (
-    Actions,
-    Category,
-    plain,
-    with_value,
-)
+from cbandit.actions import Actions, Category, plain, with_value
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
-from cbandit.policies.abilities import GREATEST
-from cbandit.policies.acquire import Acquired, Estimates
+from cbandit.policies.abilities import BY_SCORE
+from cbandit.policies.acquire import AcquisitionScore, Estimates
 from cbandit.policies.base import Policy, Posterior
 from cbandit.policies.budget import Budget
 from cbandit.policies.checks import (
-    VERSION,
-    changed,
-    functions_of,
-    multiplier_of,
+    check_multiplier,
+    check_score,
+    read_beliefs,
     read_points,
-    score_of,
+    unchanged,
 )
-from cbandit.policies.choices import Data, Made, News, Place
-from cbandit.policies.concerns.budgets import Budgets, Standing
+from cbandit.policies.choices import Data, DecisionRecord, News, Place
+from cbandit.policies.concerns.budgets import Budgets, BudgetStatus
 from cbandit.policies.concerns.contradiction import Contradictions
+from cbandit.policies.concerns.order import concerns_of
 from cbandit.policies.concerns.restarts import ADAPTIVE, checked_restart
-from cbandit.policies.concerns.retirements import Retired, Retirements, category_of
-from cbandit.policies.keywords import GP_POLICY, CostBeliefs, RuleKeywords
+from cbandit.policies.concerns.retirements import (
+    Retirements,
+    category_of,
+    without_values,
+)
+from cbandit.policies.keywords import GP_POLICY_HELP, CostBeliefs, RuleKeywords
 from cbandit.policies.recommending import recommended
-from cbandit.policies.round import put
-from cbandit.policies.round_search import Search, stretches
+from cbandit.policies.round import with_state
+from cbandit.policies.round_search import Search, round_blocks
 from cbandit.policies.saving import locked
 from cbandit.policies.setup import Setup
 from cbandit.policies.signs import Objective
@@ -62,12 +65,7 @@ from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.links import BINARY
 from cbandit.posterior.look import Best, Score
-from cbandit.posterior.units import (
-    Units,
-    level,
-    linked,
-    told,
-)
+from cbandit.posterior.units import Units, level, linked, told
 from cbandit.recommend import Recommendation, nothing_told
 from cbandit.search.box import Climbs, Estimate
 from cbandit_kernels import Look
@@ -76,9 +74,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from botorch.models.model_list_gp_regression import ModelListGP
 
-LIGHT = 256 * 1024**2  # bytes; checkpoints leave out larger arrays
-SMALL = 0.5  # noise below which the small-lam form is a heuristic
-START = "; without start= there is no multiplier"
+MAX_SAVED_BYTES = 256 * 1024**2  # checkpoints leave out larger computed arrays
+SMALL_LAM_NOISE = 0.5  # variance below which RKHS(form="small-lam") is a heuristic
+START_HINT = "; without start= there is no multiplier"
 NO_COUNTED_NOISE = (
     "noise= cannot go with outcome='binary' or 'count', whose spread follows from the "
     "probability or the rate; several tries at once are a pair (successes, tries)"
@@ -89,14 +87,14 @@ NO_LEARNED_NOISE = (
 )
 
 
-class Waiting(NamedTuple):
-    """Excesses told of costs whose unit is not known yet.
+class UnscaledExcess(NamedTuple):
+    """Excesses of told costs that have no unit yet, kept until they have one.
 
     A standardised cost has a unit once two of its outcomes differ.
 
     Args:
-        where: ``(T, m)`` bool, the costs without a unit.
-        excess: for each ``tell``, how far costs were above their thresholds, in the
+        where: the costs without a unit, ``(T, m)`` bool.
+        excess: for each ``tell``, by how much costs exceeded their thresholds, in the
             user's units, ``(T, m)``; 0 for costs that have a unit.
     """
 
@@ -108,17 +106,17 @@ class GPState(NamedTuple):
     """All that a GP policy keeps from round to round.
 
     Args:
-        beliefs: about the reward and the costs.
-        multiplier: the one that the last ``ask`` used, ``(T, m)``; at first, the one it
-            will use.
-        held: what the timing of feedback keeps beside the beliefs.
-        estimate: of reward and costs at the last round's choice, ``(T, 1 + m)``.
-        arrived: for each ``tell`` since, how far costs were above their thresholds,
-            ``(T, m)``, in the user's units, 0 in trials where nothing came.
-        moved: the multiplier of the next ``ask``, if it is known already.
-        own: further state of a derived policy.
-        waiting: costs told earlier that have no unit yet.
-        epoch: the first round of the epoch, or of each trial's, ``(T, 1)``.
+        beliefs: the beliefs about the reward and the costs.
+        multiplier: the multiplier of the last ``ask``, ``(T, m)``; at first the start.
+        held: what the timing of feedback keeps, such as values that came too late.
+        estimate: the estimates of reward and costs at the last round's choice,
+            ``(T, 1 + m)``; ``None``: the rule has chosen in no round yet.
+        arrived: for each ``tell`` since, by how much costs exceeded their thresholds,
+            ``(T, m)``, in the user's units, 0 in trials without feedback.
+        moved: the multiplier of the next ``ask``; ``None``: not computed yet.
+        own: the state that a derived policy adds; ``None``: nothing.
+        waiting: excesses of costs that have no unit yet; ``None``: there are none.
+        epoch: the first round of the current epoch, or of each trial's, ``(T, 1)``.
         fits: how often hyperparameters were fitted.
     """
 
@@ -129,12 +127,12 @@ class GPState(NamedTuple):
     arrived: tuple[Tensor, ...] = ()
     moved: Tensor | None = None
     own: Any = None
-    waiting: Waiting | None = None
+    waiting: UnscaledExcess | None = None
     epoch: Any = 1
     fits: int = 0
 
-    def measured(self) -> GPState:
-        """Return the state with told costs in units; those without a unit wait."""
+    def in_units(self) -> GPState:
+        """Return the state with ``arrived`` in units; costs without a unit wait."""
         arrived, waiting = self.arrived, self.waiting
         units = self.beliefs.units() if arrived or waiting else None
         if units is None or units.size.shape[1] == 1:
@@ -148,7 +146,7 @@ class GPState(NamedTuple):
             where = ~known
             if waiting is not None:
                 where, left = where | waiting.where, waiting.excess + left
-            waiting = Waiting(where, left)
+            waiting = UnscaledExcess(where, left)
         return self._replace(arrived=measured, waiting=waiting)
 
 
@@ -175,14 +173,14 @@ class GPPolicy(Policy):
             ``abilities = replace(cb.GPPolicy.abilities, explore=cb.UCB(2.0))``.
         start: the first multiplier, a number, ``(*trials,)`` or ``(1 or *trials, m)``.
             ``None``: 0 if the class defines :meth:`move`; otherwise there is no
-            multiplier, and the score must do without.
+            multiplier, and the score cannot use one.
         restart: how many rounds an epoch has, or ``"doubling"``: the multiplier is
             ``start`` again in the first round of each. ``"adaptive"``: a trial starts
             anew when its predictions fail, see
             :mod:`cbandit.policies.concerns.restarts`.
             ``None``: one epoch.
-        forget: whether the beliefs drop their data then too. Feedback that is told
-            later enters the new beliefs, whatever round it is of.
+        forget: whether a restart also drops the beliefs' data. Feedback told after it
+            enters the new beliefs, even that of earlier rounds.
         observed_costs: whether each round's costs are seen in full before choosing, by
             ``ask(observed_costs=...)``.
         common: see below.
@@ -210,8 +208,8 @@ class GPPolicy(Policy):
         >>> run = cb.simulate(policy, world, 30)
     """
 
-    abilities = GREATEST
-    common = GP_POLICY
+    abilities = BY_SCORE
+    common = GP_POLICY_HELP
 
     def __init__(
         self,
@@ -230,9 +228,9 @@ class GPPolicy(Policy):
         **common: Unpack[RuleKeywords],
     ) -> None:
         self.settings = stated(self, locals())
-        beliefs, m = functions_of(reward, costs)
+        beliefs, m = read_beliefs(reward, costs)
         box = isinstance(actions, Actions) and bool(actions.continuous)
-        explore = self._exploration_of(explore, beliefs, feedback, box)
+        explore = self._choose_exploration(explore, beliefs, feedback, box)
         self._check_arguments(actions, explore, feedback)
         self.sees_costs = observed_costs
         super().__init__(actions, m, **common)
@@ -251,11 +249,11 @@ class GPPolicy(Policy):
             feedback, len(beliefs), self.batch_shape, self.device, self.horizon
         )
         self._timing = timing
-        self._outcomes = self._outcomes_of(beliefs)
+        self._outcomes = self._read_outcomes(beliefs)
         if timing.adds_pending:
             self.refuse("noise", timing.no_noise)
         hallucinates = self._keywords.get("pending") == "hallucinate"
-        self._patient = timing.adds_pending or hallucinates
+        self._ignores_backlog = timing.adds_pending or hallucinates
         self._restart = restart = checked_restart(restart)
         self.forget = checks.flag("forget", forget)
         if forget and restart is None:
@@ -264,24 +262,26 @@ class GPPolicy(Policy):
         self.restart = None if restart == ADAPTIVE else restart
         self._widths = self._bound_widths(beliefs)
         #: bounds of the estimates, ``(T, F)``; ``None``: they are not clipped
-        self._bound = None if clip is None else self._bounds(clip, len(beliefs))
+        self._bound = None if clip is None else self._read_clip(clip, len(beliefs))
         self._functions = len(beliefs)
-        # limits and an allowance that hold for all rounds, and the estimates' offset
-        self._always: tuple[Any, Any, Tensor | None] | None = None
+        # the offset of estimates, with the limits and allowance it was computed from
+        self._kept_offset: tuple[Any, Any, Tensor | None] | None = None
         self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
         budgets = bool(self.objective.budgets)
         self._ranks = distributed.ALONE if budgets else self._processes()
         #: on a Box: how many climbs the searches made, how many of them failed, and how
-        #: many of these scipy's L-BFGS-B took higher
+        #: many of these scipy's L-BFGS-B improved
         self.climbs = Climbs()
         if start is None and abilities.moves:
             start = 0.0
         wide = torch.zeros(self.size, 0, dtype=torch.float64, device=self.device)
-        self._start = wide if start is None else self._number("start", start).clone()
-        fresh = self._fresh_beliefs(beliefs)
+        self._start = (
+            wide if start is None else self._cost_number("start", start).clone()
+        )
+        fresh = self._empty_beliefs(beliefs)
         too_late = torch.zeros(self.size, dtype=torch.long, device=self.device)
         self.begin(GPState(fresh, self._start, Held(too_late)))
-        self._attend(self._setup())
+        self._set_concerns(self._setup())
 
     def _setup(self) -> Setup:
         beliefs = self._beliefs
@@ -303,13 +303,13 @@ class GPPolicy(Policy):
         )
 
     def __init_subclass__(cls, **arguments: object) -> None:
-        """Note what a new class can do, unless it states that itself."""
+        """Derive the abilities of a new class that does not state them."""
         super().__init_subclass__(**arguments)
         if "abilities" not in vars(cls):
-            cls.abilities = cls.abilities.defining(vars(cls))
+            cls.abilities = cls.abilities.with_methods(vars(cls))
 
-    def _outcomes_of(self, beliefs: Sequence[GP]) -> dict[int, str]:
-        """Return functions with binary or counted outcomes, with the kind; check it."""
+    def _read_outcomes(self, beliefs: Sequence[GP]) -> dict[int, str]:
+        """Return the kinds of binary and counted functions, checked."""
         kinds = {f: each.outcome for f, each in enumerate(beliefs) if each.outcome}
         if not kinds:
             return {}
@@ -332,7 +332,7 @@ class GPPolicy(Policy):
     def _check_outcome(
         self, f: int, kind: str, limit: Tensor, budgets: Mapping[int, Budget]
     ) -> None:
-        """Raise unless the limit ``(T,)`` of a binary or counted cost can be kept."""
+        """Raise an error unless a binary or counted function can keep its limit."""
         limit = limit * self.objective.signs[f]
         binary = kind == BINARY
         inside = (limit > 0) & (limit < 1) if binary else limit > 0
@@ -344,14 +344,14 @@ class GPPolicy(Policy):
                 f"belief has outcome={kind!r}; got {limit.tolist()}"
             )
 
-    def _exploration_of(
+    def _choose_exploration(
         self,
         explore: Explore | None,
         beliefs: Sequence[GP],
         feedback: object,
         box: bool,
     ) -> Explore:
-        """Return how to explore, with defaults for what the user leaves open."""
+        """Return the exploration: the user's, or the default where it is ``None``."""
         usual, cautious = self.abilities.explore, self.abilities.cautious
         by_default = all(belief.unit is not None for belief in beliefs)
         if cautious is None or isinstance(feedback, Delayed) or not by_default:
@@ -366,7 +366,7 @@ class GPPolicy(Policy):
         explore: Explore,
         feedback: Delayed | Sliding | None,
     ) -> None:
-        """Raise an error if arguments do not fit."""
+        """Raise an error if the class does not take these arguments together."""
         explores, box = self.abilities.explores, self.abilities.boxes
         if not isinstance(explore, explores):
             kinds = " or ".join(f"cb.{each.__name__}(...)" for each in explores)
@@ -416,16 +416,16 @@ class GPPolicy(Policy):
             self._check_outcome(1 + j, kind, limit, objective.budgets)
 
     def _processes(self) -> distributed.Ranks:
-        """Return the processes that share the set, one part each."""
+        """Return the processes that share the set, each holding one part."""
         return distributed.current() if self.abilities.shards else distributed.ALONE
 
     def _bound_widths(self, beliefs: Sequence[GP]) -> BoundWidths:
-        """Return the widths for all trials; warn if one is a heuristic at its noise."""
+        """Return the widths of confidence bounds; warn if one is only a heuristic."""
         widths, costs = self._timing.adapt(self.explore.widths), len(beliefs) - 1
         bound = widths.bind(self.batch_shape, costs, self.device, graph=False)
         for part, which in bound.rkhs_parts():
             least = min(float(belief.noise.min()) for belief in beliefs[which])
-            if part.rkhs.form == "small-lam" and least < SMALL:
+            if part.rkhs.form == "small-lam" and least < SMALL_LAM_NOISE:
                 warn(
                     "RKHS(form='small-lam') is a guarantee for a noise of 1 + 2/T; "
                     f"beside a noise of {least:g} it is a heuristic, which most runs "
@@ -434,8 +434,8 @@ class GPPolicy(Policy):
                 break
         return bound
 
-    def _bounds(self, clip: Any, functions: int) -> Tensor:
-        """Return ``clip`` as the bound on each function's estimates, ``(T, F)``."""
+    def _read_clip(self, clip: Any, functions: int) -> Tensor:
+        """Return ``clip`` as bounds of the functions' estimates, ``(T, F)``."""
         if functions == 1 and not isinstance(clip, tuple | list):
             clip = (clip, None)
         try:
@@ -445,10 +445,10 @@ class GPPolicy(Policy):
         b = self._per_trial("clip B", checks.positive("clip B", bound)).unsqueeze(-1)
         if functions == 1:
             return b
-        g = self._number("clip G", checks.positive("clip G", cost_bound))
+        g = self._cost_number("clip G", checks.positive("clip G", cost_bound))
         return torch.cat([b, g], -1)
 
-    def _fresh_beliefs(self, beliefs: list[GP]) -> Any:
+    def _empty_beliefs(self, beliefs: list[GP]) -> Any:
         """Return beliefs without data."""
         samples, domain = self.explore.samples, self.actions.domain
         fresh = Beliefs(
@@ -467,7 +467,7 @@ class GPPolicy(Policy):
             if any(gp.outcome for gp in beliefs)
             else None,
         )
-        # a few choices in one context have exact draws
+        # a finite set of choices in a continuous context has exact draws
         if samples and not (domain.continuous and self.actions.finite):
             fresh.check_samples()
         return fresh
@@ -477,23 +477,23 @@ class GPPolicy(Policy):
     def score(self, t: int, multiplier: Tensor) -> scores.Formed | Score:
         """Return what to maximise in round ``t``, given the multiplier ``(T, m)``.
 
-        It is either one of :mod:`cbandit.scores` with weights ``(T, m)``, which engines
-        compute as they go, or a function of estimates ``f (T, n)`` and ``g (T, m, n)``,
-        thresholds subtracted, that returns ``(T, n)``. Such a function is called for
-        some of the actions at a time.
+        Return one of :mod:`cbandit.scores` with weights ``(T, m)``, which engines
+        compute in one pass, or a function that returns ``(T, n)`` from estimates
+        ``f (T, n)`` and ``g (T, m, n)``, thresholds subtracted. Such a function is
+        called for a block of actions at a time.
         """
         raise NotImplementedError(
             f"{type(self).__name__} must define score() or acquire()"
         )
 
     def acquire(self, t: int, multiplier: Tensor, estimates: Estimates) -> Tensor:
-        """Return what to maximise, ``(T, n)``, given the belief itself.
+        """Return what to maximise, ``(T, n)``, given means and deviations.
 
         A policy defines this in place of :meth:`score` if its rule needs means,
-        deviations or the best value so far. It is called for some of the actions at a
-        time, so it must treat each action by itself; on a Box it must be differentiable
-        in the points. Two values count as equal if they differ by less than 1e-10 of
-        the greatest.
+        deviations or the best value so far. The method is called for a block of actions
+        at a time, so it must treat each action by itself; on a Box it must be
+        differentiable in the points. Two values count as equal if they differ by less
+        than 1e-10 of the greatest.
 
         Args:
             t: the round.
@@ -530,37 +530,42 @@ class GPPolicy(Policy):
 
         Args:
             t: the round that has ended.
-            multiplier: the one that the round used, ``(T, m)``.
-            estimate: of reward and costs at its choice, ``(T, 1 + m)``, explored and
-                clipped, thresholds subtracted.
+            multiplier: the multiplier that the round used, ``(T, m)``.
+            estimate: the estimates of reward and costs at the round's choice,
+                ``(T, 1 + m)``, as the score used them, thresholds subtracted.
             arrived: for each ``tell`` of costs since the round before, by how much they
-                exceed the thresholds, ``(T, m)``, not rectified, 0 where nothing was
+                exceed the thresholds, ``(T, m)``, negative below, 0 where nothing was
                 told. There may be none or several between two rounds, so sum them,
                 and add once what the round itself contributes.
 
         Estimates and excesses are in spreads where beliefs are standardised; an excess
         told before its cost has a unit arrives once it has one.
 
-        Called by the user it is differentiable, in its arguments and in the policy's
-        own parameters. A policy keeps the multiplier without its graph, which would
-        grow with every round.
+        When users call this method, it is differentiable in its arguments and in the
+        policy's parameters. A policy keeps the multiplier without its autograd graph,
+        which would grow with every round.
         """
         return multiplier
 
     # -- one round -------------------------------------------------------------------
 
     def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
-        """Return the action of greatest score."""
+        """Return the action of greatest score, and the state after the round."""
         return self._pick(state, turn)
 
     def _pick(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
-        """Return a round's decision, and the state after it; multipliers have moved."""
-        beside = self._known_costs(turn) if self.sees_costs else None
-        look = self._look(state, turn)
-        best, infeasible = self._search(state.beliefs, look, turn, beside)
-        judged = self._dual_estimate(state.beliefs, look, best, turn)
-        estimate = judged.to(torch.float64, copy=True)  # a view keeps all of it
-        same = judged is best.estimate
+        """Return a round's decision, and the state with the estimates there."""
+        known_costs = self._known_costs(turn) if self.sees_costs else None
+        look = self._make_look(state, turn)
+        beliefs, samples = state.beliefs, self.explore.samples
+        fresh = self._trials_without_data(beliefs, turn) if beliefs.by_default else None
+        search = Search(samples, self.climbs, beliefs, look, turn, known_costs, fresh)
+        best, infeasible = search.best()
+        dual_estimate = self._dual_estimate(beliefs, look, best, turn)
+        estimate = dual_estimate.to(
+            torch.float64, copy=True
+        )  # a view would keep its base
+        same = dual_estimate is best.estimate
         entered = estimate if same else best.estimate.to(torch.float64, copy=True)
         decision = Decision(
             best.index,
@@ -573,41 +578,11 @@ class GPPolicy(Policy):
         )
         return decision, state._replace(estimate=estimate)
 
-    def _search(
-        self,
-        beliefs: Beliefs,
-        look: Look,
-        turn: Turn,
-        beside: Tensor | Estimate | None,
-    ) -> tuple[Best, Tensor | None]:
-        """Return the action of greatest score, and the trials where none is feasible.
-
-        These trials are ``None`` where the score does not ask for feasibility.
-
-        Args:
-            beliefs: about the policy's set.
-            look: the score, and how estimates are made.
-            turn: the round.
-            beside: costs that are known before choosing; ``None``: there are none.
-        """
-        return Search(
-            beliefs.actions,
-            self.explore.samples,
-            self._ranks,
-            self.climbs,
-            beliefs,
-            look,
-            turn,
-            turn.pending,
-            beside,
-            self._trials_without_data(beliefs, turn) if beliefs.by_default else None,
-        ).best()
-
     def _trials_without_data(self, beliefs: Beliefs, turn: Turn) -> Tensor | None:
-        """Return the trials ``(T,)`` that begin in the middle; ``None``: none does.
+        """Return the trials ``(T,)`` without data or open choices; ``None``: none.
 
-        These trials have no data and no outstanding choice. All actions are then alike
-        under a default belief, and the first action is often a corner.
+        They play the middle of the set. All actions are alike there under a default
+        belief, and the first one, which would win the tie, is often a corner.
         """
         fresh: Tensor = ~beliefs.has_data().any(-1)
         for entry in turn.waiting:
@@ -619,20 +594,20 @@ class GPPolicy(Policy):
     def _dual_estimate(
         self, beliefs: Beliefs, look: Look, best: Best, turn: Turn
     ) -> Tensor:
-        """Return the estimates ``(T, 1 + m)`` that move the multiplier."""
+        """Return the estimates ``(T, 1 + m)`` by which the multiplier moves."""
         return best.estimate
 
-    def _open(self, state: GPState, turn: Turn) -> GPState:
+    def _open_round(self, state: GPState, turn: Turn) -> GPState:
         """Return the state at the start of a round, with the multiplier moved.
 
-        It does not move in rounds of a design.
+        In rounds of a design the multiplier does not move.
         """
         if not turn.by_rule:
             state = self._begin_epoch(state, turn)
             return state._replace(estimate=None, arrived=(), moved=None)
         if not self.abilities.by_score:
             return state
-        state = state.measured()
+        state = state.in_units()
         multiplier = self._next_multiplier(state, turn.t, turn.restarted)
         state = self._begin_epoch(state._replace(multiplier=multiplier), turn)
         beliefs = state.beliefs
@@ -641,7 +616,7 @@ class GPPolicy(Policy):
         return state._replace(beliefs=beliefs, estimate=None, arrived=(), moved=None)
 
     def _begin_epoch(self, state: GPState, turn: Turn) -> GPState:
-        """Return the state with the trials that start anew in this round."""
+        """Return the state after the restart of those trials that start anew."""
         restarted = turn.restarted
         if restarted is None:
             return state
@@ -655,10 +630,10 @@ class GPPolicy(Policy):
     def _next_multiplier(
         self, state: GPState, t: int, restarted: Tensor | None
     ) -> Tensor:
-        """Return the multiplier of round ``t``, moved by the costs that arrived.
+        """Return the multiplier of round ``t``, moved by :meth:`move`.
 
-        The state is :meth:`GPState.measured`. In the trials that are ``restarted (T,)``
-        the multiplier is as at the start.
+        The state must come from :meth:`GPState.in_units`. In the trials that are
+        ``restarted (T,)`` the multiplier is as at the start; ``None``: none is.
         """
         if state.moved is not None:
             return state.moved
@@ -667,22 +642,19 @@ class GPPolicy(Policy):
         if restarted is not None and self.restart is not None:
             return self._start
         before, arrived = state.multiplier, state.arrived
-        shown = (before, state.estimate, *arrived)
-        versions = list(map(VERSION, shown))
         ended = t - state.epoch if self.abilities.counts_epoch else t - 1
-        multiplier = self.move(ended, before, state.estimate, arrived)
         name = f"{type(self).__name__}.move"
-        if list(map(VERSION, shown)) != versions:
-            raise changed(name)
-        moved = multiplier_of(name, multiplier, before)
+        with unchanged(name, before, state.estimate, *arrived):
+            multiplier = self.move(ended, before, state.estimate, arrived)
+        moved = check_multiplier(name, multiplier, before)
         if restarted is None:
             return moved
         return torch.where(restarted.unsqueeze(-1), self._start, moved)
 
     def _known_costs(self, turn: Turn) -> Tensor | Estimate:
-        """Return this round's observed costs less the thresholds.
+        """Return this round's ``observed_costs`` less the thresholds, ``(T, m, N)``.
 
-        They are ``(T, m, N)``, or on a box a function of points ``(T, n, d)``.
+        On a box return a function of points ``(T, n, d)``.
         """
         name, limits = "observed_costs", turn.limits
         observed, batch, m = turn.observed_costs, self.batch_shape, self.m
@@ -698,7 +670,7 @@ class GPPolicy(Policy):
                 return values.reshape(len(x), m, x.shape[1]) - limits.unsqueeze(-1)
 
             return at
-        # checked on the device it is on, mostly the host, so that none is waited for
+        # check before moving: on the host, a check waits for no device
         costs = checks.finite(name, checks.tensor(name, observed))
         g, size = devices.put(costs, limits.device), self.actions.size
         if turn.actions is not self.actions.domain:
@@ -713,23 +685,22 @@ class GPPolicy(Policy):
                 f"{name} must have shape (*trials, m, N) = {(*batch, m, size)}; got "
                 f"{shape}"
             )
-        if size < turn.actions.size:  # actions are a grid of choices and contexts
+        if size < turn.actions.size:  # the turn's set is a grid of choices x contexts
             g = g.repeat_interleave(turn.actions.size // size, -1)
         return g - limits.unsqueeze(-1)
 
-    def _look(self, state: GPState, turn: Turn) -> Look:
-        """Return the look of this round: its score, and how estimates are made."""
+    def _make_look(self, state: GPState, turn: Turn) -> Look:
+        """Return this round's :class:`Look`: its score, and how estimates are made."""
         t, phi = turn.t, state.multiplier
         score: Any
         if self._acquires:
             score = self._acquisition(state, turn)
         else:
-            before, score = phi._version, self.score(t, phi)
             name, weights = f"{type(self).__name__}.score", (self.size, self.m)
-            if phi._version != before:
-                raise changed(name)
-            hint = START if self.m and not phi.shape[-1] else ""
-            score = score_of(name, score, weights, hint)
+            with unchanged(name, phi):
+                score = self.score(t, phi)
+            hint = START_HINT if self.m and not phi.shape[-1] else ""
+            score = check_score(name, score, weights, hint)
         coefficient, units = self._coefficient(state, turn), state.beliefs.units()
         offset = self._offset(turn, units)
         if turn.margin is not None:
@@ -744,18 +715,18 @@ class GPPolicy(Policy):
         return self._convert_estimates(look, units)
 
     def _convert_estimates(self, look: Look, units: Units | None) -> Look:
-        """Return the look with estimates as scores take them.
+        """Return the look, in which binary and counted functions have a link.
 
-        Those of binary and counted functions are probabilities and rates.
+        The link turns their estimates into probabilities and rates.
         """
         return replace(look, link=partial(linked, units)) if self._outcomes else look
 
-    def _acquisition(self, state: GPState, turn: Turn) -> Acquired:
-        """Return this round's acquisition by the policy's :meth:`acquire`."""
+    def _acquisition(self, state: GPState, turn: Turn) -> AcquisitionScore:
+        """Return this round's score as computed by the policy's :meth:`acquire`."""
         t, beliefs, units = turn.t, state.beliefs, state.beliefs.units()
         x, _, real = beliefs.tried(0)
         ahead = turn.pending
-        if ahead:  # count them as told at their means, so as not to gain there twice
+        if ahead:  # outstanding choices count as told at their means
             waits = devices.put([choice.waits[0] for choice in ahead], real.device)
             places = torch.stack([choice.x.double() for choice in ahead], 1)
             x, real = torch.cat([x, places], 1), torch.cat([real, waits.mT], 1)
@@ -764,7 +735,7 @@ class GPPolicy(Policy):
         good = real & (mean[:, 1:] <= limits).all(1)
         values = mean[:, 0].masked_fill(~good, -torch.inf)
         nothing = values.new_full((len(values), 1), -torch.inf)
-        return Acquired(
+        return AcquisitionScore(
             f"{type(self).__name__}.acquire",
             partial(self.acquire, t, state.multiplier),
             self.m if self._functions > 1 or self.sees_costs else 0,
@@ -773,23 +744,24 @@ class GPPolicy(Policy):
         )
 
     def _offset(self, turn: Turn, units: Units | None) -> Tensor | None:
-        """Return the offset of the round's estimates, ``(T, F)``, in units.
+        """Return the offset of the round's estimates, ``(T, F)``; ``None``: 0.
 
-        The offset is minus the thresholds, plus the allowance for a drift.
+        The offset is minus the thresholds, in units, plus an allowance for drift, which
+        raises rewards and lowers costs.
         """
         limits, allowance = turn.limits, self._timing.allowance(turn.t)
         if units is not None:
-            return self._offset_in(limits, allowance, units)
-        kept = self._always
+            return self._compute_offset(limits, allowance, units)
+        kept = self._kept_offset
         if kept is None or kept[0] is not limits or kept[1] is not allowance:
-            offset = self._offset_in(limits, allowance, None)
-            self._always = kept = limits, allowance, offset
+            offset = self._compute_offset(limits, allowance, None)
+            self._kept_offset = kept = limits, allowance, offset
         return kept[2]
 
-    def _offset_in(
+    def _compute_offset(
         self, limits: Tensor, allowance: Tensor | None, units: Units | None
     ) -> Tensor | None:
-        """Return the offset of a round, computed anew."""
+        """Compute :meth:`_offset`; ``allowance (T, F)`` or ``None``: no drift."""
         out = None
         if allowance is not None:
             size = allowance.to(self.dtype)
@@ -801,7 +773,7 @@ class GPPolicy(Policy):
         return out
 
     def _coefficient(self, state: GPState, turn: Turn) -> Tensor:
-        """Return the factor of this round's spreads, ``(T, F)``."""
+        """Return the factors of this round's spreads in estimates, ``(T, F)``."""
         widths, bound_count = self._widths_of(state), self._count_bounds(state)
         width = self._timing.width(
             turn.t, widths, bound_count, state.beliefs, state.held
@@ -809,20 +781,20 @@ class GPPolicy(Policy):
         return self.explore.coefficient(width, turn.streams)
 
     def _widths_of(self, state: GPState) -> BoundWidths:
-        """Return the confidence widths of a round."""
+        """Return the widths of confidence bounds; they may depend on the state."""
         return self._widths
 
     def _count_bounds(self, state: GPState) -> int:
-        """Return ``c`` of the RKHS widths: how many bounds must hold together."""
+        """Return how many bounds must hold together, ``c`` of the RKHS widths."""
         return self._timing.bound_count(state.beliefs.functions)
 
     def _moments(
         self, state: GPState, turn: Turn
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over the round's set."""
+        """Yield the first action, mean and spread ``(T, F, n)`` of each block."""
         streams = turn.streams if self.explore.samples else None
-        other = None if turn.actions is self.actions.domain else turn.actions
-        return stretches(state.beliefs, streams, turn.pending, other)
+        blocks = round_blocks(state.beliefs, turn.actions, streams, turn.pending)
+        return ((block.start, block.mean, block.spread) for block in blocks)
 
     def _round_actions(self, actions: Any) -> Actions:
         on, base = super()._round_actions(actions), self.actions
@@ -848,7 +820,7 @@ class GPPolicy(Policy):
     # -- feedback --------------------------------------------------------------------
 
     def absorb(self, state: GPState, news: News) -> GPState:
-        """Return the state with the news in its beliefs."""
+        """Return the state with the feedback of one choice in its beliefs."""
         if not (news.rewards or news.costs):
             return state
         arrived = state.arrived
@@ -870,27 +842,27 @@ class GPPolicy(Policy):
         )
         return state._replace(beliefs=beliefs, held=held)
 
-    def _due(self, state: GPState, t: int) -> GPState:
+    def _after_absorbing(self, state: GPState, t: int) -> GPState:
         beliefs, held = self._timing.due(state.beliefs, state.held, t)
         return state._replace(beliefs=beliefs, held=held)
 
-    def _compare(self) -> None:
-        """Compare readings that came since with the belief, before it is relied on."""
+    def _compare_readings(self) -> None:
+        """Compare new readings with the beliefs; warn if they contradict each other."""
         now, found = self._catch_up(), self._concerns.find(Contradictions)
         if found is not None:
             (slot, concern), states = found, now.concerns
             state = concern.look(states[slot], now.state.beliefs)
-            ready = now._replace(concerns=put(states, slot, state))
+            ready = now._replace(concerns=with_state(states, slot, state))
             self._ready = self._now, ready
             self._warn_once(ready)
 
     @locked
     def status(self) -> Status:
-        """Return the standing of every limit, open choices, fits and warnings."""
-        self._compare()
+        """Return how each limit was kept, open choices, fits and warnings."""
+        self._compare_readings()
         return super().status()
 
-    def _fit(self, state: GPState) -> GPState:
+    def _fit_if_due(self, state: GPState) -> GPState:
         if not self._refits:
             return state
         before, beliefs = state.beliefs, state.beliefs.refit(due_only=True)
@@ -916,12 +888,14 @@ class GPPolicy(Policy):
         """Learn from ``n`` rows of earlier data; multipliers and history do not change.
 
         Args:
-            history: what :meth:`history` of a policy gave, or some of its rows, instead
-                of all else. Choices that failed count as failed, rows without values
-                are passed over.
+            history: a frame from :meth:`history` of a policy, or some of its rows, in
+                place of all other arguments. Failed choices count as failed; rows
+                without values are skipped.
             index: the actions' numbers, ``(n,)`` or ``(*trials, n)``.
-            x: or the actions themselves, ``(n, d)`` or ``(*trials, n, d)``.
-            params: or the actions by name, ``n`` dicts, or with trials lists of dicts.
+            x: in place of ``index``, the actions' points, ``(n, d)`` or
+                ``(*trials, n, d)``.
+            params: in place of ``index``, the actions by name: ``n`` dicts, or with
+                trials lists of dicts.
             reward: ``(n,)`` or ``(*trials, n)``.
             cost: ``(n, m)`` or ``(*trials, n, m)``; if m = 1 also ``(n,)`` or
                 ``(*trials, n)``. Where a belief has ``outcome=``, a pair (see
@@ -950,11 +924,11 @@ class GPPolicy(Policy):
         now = self._catch_up()
         beliefs = now.state.beliefs
         concerns, data = self._concerns.observe(now.concerns, data, beliefs)
-        self._change(self._absorb_data(now.state, data), concerns)
+        self._set_state(self._absorb_data(now.state, data), concerns)
 
     def _absorb_data(self, state: GPState, data: Data) -> GPState:
         """Return the state with earlier data in its beliefs."""
-        # units have changed, and the next multiplier may depend on them
+        # the data change units, on which the next multiplier may depend
         beliefs = state.beliefs.observe(data.rows())
         return state._replace(beliefs=beliefs, moved=None)
 
@@ -964,9 +938,9 @@ class GPPolicy(Policy):
     def add(self, name: str, value: Any) -> None:
         """Add a value to a category of the set; it may be chosen from now on.
 
-        The value gets the last position. All that is known of it is the prior, given
-        what was told of other values. A value that was retired comes back with what was
-        told of it. A value of a context may be shown from now on.
+        The value gets the last position. The belief about it is the prior, given the
+        feedback on other values. A retired value comes back with its own feedback. A
+        new value of a context may be shown from now on.
 
         Args:
             name: the name of the parameter or the context.
@@ -983,13 +957,13 @@ class GPPolicy(Policy):
             >>> policy.ask(among={"model": ["old", "new"]}).params
             {'model': 'new'}
         """
-        position = self._category("add", name).place(plain(value))
+        position = self._find_category("add", name).place(plain(value))
         if position is not None:
-            slot, retirements = self._retirements()
-            retired = self._now.concerns[slot]
-            if (name, position) not in retired.values:
+            slot = self._concerns.slot(Retirements)
+            retired = self._now.concerns[slot].values
+            if (name, position) not in retired:
                 raise CBanditError(f"add: {name} has the value {value!r} already")
-            self._retire(retirements.bring_back(retired, (name, position)), slot)
+            self._set_retired(retired - {(name, position)}, slot)
             return
         actions = with_value(self.actions, name, plain(value))
         actions = actions.to(self.device, self.dtype)
@@ -1003,22 +977,22 @@ class GPPolicy(Policy):
             index = actions.index(choice.x)
             return replace(choice, index=index, keys=index.reshape(-1).tolist())
 
-        self._ledger.rename(renamed, self._place)
-        self._change(now.state._replace(beliefs=beliefs), concerns)
-        vars(self).update(actions=actions)
+        self._ledger.replace_choices(renamed, self._place)
+        self._set_state(now.state._replace(beliefs=beliefs), concerns)
+        hooks = concerns_of(self._setup()._replace(actions=actions))
+        vars(self).update(actions=actions, _concerns=hooks)
 
     @locked
     def retire(self, name: str, value: Any) -> None:
         """Stop choosing a value of a category, until it is added again.
 
-        What was told of the value still counts, and outstanding choices of it can be
-        told.
+        Feedback on the value still counts, and outstanding choices of it can be told.
 
         Args:
             name: the name of the parameter.
             value: one of its values.
         """
-        category = self._category("retire", name)
+        category = self._find_category("retire", name)
         position = category.place(plain(value))
         if position is None:
             raise CBanditError(f"retire: {name} must be of {category!r}; got {value!r}")
@@ -1026,24 +1000,19 @@ class GPPolicy(Policy):
             raise CBanditError(
                 f"retire: {name} is a context, which is shown and not chosen"
             )
-        slot, retirements = self._retirements()
-        retired = self._now.concerns[slot]
-        self._retire(retirements.retire(retired, (name, position)), slot)
+        slot = self._concerns.slot(Retirements)
+        retired = self._now.concerns[slot].values
+        self._set_retired(retired | {(name, position)}, slot)
 
-    def _retirements(self) -> tuple[int, Retirements]:
-        """Return the concern that leaves out retired values, and its slot."""
-        found = self._concerns.find(Retirements)
-        if found is None:
-            raise CBanditError(f"{type(self).__name__} was built without categories")
-        return found
-
-    def _retire(self, retired: Retired, slot: int) -> None:
-        """Set which values are never chosen."""
-        concerns = put(self._now.concerns, slot, retired)
+    def _set_retired(self, values: frozenset[tuple[str, float]], slot: int) -> None:
+        """Set the retired values of categories, which are never chosen."""
+        menu, states = self.actions.menu, self._now.concerns
+        retired = without_values(menu, values, self.batch_shape, self.device)
+        concerns = with_state(states, slot, retired)
         self._now = self._now._replace(concerns=concerns)
 
-    def _category(self, call: str, name: str) -> Category:
-        """Return a category by its name, or raise an error that names the call."""
+    def _find_category(self, call: str, name: str) -> Category:
+        """Return a category by its name, or raise an error that names ``call``."""
         if not self.abilities.categories:
             raise CBanditError(
                 f"{type(self).__name__} has no {call}: it rests on a set that stays; "
@@ -1062,43 +1031,43 @@ class GPPolicy(Policy):
         if moved is None:
             coming = now.t + 1
             _, restarted = self._concerns.open_epoch(now.concerns, coming)
-            moved = self._next_multiplier(now.state.measured(), coming, restarted)
+            moved = self._next_multiplier(now.state.in_units(), coming, restarted)
             self._ready = self._now, now._replace(state=now.state._replace(moved=moved))
-        return self._outside(moved.clone())
+        return self._user_shape(moved.clone())
 
     @property
     @locked
     def price(self) -> Tensor:
         """The multiplier in the user's units, ``(*trials, m)``.
 
-        It is the reward that a unit of cost is worth: the multiplier times the reward's
-        unit, divided by the cost's. For a queue, divide it by ``V`` as the score does.
-        It is NaN where a standardised belief has no unit yet.
+        The price is the reward that a unit of cost is worth: the multiplier times the
+        reward's unit, divided by the cost's. With ``dual="queue"``, divide it by ``V``
+        as the score does. It is NaN where a standardised belief has no unit yet.
         """
         multiplier = self.multiplier.reshape(self.size, -1)
         return self._price_of(multiplier, self._catch_up().state.beliefs)
 
     def _price_of(self, multiplier: Tensor, beliefs: Beliefs) -> Tensor:
-        """Return multipliers ``(T, m)`` as reward for a unit of cost, ``(*trials, m)``.
+        """Return multipliers ``(T, m)`` as prices, ``(*trials, m)``, see :attr:`price`.
 
-        They are NaN where a belief has no unit and the multiplier is not 0.
+        A price is NaN where a belief has no unit and the multiplier is not 0.
         """
         units, m = beliefs.units(), multiplier.shape[-1]
-        # beliefs about what no one tells have units of their own
+        # beliefs about derived values are not in the units that users tell
         if units is not None and m and self.abilities.readings:
             ratio = units.ratio(m)
             multiplier = torch.where(multiplier == 0, 0.0, multiplier * ratio)
-        return self._outside(multiplier)
+        return self._user_shape(multiplier)
 
     @property
     @locked
     def late(self) -> Tensor:
         """The number of values that came too late to count, ``(*trials,)``."""
-        return self._outside(self._catch_up().state.held.too_late.clone())
+        return self._user_shape(self._catch_up().state.held.too_late.clone())
 
     @property
     @locked
-    def budget(self) -> dict[str, Standing]:
+    def budget(self) -> dict[str, BudgetStatus]:
         """The state of each :class:`~cbandit.Budget`, by the name of its cost.
 
         ``policy.budget["usd"].left`` is ``(*trials,)``, as are ``total``, ``spent``,
@@ -1109,7 +1078,7 @@ class GPPolicy(Policy):
         if found is None:
             return {}
         (slot, budgets), now = found, self._catch_up()
-        return budgets.standing(now.concerns[slot], now.t, self._outside)
+        return budgets.statuses(now.concerns[slot], now.t, self._user_shape)
 
     def _place_for_beliefs(self, choice: Choice) -> Place:
         return self._place(choice)
@@ -1125,10 +1094,10 @@ class GPPolicy(Policy):
     @property
     @locked
     def engine(self) -> str:
-        """The engines that keep the posterior, and the reason for each, in words."""
+        """The engines that compute the posterior, and the reason for each, in words."""
         return str(self._beliefs.describe())
 
-    def _engines(self) -> list[str]:
+    def _engine_texts(self) -> list[str]:
         return [f"engine={' and '.join(self._beliefs.engines())}"]
 
     @locked
@@ -1137,7 +1106,7 @@ class GPPolicy(Policy):
     ) -> Posterior:
         """Return means and standard deviations over the set, in the user's units.
 
-        Before data it is the prior; the prior of a standardised belief, 0 +- 1, has no
+        Without data, return the prior; that of a standardised belief, 0 +- 1, has no
         unit yet. Give points ``x``, ``(n, d)`` or ``(*trials, n, d)``, or points by
         name as ``params`` (a dict is one point) for a dense solve at these points; a
         Box needs one of them. Give ``context`` for all choices in that context, see
@@ -1152,16 +1121,18 @@ class GPPolicy(Policy):
             shown = self._read_context(context)
             if shown is not None:
                 moments = beliefs.anywhere(shown.space.candidates(shown.values))
-                return self._posterior(*told(beliefs.units(), *moments))
+                return self._make_posterior(*told(beliefs.units(), *moments))
         if x is not None:
             points = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
             points = checks.rows("x", points, self.batch_shape, (self.actions.dim,))
-            return self._posterior(*told(beliefs.units(), *beliefs.anywhere(points)))
+            return self._make_posterior(
+                *told(beliefs.units(), *beliefs.anywhere(points))
+            )
         if self.actions.continuous:
             raise CBanditError(
                 "posterior needs points on a Box: posterior(x) with x of shape (n, d)"
             )
-        return self._posterior(*beliefs.posterior())
+        return self._make_posterior(*beliefs.posterior())
 
     @locked
     def recommend(
@@ -1169,29 +1140,29 @@ class GPPolicy(Policy):
     ) -> Recommendation:
         """Return what to deploy: the best action feasible with ``confidence``.
 
-        On a set with contexts it is the best choice in ``context``, see :meth:`ask`.
+        On a set with contexts, return the best choice in ``context``, see :meth:`ask`.
 
-        If the policy has no beliefs about its costs, or no data of a cost, it is the
-        action of greatest expected reward, and never called feasible. It is an error to
-        call this before any trial was told a reward, as the prior holds all actions
-        alike; later, trials without a reward have NaN.
+        If the policy has no beliefs about its costs, or no data of a cost, return the
+        action of greatest expected reward, not called feasible. Calling this before any
+        trial was told a reward is an error, as all actions are alike by the prior;
+        later, trials without a reward have NaN.
         """
         confidence = checks.share("confidence", confidence)
-        self._compare()
+        self._compare_readings()
         beliefs = self._catch_up().state.beliefs
         if not bool(beliefs.has_data()[:, 0].any()):
             raise nothing_told()
-        turn = self._to_recommend(self._read_context(context))
+        turn = self._unplayed_turn(self._read_context(context))
         streams = Streams(self.seed, self.trials, "recommend")
         linked = bool(self._outcomes)
         best = recommended(beliefs, self.actions, turn, confidence, streams, linked)
-        return self.objective.recommended(best.of(self._outside))
+        return self.objective.recommended(best.of(self._user_shape))
 
-    def _beliefs_at(self, turn: Turn) -> dict[str, Any]:
-        """Return the beliefs at the latest choice, and what follows from them."""
+    def _explain_latest(self, turn: Turn) -> dict[str, Any]:
+        """Return the beliefs at the latest choice, its estimates and its price."""
         if not self.abilities.by_score or self._timing.adds_pending:
             return {}
-        state, outside = self._now.state, self._outside
+        state, outside = self._now.state, self._user_shape
         beliefs, entry = state.beliefs, self._ledger.latest(turn.t)
         x = entry.choice.x.reshape(self.size, -1).unsqueeze(1)
         moments = told(beliefs.units(), *beliefs.anywhere(x, turn.pending))
@@ -1200,13 +1171,13 @@ class GPPolicy(Policy):
             "mean": outside(self.objective.functions(mean)[..., 0]),
             "std": outside(std[..., 0]),
             "known": outside(beliefs.has_data()),
-            "taken": self._estimate_outside(entry.made),
+            "taken": self._estimate_for_user(entry.made),
             "drawn_from": entry.choice.distribution,
             "price": self._price_of(state.multiplier, beliefs),
         }
 
-    def _estimate_outside(self, made: Made) -> Tensor | None:
-        """Return a choice's estimates in the user's units and signs."""
+    def _estimate_for_user(self, made: DecisionRecord) -> Tensor | None:
+        """Return a choice's stored estimates in the user's units and signs."""
         estimate = made.estimate
         if estimate is None or estimate.shape[-1] != 1 + self.m:
             return None
@@ -1217,14 +1188,14 @@ class GPPolicy(Policy):
             if size.shape[1] == 1 + self.m:
                 inside[:, 1:] = inside[:, 1:] * size[:, 1:]
         inside[:, 1:] += made.limits.to(inside)
-        return self._outside(self.objective.turned(inside, range(1 + self.m)))
+        return self._user_shape(self.objective.turned(inside, range(1 + self.m)))
 
     @locked
     def refit(self) -> None:
         """Fit hyperparameters to all data now, by marginal likelihood."""
         state: GPState = self._catch_up().state
         beliefs, fits = state.beliefs.refit(), state.fits + 1
-        self._change(state._replace(beliefs=beliefs, fits=fits))
+        self._set_state(state._replace(beliefs=beliefs, fits=fits))
 
     @property
     @locked
@@ -1233,10 +1204,9 @@ class GPPolicy(Policy):
 
         Its data are means over repeats, with the noise of means. Its predictions of
         observations (fantasies, ``observation_noise=True``) have the noise of a single
-        one. For a binary or counted function it models the latent function: a
-        probability is ``Phi`` of it, a rate ``exp``. The data are then the normal
-        readings that stand for outcomes, and fantasies are of the latent function with
-        noise 1.
+        observation. For a binary or counted function it models the latent function: the
+        probability is ``Phi`` of it, the rate ``exp``. Its data are then the normal
+        readings that stand for outcomes; its fantasies have noise 1.
         """
         from cbandit.posterior.botorch import model_list
 
@@ -1244,7 +1214,7 @@ class GPPolicy(Policy):
         return model_list(self._catch_up().state.beliefs, signs=signs)
 
     def lighten(self, actions: bool = True) -> None:
-        """Drop large arrays before a checkpoint; they are recomputed on load."""
-        state, largest = self._now.state, LIGHT if actions else -1
+        """Drop large arrays before a checkpoint; they are recomputed when needed."""
+        state, largest = self._now.state, MAX_SAVED_BYTES if actions else -1
         state.beliefs.lighten(largest)
         self._concerns.lighten(self._now.concerns, largest)

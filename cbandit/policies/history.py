@@ -1,7 +1,11 @@
 """The history of a policy: what happened in every round, in compact form.
 
-An entry that leaves the ledger is put here. Entries are collected and now and then made
-into columns of numbers; columns of equal length are joined, so that they stay few.
+An entry that leaves the ledger comes here. A block of entries is turned into a table: a
+dict with a tensor for each column and a row for each round. Tables of equal length are
+joined, so that they stay few.
+
+In shapes, ``n`` counts the rows, ``T`` the trials (1 without a trials axis), ``m`` the
+costs, and ``F`` the functions: the reward, number 0, then the costs.
 """
 
 from __future__ import annotations
@@ -18,16 +22,20 @@ from cbandit._core import checks, devices
 from cbandit.actions import Names
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError, MissingExtraError
-from cbandit.policies.choices import Entry, Feedback, Told
+from cbandit.policies.choices import Entry, Feedback, Outcome
 from cbandit.policies.signs import Objective
 
 if TYPE_CHECKING:
     import pandas as pd
 
-BLOCK = 256
+ENTRIES_PER_BLOCK = 256
+# what a round can be in a trial; the column "state" of tables is an index into these
 STATES = ("open", "told", "failed", "cancelled", "idle")
-TRIES = {"binary": "tries", "count": "exposure"}
-OWN = ("id", "round", "trial", "state", "asked", "told", "action", "reward", "score")
+# by the kind of outcome, the first word of the column that holds its tries
+TRIES_WORDS = {"binary": "tries", "count": "exposure"}
+RESERVED_COLUMNS = (
+    *("id", "round", "trial", "state", "asked", "told", "action", "reward", "score"),
+)
 
 
 class History:
@@ -48,19 +56,19 @@ class History:
     def put(self, entry: Entry) -> None:
         """Store an entry that leaves the ledger."""
         self._waiting.append(entry)
-        if len(self._waiting) == BLOCK:
-            # rows first: after an interrupt they may be there twice, but none is lost
+        if len(self._waiting) == ENTRIES_PER_BLOCK:
+            # store the rows first: an interrupt may repeat them, but none is lost
             columns = [*self._columns, self._rows(self._waiting)]
-            while len(columns) > 1 and _length(columns[-2]) <= _length(columns[-1]):
+            while len(columns) > 1 and _n_rows(columns[-2]) <= _n_rows(columns[-1]):
                 last, before = columns.pop(), columns.pop()
-                columns.append({k: _appended(before[k], last[k]) for k in last})
+                columns.append({k: _append_column(before[k], last[k]) for k in last})
             self._columns, self._waiting = columns, []
 
     def table(self, entries: Sequence[Entry]) -> dict[str, Tensor]:
-        """Return all rounds and those of ``entries``, in the order of rounds."""
+        """Return the table of all stored rounds and ``entries``, by round."""
         parts = [*self._columns, self._rows([*self._waiting, *entries])]
         whole = {
-            name: functools.reduce(_appended, [part[name] for part in parts])
+            name: functools.reduce(_append_column, [part[name] for part in parts])
             for name in parts[0]
         }
         order = whole["round"].argsort()
@@ -70,7 +78,7 @@ class History:
         return {name: column[order[first]] for name, column in whole.items()}
 
     def row(self, name: str, entries: Sequence[Entry]) -> dict[str, Tensor] | None:
-        """Return the row of a choice by its id; ``None``: there is none."""
+        """Return the row of the choice with the id ``name``; ``None``: unknown id."""
         for entry in entries:
             if entry.choice.id == name:
                 return {k: column[0] for k, column in self._rows([entry]).items()}
@@ -85,7 +93,7 @@ class History:
         return None
 
     def states(self, name: str, entries: Sequence[Entry]) -> set[str]:
-        """Return the states that a choice, given by its id, has in its trials."""
+        """Return the states that the choice with the id ``name`` has in its trials."""
         row = self.row(name, entries)
         return set() if row is None else {STATES[i] for i in row["state"].tolist()}
 
@@ -97,14 +105,15 @@ class History:
         trials: range | None,
         outcomes: Mapping[int, str],
     ) -> pd.DataFrame:
-        """Return all rounds, a row for each round and trial.
+        """Return a pandas frame with a row for each round and trial.
 
         Args:
-            entries: those of rounds whose feedback is not complete.
+            entries: the ledger's, of rounds whose feedback is not complete.
             objective: the user's names and signs of the functions.
-            names: names of the coordinates, if the policy's set has any.
+            names: the names of coordinates; ``None``: the policy's set has none.
             trials: the trials' numbers; ``None``: there is no trials axis.
-            outcomes: which functions, 0 the reward, are ``"binary"`` or ``"count"``.
+            outcomes: ``"binary"`` or ``"count"`` by the number of a function; Gaussian
+                functions are left out.
         """
         try:
             import pandas as pd
@@ -120,10 +129,10 @@ class History:
         columns["round"] = rounds.numpy()
         if trials is not None:
             columns["trial"] = list(trials) * len(table["round"])
-        labels = labels_of(objective)
+        labels = cost_columns(objective)
         if names is not None:
             for name, values in names.table(table["x"]).items():
-                taken = name in OWN or name in labels
+                taken = name in RESERVED_COLUMNS or name in labels
                 columns[f"x.{name}" if taken else name] = values.reshape(-1)
         else:
             if bool((table["index"] >= 0).any()):
@@ -142,7 +151,7 @@ class History:
         for f, name in enumerate(("reward", *labels)):
             for word in ("tries", "noise"):
                 column = _column(table[word], f)
-                what = word if word == "noise" else TRIES.get(outcomes.get(f, ""))
+                what = word if word == "noise" else TRIES_WORDS.get(outcomes.get(f, ""))
                 plain = column.isnan() | ((column == 1) & (word == "tries"))
                 if what is not None and not bool(plain.all()):
                     columns[f"{what}_{name}"] = column.flatten().numpy()
@@ -152,7 +161,7 @@ class History:
             columns[f"multiplier{name}"] = column.flatten().numpy()
             limit, bound = limits[..., j], _column(table["promised"], j)
             paced = ~bound.isnan()
-            # said only where it is not one number for all rounds
+            # a limit has a column only if it changes from round to round
             moved = ((limit != limit[:1]) & ~paced) | (paced != paced[:1])
             if bool(moved.any()):
                 columns[f"limit{name}"] = limit.flatten().numpy()
@@ -164,7 +173,7 @@ class History:
         return pd.DataFrame(columns)
 
     def _rows(self, entries: Sequence[Entry]) -> dict[str, Tensor]:
-        """Return entries as columns, a row for each entry; NaN is a missing value."""
+        """Return a table with a row for each entry; missing values are NaN."""
         n, size, m = len(entries), self._size, self._m
         choices, made = [e.choice for e in entries], [e.made for e in entries]
         nan, prefixes = torch.nan, [self._prefix(c.id) for c in choices]
@@ -172,9 +181,9 @@ class History:
         for i, entry in enumerate(entries):
             whole = not entry.failures and entry.choice.idle is None
             if not entry.closed or entry.cancelled or not whole:
-                state[i] = _states(entry)
+                state[i] = _state_numbers(entry)
         last = [[told.time for told in (*e.rewards, *e.costs)] for e in entries]
-        costs = _told([(*e.costs, *e.charged) for e in entries], size, m)
+        costs = _values([(*e.costs, *e.charged) for e in entries], size, m)
         for i, entry in enumerate(entries):
             if entry.held is not None:
                 came = entry.came[:, 1:] & (state[i] != STATES.index("failed"))[:, None]
@@ -187,28 +196,29 @@ class History:
                 [max(times, default=nan) for times in last], dtype=torch.float64
             ),
             "state": state,
-            "index": _numbers(choices, size),
-            "x": _joined([c.x for c in choices], (size, self._dim), nan),
-            "reward": _told([e.rewards for e in entries], size, 1)[..., 0],
+            "index": _action_numbers(choices, size),
+            "x": _stack([c.x for c in choices], (size, self._dim), nan),
+            "reward": _values([e.rewards for e in entries], size, 1)[..., 0],
             "costs": costs,
-            "tries": _beside(entries, size, m, "tries"),
-            "noise": _beside(entries, size, m, "noise"),
-            "multiplier": _joined([e.multiplier for e in made], (size, m), nan),
-            "score": _joined([e.score for e in made], (size,), nan),
-            "limits": _joined([e.limits for e in made], (size, m), nan),
-            "promised": _sparse([e.promised for e in made], (size, m)),
-            "estimate": _joined([e.estimate for e in made], (size, 1 + m), nan),
+            "tries": _tries_or_noise(entries, size, m, "tries"),
+            "noise": _tries_or_noise(entries, size, m, "noise"),
+            "multiplier": _stack([e.multiplier for e in made], (size, m), nan),
+            "score": _stack([e.score for e in made], (size,), nan),
+            "limits": _stack([e.limits for e in made], (size, m), nan),
+            "promised": _stack_known([e.promised for e in made], (size, m)),
+            "estimate": _stack([e.estimate for e in made], (size, 1 + m), nan),
         }
 
     def _prefix(self, name: str) -> int:
+        """Return the number of an id's prefix; a new prefix is added to the list."""
         prefix = name.rpartition("-")[0]
         if prefix not in self._prefixes:
             self._prefixes.append(prefix)
         return self._prefixes.index(prefix)
 
 
-def _states(entry: Entry) -> Tensor:
-    """Return the state of a choice in each trial, as an index into ``STATES``."""
+def _state_numbers(entry: Entry) -> Tensor:
+    """Return a choice's state in each trial, ``(T,)``, as an index into ``STATES``."""
     out = torch.where(entry.waits(), 3 if entry.cancelled else 0, 1)
     if entry.failed is not None:
         out = torch.where(entry.failed, 2, out)
@@ -217,11 +227,11 @@ def _states(entry: Entry) -> Tensor:
     return out.to(torch.uint8)
 
 
-def _told(by_entry: Sequence[Sequence[Told]], size: int, m: int) -> Tensor:
-    """Return the values told, ``(n, T, m)``, NaN where there is none."""
+def _values(by_entry: Sequence[Sequence[Outcome]], size: int, m: int) -> Tensor:
+    """Return the values of each entry's outcomes, ``(n, T, m)``, NaN where none is."""
     out = torch.full((len(by_entry), size, m), torch.nan, dtype=torch.float64)
     single = [
-        i for i, items in enumerate(by_entry) if len(items) == 1 and _whole(items[0])
+        i for i, items in enumerate(by_entry) if len(items) == 1 and items[0].is_full
     ]
     if single:
         together = torch.cat([by_entry[i][0].values for i in single])
@@ -239,12 +249,12 @@ def _told(by_entry: Sequence[Sequence[Told]], size: int, m: int) -> Tensor:
     return out
 
 
-def _beside(
+def _tries_or_noise(
     entries: Sequence[Entry | Feedback], size: int, m: int, field: str
 ) -> Tensor:
-    """Return the ``"tries"`` or the ``"noise"`` that was told with each value.
+    """Return the ``"tries"`` or ``"noise"`` told with each value, ``(n, T, 1 + m)``.
 
-    It is ``(n, T, 1 + m)``, NaN where none was; ``(n, T, 0)`` if nowhere any was.
+    NaN where the user told none; ``(n, T, 0)`` if the user never told any.
     """
     items = [
         (i, f, item)
@@ -266,46 +276,39 @@ def _beside(
     return out
 
 
-def holds(row: Mapping[str, Tensor], told: Feedback) -> bool:
-    """Return whether a row of the history has all that is told, with the same values.
-
-    The tries and the variances told with these values must be the same too.
-    """
+def row_holds(row: Mapping[str, Tensor], told: Feedback) -> bool:
+    """Return whether a row has all values, tries and variances of ``told``."""
     size, m = row["costs"].shape
-    values = [_told([told.rewards], size, 1), _told([told.costs], size, m)]
+    values = [_values([told.rewards], size, 1), _values([told.costs], size, m)]
     now = torch.cat(values, -1)[0]
     same = now == torch.cat([row["reward"].unsqueeze(-1), row["costs"]], -1)
     for field in ("tries", "noise"):
-        mine = _beside([told], size, m, field)[0]
+        mine = _tries_or_noise([told], size, m, field)[0]
         before = row[field]
         if mine.shape[-1] or before.shape[-1]:
-            mine, before = (_filled(part, 1 + m) for part in (mine, before))
+            mine, before = (_with_width(part, 1 + m) for part in (mine, before))
             same &= (mine == before) | (mine.isnan() & before.isnan())
     return bool((same | now.isnan()).all())
 
 
-def _filled(column: Tensor, width: int) -> Tensor:
-    """Return ``(T, 0 or width)`` numbers as ``(T, width)``, NaN for those missing."""
+def _with_width(column: Tensor, width: int) -> Tensor:
+    """Return a column ``(T, width)`` unchanged, and a column ``(T, 0)`` as NaN."""
     if column.shape[-1]:
         return column
     return column.new_full((len(column), width), torch.nan)
 
 
-def _sparse(values: Sequence[Tensor | None], shape: tuple[int, int]) -> Tensor:
-    """Stack ``n`` values, each ``(T, m)`` or ``None``, which becomes NaN.
+def _stack_known(values: Sequence[Tensor | None], shape: tuple[int, int]) -> Tensor:
+    """Stack ``n`` values of shape ``(T, m)`` to ``(n, T, m)``; ``None`` becomes NaN.
 
-    The result is ``(n, T, m)``, or ``(n, T, 0)`` if every value is ``None``.
-
-    Args:
-        values: one per round.
-        shape: ``(T, m)``.
+    If every value is ``None``, the result is ``(n, T, 0)``.
     """
     width = shape[1] if any(value is not None for value in values) else 0
-    return _joined(values, (shape[0], width), torch.nan)
+    return _stack(values, (shape[0], width), torch.nan)
 
 
-def _appended(before: Tensor, last: Tensor) -> Tensor:
-    """Join two columns; one without numbers gets NaN if the other has some."""
+def _append_column(before: Tensor, last: Tensor) -> Tensor:
+    """Join two columns; an ``(n, T, 0)`` column is filled with NaN if need be."""
     width = max(before.shape[-1], last.shape[-1]) if before.dim() == 3 else 0
     parts = [
         part.new_full((*part.shape[:2], width), torch.nan)
@@ -316,27 +319,27 @@ def _appended(before: Tensor, last: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def _column(table: Tensor, f: int) -> Tensor:
-    """Return column ``f`` of a table ``(n, T, F or 0)``, ``(n, T)``."""
-    if table.shape[-1]:
-        return table[..., f]
-    return table.new_full(table.shape[:2], torch.nan)
+def _column(values: Tensor, f: int) -> Tensor:
+    """Return ``values[..., f]``, ``(n, T)``; NaN if ``values`` is ``(n, T, 0)``."""
+    if values.shape[-1]:
+        return values[..., f]
+    return values.new_full(values.shape[:2], torch.nan)
 
 
-def labels_of(objective: Objective) -> list[str]:
-    """Return the costs' columns, with a prefix where another column has that name."""
+def cost_columns(objective: Objective) -> list[str]:
+    """Return the names of the costs' columns; ``cost.`` sets a reserved name apart."""
     labels = [objective.label(j) for j in range(objective.m)]
-    return [f"cost.{label}" if label in OWN else label for label in labels]
+    return [f"cost.{label}" if label in RESERVED_COLUMNS else label for label in labels]
 
 
 class Rows(NamedTuple):
-    """Rows of a history, read back.
+    """Rows of a history, read back from a frame.
 
     Args:
         x: the actions, ``(1 or T, n, d)``.
-        values: the reward and the costs, ``(1 or T, n, 1 + m)``, NaN where none came.
-        tries: the tries or exposures, likewise, 1 where none were told.
-        noise: the observations' own variances, likewise, NaN where none was told.
+        values: the reward and the costs, ``(1 or T, n, 1 + m)``, NaN where missing.
+        tries: the tries or exposures, in the same shape, 1 where missing.
+        noise: the observations' stated variances, in the same shape, NaN where missing.
         failed: where the action failed, ``(1 or T, n)`` bool.
     """
 
@@ -355,9 +358,10 @@ def read_rows(
     dim: int,
     outcomes: Mapping[int, str],
 ) -> Rows:
-    """Read the frame that :meth:`History.frame` gives, or some of its rows.
+    """Return the rows of a frame from :meth:`History.frame`, or of a part of it.
 
-    The last arguments are those of the policy that learns from it.
+    ``objective``, ``names`` and ``outcomes`` are those of the policy that reads it, as
+    in :meth:`History.frame`; its actions have ``dim`` coordinates.
     """
     if not hasattr(frame, "columns") or "state" not in frame.columns:
         raise CBanditError(
@@ -365,7 +369,7 @@ def read_rows(
             f"first argument; got {checks.kind(frame)}. Other data go to index=, x= or "
             "params=, reward= and cost="
         )
-    labels = labels_of(objective)
+    labels = cost_columns(objective)
     wanted = ["reward", *labels]
     missing = [name for name in wanted if name not in frame.columns]
     if missing:
@@ -389,11 +393,11 @@ def read_rows(
         if trials is not None:
             groups = [frame[frame["trial"] == k] for k in trials]
     n = max(len(group) for group in groups)
-    parts = [_group(group, n, objective, names, dim, outcomes) for group in groups]
+    parts = [_read_trial(group, n, objective, names, dim, outcomes) for group in groups]
     return Rows(*map(torch.stack, zip(*parts, strict=True)))
 
 
-def _group(
+def _read_trial(
     frame: pd.DataFrame,
     n: int,
     objective: Objective,
@@ -401,20 +405,21 @@ def _group(
     dim: int,
     outcomes: Mapping[int, str],
 ) -> Rows:
-    """Return one trial's rows, filled up to ``n`` with rows in which nothing came."""
-    labels, count = labels_of(objective), len(frame)
+    """Return one trial's rows of a frame, filled up to ``n`` with empty rows."""
+    labels, count = ["reward", *cost_columns(objective)], len(frame)
 
-    def numbers(name: str, missing: float = math.nan) -> Tensor:
-        out = torch.full((n,), missing, dtype=torch.float64)
-        if name in frame.columns:
-            out[:count] = torch.tensor(frame[name].tolist(), dtype=torch.float64)
+    def numbers(columns: list[str]) -> Tensor:
+        out = torch.full((n, len(columns)), math.nan, dtype=torch.float64)
+        # a column that the frame lacks is NaN
+        out[:count] = torch.tensor(frame.reindex(columns=columns).to_numpy(float))
         return out
 
     if names is None:
-        absent = [f"x{j + 1}" for j in range(dim) if f"x{j + 1}" not in frame.columns]
+        coordinates = [f"x{j + 1}" for j in range(dim)]
+        absent = [name for name in coordinates if name not in frame.columns]
         if absent:
             raise CBanditError(f"the history has no column {absent[0]!r}")
-        x = torch.stack([numbers(f"x{j + 1}") for j in range(dim)], -1)
+        x = numbers(coordinates)
     else:
         columns = {
             name: frame[other].tolist()
@@ -429,28 +434,21 @@ def _group(
         if count:
             x[:count] = names.points(names.rows(columns))
     x[count:] = x[:1] if count else 0.0
-    values = torch.stack([numbers(name) for name in ("reward", *labels)], -1)
-    tries, noise = torch.ones_like(values), torch.full_like(values, math.nan)
-    for f, name in enumerate(("reward", *labels)):
-        word = TRIES.get(outcomes.get(f, ""), "tries")
-        of = numbers(f"{word}_{name}", 1.0)
-        tries[:, f] = torch.where(of.isnan(), 1.0, of)
-        noise[:, f] = numbers(f"noise_{name}")
+    words = [TRIES_WORDS.get(outcomes.get(f, ""), "tries") for f in range(len(labels))]
+    pairs = zip(words, labels, strict=True)
+    tries = numbers([f"{word}_{label}" for word, label in pairs])
+    tries = torch.where(tries.isnan(), 1.0, tries)
+    noise = numbers([f"noise_{label}" for label in labels])
     state = [*frame["state"], *["open"] * (n - count)]
     failed = torch.tensor([each == "failed" for each in state])
-    return Rows(
-        x, values.masked_fill(failed.unsqueeze(-1), math.nan), tries, noise, failed
-    )
+    values = numbers(labels).masked_fill(failed.unsqueeze(-1), math.nan)
+    return Rows(x, values, tries, noise, failed)
 
 
-def _whole(item: Told) -> bool:
-    return item.where is None and item.columns is None
-
-
-def _joined(
+def _stack(
     values: Sequence[Tensor | None], shape: tuple[int, ...], missing: float
 ) -> Tensor:
-    """Stack values to ``(n, *shape)`` float64 on the host; ``None`` is ``missing``."""
+    """Stack values to ``(n, *shape)`` on the host; ``None`` becomes ``missing``."""
     n, known = len(values), [value for value in values if value is not None]
     if not known or known[0].numel() != math.prod(shape) or not known[0].numel():
         return torch.full((n, *shape), missing, dtype=torch.float64)
@@ -462,38 +460,12 @@ def _joined(
     return devices.host(join(known))[0].double().view(n, *shape)
 
 
-def _numbers(choices: Sequence[Choice], size: int) -> Tensor:
-    """Return the actions' numbers, ``(n, T)``, -1 where they have none."""
+def _action_numbers(choices: Sequence[Choice], size: int) -> Tensor:
+    """Return the choices' action numbers, ``(n, T)``, -1 for points of a box."""
     if all(c.keys is not None and c.index is not None for c in choices):
         return torch.tensor([c.keys for c in choices]).view(len(choices), size)
-    return _joined([c.index for c in choices], (size,), -1).long()
+    return _stack([c.index for c in choices], (size,), -1).long()
 
 
-def _length(columns: dict[str, Tensor]) -> int:
+def _n_rows(columns: dict[str, Tensor]) -> int:
     return len(columns["round"])
-
-
-def best_tried(x: Tensor, outcomes: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the best action told, ``(d,)``, and its mean outcomes ``(1 + m,)``.
-
-    It has the largest mean reward within the limits; if no action kept them, it is the
-    one that exceeded them least. Both are NaN if no action was told in full.
-
-    Args:
-        x: the actions of all rounds, ``(n, d)``.
-        outcomes: reward and costs, ``(n, 1 + m)``, NaN where nothing was told.
-        limits: the thresholds, ``(m,)``.
-    """
-    points, group = torch.unique(x, dim=0, return_inverse=True)
-    told = ~outcomes.isnan()
-    empty = outcomes.new_zeros(len(points), outcomes.shape[-1])
-    count = empty.index_add(0, group, told.to(outcomes))
-    means = empty.index_add(0, group, outcomes.nan_to_num(0.0)) / count
-    known = (count > 0).all(-1)
-    if not bool(known.any()):
-        nothing = outcomes.new_full(outcomes.shape[1:], math.nan)
-        return (x[0] if len(x) else x.new_zeros(x.shape[1])), nothing
-    points, means = points[known], means[known]
-    over = torch.nn.functional.pad(means[:, 1:] - limits, (1, 0)).amax(-1).clamp_min(0)
-    best = torch.where(over == over.min(), means[:, 0], -math.inf).argmax()
-    return points[best], means[best]

@@ -1,7 +1,11 @@
-"""The inbox of a policy: it reads and checks what users tell and observe.
+"""The inbox of a policy: it reads and checks the values that users tell and observe.
 
-Users give values in their own words: at once or by name, as shares, as pairs, over an
-exposure. The policy gets tensors ``(T, ...)`` on its device, with signs turned.
+Users give costs as an array or by name, and outcomes as numbers, shares or pairs. The
+policy gets tensors ``(T, ...)`` on its device, with signs such that the reward is to be
+large and costs small. A binary function has successes out of tries, a counted function
+events over an exposure, such as hours; the policy gets the share or rate. Shapes: ``T``
+trials, ``m`` costs, ``f`` functions told together, ``n`` rows of data, ``d``
+coordinates.
 """
 
 from __future__ import annotations
@@ -18,24 +22,24 @@ from cbandit._core import checks, devices
 from cbandit.actions import Actions
 from cbandit.errors import CBanditError
 from cbandit.policies.checks import read_points, told_values
-from cbandit.policies.choices import Data, Entry, Feedback, Told
-from cbandit.policies.history import STATES, holds, read_rows
+from cbandit.policies.choices import Data, DataPart, Entry, Feedback, Outcome
+from cbandit.policies.history import STATES, read_rows, row_holds
 from cbandit.policies.signs import Objective
-from cbandit.policies.tallies import check_events, check_single, tallied
+from cbandit.policies.tallies import check_events, check_one_try, read_tallies
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ROUNDING = 1e-6  # of shares and rates, as a part of the number of events
-GAPS = (
+COUNT_TOLERANCE = 1e-6  # relative; counts this close to a whole number are rounded
+GAPS_HINT = (
     ": leave out the rows that have none. Rewards and costs of other rows go into "
     "calls of their own; a history() goes in as it is, gaps and all: observe(history)"
 )
-ONE_DICT = (
+ONE_DICT_ERROR = (
     "cost by name must be one dict, cost={'latency': 3.1, 'up': 0.99}, as a choice has "
     "each cost once; got a list of dicts"
 )
-BY_COLUMN = (
+BY_COLUMN_ERROR = (
     "cost by name must be a dict of columns, cost={'latency': [3.1, 2.8], 'up': "
     "[...]}; got a list of dicts, one a row: {name: [row[name] for row in rows] for "
     "name in rows[0]} makes one of the other"
@@ -43,27 +47,27 @@ BY_COLUMN = (
 
 
 class Inbox(NamedTuple):
-    """The reader of what users tell and observe; it checks every value.
+    """The reader of the values that users tell and observe; it checks each of them.
 
-    Its fields are what it must know of the policy. Functions are numbered: 0 is the
-    reward, and the costs follow.
+    Functions are numbered: 0 is the reward, and the costs follow.
 
     Args:
         name: the policy's name, for errors.
         t: the latest round.
         batch_shape: ``(T,)`` with a trials axis, else ``()``.
-        dtype: the policy's.
-        device: the policy's.
+        dtype: the type of the tensors that the policy gets.
+        device: the device of these tensors.
         objective: the user's names and signs of the functions.
         labels: the names of the reward and of each cost.
-        outcomes: which functions are ``"binary"`` or ``"count"``.
-        ranges: for each function the interval in which its values must lie, ``None``
-            where there is none; empty: no function has one.
-        piecemeal: whether costs told one by one count at once; otherwise the inbox
+        outcomes: the functions with outcomes ``"binary"`` or ``"count"``.
+        ranges: for each function the interval in which its values must lie; ``None``:
+            anywhere. Empty: no function has an interval.
+        partial_costs: whether costs told one by one count at once; otherwise the inbox
             holds them until all have come.
-        no_noise: the error if a variance is told; empty: variances are allowed.
-        limits: the thresholds ``(T, m)`` of the next round; ``None``: no limit
-            is in per cent, so they are not needed.
+        noise_error: the error message if a user tells a variance; empty: variances
+            are allowed.
+        limits: the thresholds ``(T, m)`` of the next round; ``None``: no limit is in
+            per cent, so the inbox needs none.
     """
 
     name: str
@@ -75,21 +79,21 @@ class Inbox(NamedTuple):
     labels: tuple[str, ...]
     outcomes: Mapping[int, str]
     ranges: Sequence[tuple[float, float] | None]
-    piecemeal: bool
-    no_noise: str
+    partial_costs: bool
+    noise_error: str
     limits: Tensor | None
 
     @property
     def size(self) -> int:
-        """The number of trials, 1 without a trials axis."""
+        """The number of trials ``T``, 1 without a trials axis."""
         return self.batch_shape[0] if self.batch_shape else 1
 
     @property
     def costs(self) -> range:
-        """The numbers of the costs' functions."""
+        """The function numbers of the costs."""
         return range(1, 1 + self.objective.m)
 
-    # -- told of a choice ------------------------------------------------------------
+    # -- feedback of one choice ------------------------------------------------------
 
     def read(
         self,
@@ -99,19 +103,19 @@ class Inbox(NamedTuple):
         mask: Tensor | None,
         exposure: ArrayLike | None,
     ) -> Feedback:
-        """Return what a user tells of a choice, checked.
+        """Return the feedback that a user tells of a choice, checked.
 
         Args:
-            reward: see :meth:`Policy.tell`.
-            cost: all costs, or some by name.
-            noise: this observation's variance.
-            mask: the trials in which this has come, ``(T,)`` on the host; ``None``:
+            reward: as in :meth:`Policy.tell`; ``None``: not told.
+            cost: all costs, or some by name; ``None``: none told.
+            noise: this observation's variance; ``None``: the belief's.
+            mask: the trials that the feedback is for, ``(T,)`` on the host; ``None``:
                 all.
-            exposure: what the counts were taken over.
+            exposure: what counts were taken over, such as hours; ``None``: 1.
         """
         if noise is not None:
-            if self.no_noise:
-                raise CBanditError(self.no_noise)
+            if self.noise_error:
+                raise CBanditError(self.noise_error)
             noise = checks.per_trial(
                 "noise", checks.nonnegative("noise", noise), self.batch_shape
             )
@@ -130,8 +134,8 @@ class Inbox(NamedTuple):
             )
         if cost is not None and self.objective.m == 0:
             raise CBanditError(f"{self.name} has no costs; got cost={cost!r}")
-        if _lists_dicts(cost):
-            raise CBanditError(ONE_DICT)
+        if _is_list_of_dicts(cost):
+            raise CBanditError(ONE_DICT_ERROR)
         columns = self.objective.columns(cost)
         functions = [] if reward is None else [0]
         if cost is not None:
@@ -142,42 +146,42 @@ class Inbox(NamedTuple):
             self._check_exposure(exposure, functions)
         clock, rewards, costs = time(), [], []
         if reward is not None:
-            values, tries = self._read("reward", reward, (0,), mask, exposure)
-            rewards.append(Told(values, mask, noise, self.t, 0, None, clock, tries))
+            values, tries = self._read_values("reward", reward, (0,), mask, exposure)
+            rewards.append(Outcome(values, mask, noise, self.t, 0, None, clock, tries))
         if cost is not None:
             values, tries = self._read_costs(cost, columns, mask, exposure)
             some = columns is not None and len(columns) < self.objective.m
             which = columns if some else None
-            costs.append(Told(values, mask, noise, self.t, 0, which, clock, tries))
+            costs.append(Outcome(values, mask, noise, self.t, 0, which, clock, tries))
         return Feedback(functions, mask, rewards, costs)
 
     def add_feedback(
-        self, entry: Entry, number: Callable[[], int], feedback: Feedback
+        self, entry: Entry, next_serial: Callable[[], int], feedback: Feedback
     ) -> Entry:
-        """Return a choice's entry with feedback added.
+        """Return a choice's entry in the ledger with feedback added.
 
         Args:
             entry: the entry before.
-            number: returns a new serial number.
-            feedback: what was told.
+            next_serial: returns a new serial number.
+            feedback: the feedback, from :meth:`read`.
         """
         functions, mask = feedback.functions, feedback.mask
         at_once = all(item.columns is None for item in feedback.costs)
-        came, closed = entry.told(functions, mask, self.labels, at_once)
-        serial, held = number(), entry.held
+        came, closed = entry.came_after(functions, mask, self.labels, at_once)
+        serial, held = next_serial(), entry.held
         rewards, costs = entry.rewards, entry.costs
         for item in feedback.rewards:
             rewards = (*rewards, item._replace(serial=serial))
         for item in feedback.costs:
             told = item._replace(serial=serial)
-            if self.piecemeal or told.columns is None:
+            if self.partial_costs or told.columns is None:
                 costs = (*costs, told)
             elif told.noise is not None:
                 names = [self.labels[1 + j] for j in told.columns]
                 raise CBanditError(
                     f"{self.name} takes noise= with all costs at once; got {names}"
                 )
-            else:  # all costs count together: those told now wait for the others
+            else:  # hold the costs told now until all have come
                 wide, told_now = told.wide(self.objective.m)
                 held = wide if held is None else torch.where(told_now, wide, held)
                 whole = came[:, 1:].all(-1) & ~entry.came[:, 1:].all(-1)
@@ -190,12 +194,12 @@ class Inbox(NamedTuple):
             rewards=rewards,
             costs=costs,
             closed=closed,
-            # after a failure the rest will never come
+            # after a failure nothing more will come
             cancelled=serial if closed and entry.failures else 0,
             held=None if closed else held,
         )
 
-    def repeats(
+    def is_repeat(
         self,
         row: Mapping[str, Tensor],
         mask: Tensor | None,
@@ -205,12 +209,12 @@ class Inbox(NamedTuple):
         noise: ArrayLike | None,
         exposure: ArrayLike | None,
     ) -> bool:
-        """Return whether a choice was told all of this before, with the same values.
+        """Return whether the same values were told of a choice before.
 
         Args:
             row: the choice's row of the history.
-            mask: see :meth:`read`, as the other arguments.
-            failed: whether it is told as failed.
+            mask: see :meth:`read`, also for the arguments below.
+            failed: whether the user tells that the action failed.
         """
         states = row["state"]
         plays = states != STATES.index("idle")
@@ -223,27 +227,31 @@ class Inbox(NamedTuple):
         if failed and cost is None:
             return reward is None and noise is None
         try:
-            return holds(row, self.read(reward, cost, noise, mask, exposure))
+            return row_holds(row, self.read(reward, cost, noise, mask, exposure))
         except CBanditError:
             return False
 
     def add_charge(
-        self, entry: Entry, number: Callable[[], int], cost: Any, mask: Tensor | None
+        self,
+        entry: Entry,
+        next_serial: Callable[[], int],
+        cost: Any,
+        mask: Tensor | None,
     ) -> Entry:
-        """Return an entry with costs added that only the budgets are charged for.
+        """Return an entry with costs added that budgets count and beliefs ignore.
 
-        For the other arguments see :meth:`add_feedback` and :meth:`read`.
+        For the arguments see :meth:`add_feedback` and :meth:`read`.
         """
         if cost is None:
             return entry
         columns = self.objective.columns(cost)
         every = self.costs if columns is None else [1 + j for j in columns]
-        entry.told(every, mask, self.labels, columns is None)
+        entry.came_after(every, mask, self.labels, columns is None)
         values, _ = self._read_costs(cost, columns, mask, None)
-        item = Told(values, mask, None, self.t, number(), columns, time())
+        item = Outcome(values, mask, None, self.t, next_serial(), columns, time())
         return entry._replace(charged=(*entry.charged, item))
 
-    def _read(
+    def _read_values(
         self,
         name: str,
         value: Any,
@@ -251,14 +259,16 @@ class Inbox(NamedTuple):
         mask: Tensor | None,
         exposure: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return told values of functions, and their tries or exposures.
+        """Return the values told of some functions, and their tries or exposures.
 
-        Both are ``(T, f)``; no tries where no function is binary or counted.
+        Both are ``(T, f)``; ``None`` for tries: no function is binary or counted.
         """
         if self.outcomes:
             outcomes = [self.outcomes.get(f) for f in functions]
             if any(outcomes):
-                return self._tally(name, value, functions, outcomes, mask, exposure)
+                return self._read_tallies(
+                    name, value, functions, outcomes, mask, exposure
+                )
         batch, dtype = self.batch_shape, self.dtype
         values = told_values(name, value, len(functions), mask, batch, dtype)
         values = devices.put(values, self.device)
@@ -270,7 +280,7 @@ class Inbox(NamedTuple):
             check_ranges(name, values, functions, self.ranges, mask)
         return values, None
 
-    def _tally(
+    def _read_tallies(
         self,
         name: str,
         value: Any,
@@ -279,7 +289,7 @@ class Inbox(NamedTuple):
         mask: Tensor | None,
         exposure: Any,
     ) -> tuple[Tensor, Tensor]:
-        """Return shares or rates, and tries or exposures, ``(T, f)`` each."""
+        """Return the shares or rates told, and tries or exposures, ``(T, f)`` each."""
 
         def read(label: str, numbers: Tensor, count: int) -> Tensor:
             batch, dtype = self.batch_shape, self.dtype
@@ -288,15 +298,15 @@ class Inbox(NamedTuple):
                 return read
             return torch.where(devices.put(mask, read.device).unsqueeze(-1), read, 1.0)
 
-        events, tries = tallied(name, value, outcomes, exposure, read)
+        events, tries = read_tallies(name, value, outcomes, exposure, read)
         for f, of in zip(functions, tries.unbind(-1), strict=True):
             if f - 1 in self.objective.budgets:
-                check_single(self.labels[f], of)
-        share = devices.put(self._share(name, events, tries), self.device)
+                check_one_try(self.labels[f], of)
+        share = devices.put(self._to_rates(name, events, tries), self.device)
         return self.objective.turned(share, functions), devices.put(tries, self.device)
 
-    def _share(self, name: str, events: Tensor, tries: Tensor) -> Tensor:
-        """Return events over their tries or exposures, checked."""
+    def _to_rates(self, name: str, events: Tensor, tries: Tensor) -> Tensor:
+        """Return events divided by their tries or exposures, checked."""
         label = f"{name}, over tries or exposure,"
         return checks.measured(label, events / tries, self.dtype)
 
@@ -307,13 +317,15 @@ class Inbox(NamedTuple):
         mask: Tensor | None,
         exposure: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return told costs as :meth:`_read` does: all, or those of ``columns``."""
+        """Return the costs told, all or some, as :meth:`_read_values` does."""
         if columns is None:
-            return self._read("cost", cost, self.costs, mask, exposure)
+            return self._read_values("cost", cost, self.costs, mask, exposure)
         names, parts = self.objective.names or (), []
         for j in columns:
             name = f"cost[{names[j]!r}]"
-            parts.append(self._read(name, cost[names[j]], (1 + j,), mask, exposure))
+            parts.append(
+                self._read_values(name, cost[names[j]], (1 + j,), mask, exposure)
+            )
         values = torch.cat([value for value, _ in parts], -1)
         if all(tries is None for _, tries in parts):
             return values, None
@@ -321,14 +333,14 @@ class Inbox(NamedTuple):
         return values, torch.cat(of, -1)
 
     def _check_exposure(self, exposure: ArrayLike, functions: Sequence[int]) -> None:
-        """Raise unless one of the functions told is counted."""
+        """Raise an error unless one of the functions told has counted outcomes."""
         if all(self.outcomes.get(f) != "count" for f in functions):
             raise CBanditError(
                 "exposure goes with a reward or cost whose belief has outcome='count'; "
                 f"none of these has; got exposure={exposure!r}"
             )
 
-    # -- from before the first round -------------------------------------------------
+    # -- data from before the first round --------------------------------------------
 
     def read_data(
         self,
@@ -341,9 +353,9 @@ class Inbox(NamedTuple):
         exposure: Any,
         noise: Any,
     ) -> Data:
-        """Return data from before the first round.
+        """Return data from before the first round, checked.
 
-        ``actions`` is the policy's set; for the others see :meth:`GPPolicy.observe`.
+        ``actions`` is the policy's set; for the rest see :meth:`GPPolicy.observe`.
         """
         x = read_points(actions, x, params)
         if not self.outcomes:
@@ -353,47 +365,47 @@ class Inbox(NamedTuple):
             raise CBanditError("observe takes one of index=, x= and params=")
         if reward is None and cost is None:
             raise CBanditError("observe needs reward=, cost= or both; got neither")
-        if not self.piecemeal and (reward is None or cost is None):
+        if not self.partial_costs and (reward is None or cost is None):
             raise CBanditError(
                 f"{self.name}'s observe needs reward= and cost= together"
             )
         single = isinstance(params, Mapping)
-        numbers, places = self._places(actions, index, x, single)
+        numbers, places = self._read_places(actions, index, x, single)
         rows = places.shape[1]
         given = [("reward", reward, [0]), ("cost", cost, [*self.costs])]
         given = [each for each in given if each[1] is not None]
         if exposure is not None:
             self._check_exposure(exposure, [f for _, _, of in given for f in of])
-        parts: list[tuple[list[int], Tensor]] = []
-        tries: list[Tensor | None] = []
-        own: list[Tensor | None] = []
+        parts = []
         for name, value, functions in given:
             if not functions:
                 raise CBanditError(f"{self.name} has no costs; got cost=")
             told, of = self._read_rows(name, value, functions, exposure, rows, single)
             told = self.objective.turned(told, functions)
             if noise is None:
-                parts.append((functions, told))
-                tries.append(of)
-                own.append(None)
+                parts.append(DataPart(functions, told, of))
                 continue
             for k, f in enumerate(functions):
-                parts.append(([f], told[..., k : k + 1]))
-                tries.append(None if of is None else of[..., k : k + 1])
-                own.append(self._noise_of(noise, f, rows))
-        return Data(numbers, places, parts, tries, own, [None] * len(parts))
+                tries = None if of is None else of[..., k : k + 1]
+                own = self._read_noise(noise, f, rows)
+                parts.append(DataPart([f], told[..., k : k + 1], tries, own))
+        return Data(numbers, places, parts)
 
-    def _places(
-        self, actions: Actions, index: ArrayLike | None, x: ArrayLike | None, one: bool
+    def _read_places(
+        self,
+        actions: Actions,
+        index: ArrayLike | None,
+        x: ArrayLike | None,
+        single: bool,
     ) -> tuple[Tensor | None, Tensor]:
-        """Return the numbers ``(1 or T, n)``, if any, and points ``(T, n, d)``.
+        """Return the numbers ``(1 or T, n)`` and points ``(T, n, d)`` of actions.
 
-        ``one`` says that ``x`` is a single point ``(d,)``.
+        On a box the numbers are ``None``. If ``single``, ``x`` is one point ``(d,)``.
         """
         domain = actions.domain
         if index is None:
             points = checks.tensor("x", x, self.dtype, self.device)
-            points = points.unsqueeze(0) if one else points
+            points = points.unsqueeze(0) if single else points
             points = checks.measured("x", points, self.dtype)
             points = checks.rows("x", points, self.batch_shape, (domain.dim,))
             return self._locate(domain, points)
@@ -411,7 +423,7 @@ class Inbox(NamedTuple):
         return numbers, domain.at(numbers.expand(self.size, -1))
 
     def _locate(self, domain: Any, points: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Return the numbers and points of points in a set, see :meth:`_places`."""
+        """Return the numbers and points of the actions at ``points``, see above."""
         if domain.continuous:
             return None, domain.inside(points).expand(self.size, -1, -1)
         numbers = domain.index(points)
@@ -426,9 +438,10 @@ class Inbox(NamedTuple):
         rows: int,
         single: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return ``rows`` values told at once, and their tries or exposures.
+        """Return values observed in ``n = rows`` rows, and their tries or exposures.
 
-        Both are ``(1 or T, n, f)``; no tries where no function is binary or counted.
+        Both are ``(1 or T, n, f)``; ``None`` for tries: no function is binary or
+        counted. If ``single``, the value may lack the rows' axis.
         """
         outcomes = [self.outcomes.get(f) for f in functions]
 
@@ -437,13 +450,13 @@ class Inbox(NamedTuple):
             several = count > 1 or (label == "cost" and not any(outcomes))
             if single and numbers.shape in ((), (count,) if several else ()):
                 numbers = numbers.reshape(1, -1)
-            numbers = checks.measured(label, numbers, self.dtype, GAPS)
+            numbers = checks.measured(label, numbers, self.dtype, GAPS_HINT)
             return checks.rows(label, numbers, self.batch_shape, (count,), rows)
 
         if not any(outcomes):
             value = self.objective.stacked(value)
-        if name == "cost" and _lists_dicts(value):
-            raise CBanditError(BY_COLUMN)
+        if name == "cost" and _is_list_of_dicts(value):
+            raise CBanditError(BY_COLUMN_ERROR)
         if not any(outcomes):
             values = read(name, value, len(functions))
             if self.limits is not None:
@@ -455,19 +468,19 @@ class Inbox(NamedTuple):
                 self.objective.stacked(value)  # raises: all must be there
             names = self.objective.names or ()
             each = [
-                tallied(f"cost[{n!r}]", value[n], [kind], exposure, read)
+                read_tallies(f"cost[{n!r}]", value[n], [kind], exposure, read)
                 for n, kind in zip(names, outcomes, strict=True)
             ]
             parts = torch.broadcast_tensors(*(part for pair in each for part in pair))
             events, tries = torch.cat(parts[::2], -1), torch.cat(parts[1::2], -1)
         else:
-            events, tries = tallied(name, value, outcomes, exposure, read)
-        return self._share(name, events, tries), tries
+            events, tries = read_tallies(name, value, outcomes, exposure, read)
+        return self._to_rates(name, events, tries), tries
 
-    def _noise_of(self, noise: Any, f: int, rows: int) -> Tensor | None:
-        """Return the variances of rows told of function ``f``, ``(1 or T, n)``."""
-        if self.no_noise:
-            raise CBanditError(self.no_noise)
+    def _read_noise(self, noise: Any, f: int, rows: int) -> Tensor | None:
+        """Return the variances of function ``f``, ``(1 or T, n)``; ``None``: none."""
+        if self.noise_error:
+            raise CBanditError(self.noise_error)
         if isinstance(noise, Mapping):
             odd = [name for name in noise if name not in self.labels]
             if odd:
@@ -482,29 +495,26 @@ class Inbox(NamedTuple):
     def read_history(
         self, actions: Actions, history: pd.DataFrame, trials: range | None
     ) -> Data:
-        """Return what :meth:`Policy.history` of a policy holds, as data.
+        """Return the data in a frame that :meth:`Policy.history` returned.
 
         Args:
-            actions: the set of the policy that learns from it.
+            actions: the set of the policy that will learn from the data.
             history: the frame, or some of its rows.
-            trials: the numbers of the trials of the policy that learns from it.
+            trials: the trial numbers of that policy; ``None``: it has no trials axis.
         """
         kinds, objective = self.outcomes, self.objective
         rows = read_rows(history, objective, actions.names, trials, actions.dim, kinds)
         points = checks.measured("x", rows.x.to(self.device, self.dtype), self.dtype)
         numbers, places = self._locate(actions.domain, points)
         failed = rows.failed.expand(self.size, -1)
-        parts: list[tuple[list[int], Tensor]] = []
-        of: list[Tensor | None] = []
-        noise: list[Tensor | None] = []
-        where: list[Tensor | None] = []
+        parts = []
         together = [[0], [*self.costs]]
-        if self.piecemeal:
+        if self.partial_costs:
             together = [[f] for f in (0, *self.costs)]
         for functions in together if len(history) else []:
             values, tries = rows.values[..., functions], rows.tries[..., functions]
             came, own = ~values.isnan().any(-1), rows.noise[..., functions[0]]
-            if not self.piecemeal:  # a row counts once all of it has come
+            if not self.partial_costs:  # a row counts once all of it has come
                 came = ~rows.values.isnan().any(-1)
             if not (functions and bool(came.any())):
                 continue
@@ -515,18 +525,24 @@ class Inbox(NamedTuple):
                 if f in kinds:
                     events = values[..., k] * tries[..., k]
                     whole = events.round()
-                    close = (events - whole).abs() <= ROUNDING * whole.clamp_min(1)
+                    close = (events - whole).abs() <= COUNT_TOLERANCE * whole.clamp_min(
+                        1
+                    )
                     events = torch.where(close, whole, events)
                     check_events(label, events, tries[..., k], kinds[f])
                     values[..., k] = events / tries[..., k]
             stated = came & ~own.isnan()
-            if bool(stated.any()) and self.no_noise:
-                raise CBanditError(self.no_noise)
-            parts.append((functions, objective.turned(values, functions)))
-            of.append(tries if any(f in kinds for f in functions) else None)
-            noise.append(own.where(stated, torch.nan) if bool(stated.any()) else None)
-            where.append(came.expand(self.size, -1))
-        return Data(numbers, places, parts, of, noise, where, failed)
+            if bool(stated.any()) and self.noise_error:
+                raise CBanditError(self.noise_error)
+            part = DataPart(
+                functions,
+                objective.turned(values, functions),
+                tries if any(f in kinds for f in functions) else None,
+                own.where(stated, torch.nan) if bool(stated.any()) else None,
+                came.expand(self.size, -1),
+            )
+            parts.append(part)
+        return Data(numbers, places, parts, failed)
 
 
 def check_ranges(
@@ -536,9 +552,9 @@ def check_ranges(
     ranges: Sequence[tuple[float, float] | None],
     mask: Tensor | None = None,
 ) -> None:
-    """Raise if values ``(T, f)`` of functions, 0 the reward, are out of their ranges.
+    """Raise an error if values ``(T, f)`` are outside the ranges of their functions.
 
-    ``mask (T,)``, on the host, are the trials that count; ``None``: all.
+    Only trials in ``mask (T,)``, on the host, are checked; ``None``: all.
     """
     for column, f in zip(values.unbind(-1), functions, strict=True):
         limits = ranges[f]
@@ -554,7 +570,7 @@ def check_ranges(
             )
 
 
-def _lists_dicts(value: Any) -> bool:
-    """Return whether a value is a list of dicts."""
+def _is_list_of_dicts(value: Any) -> bool:
+    """Return whether a value is a non-empty list or tuple of dicts."""
     listed = isinstance(value, list | tuple) and len(value) > 0
     return listed and all(isinstance(row, Mapping) for row in value)

@@ -1,8 +1,8 @@
-"""The keywords that policies share: their types and their help.
+"""The keyword arguments that policies share: their types and their help.
 
-A policy names its own keywords and takes the shared ones as ``**common:
-Unpack[GPKeywords]``, so that editors and type checkers know them. A class that lists a
-shared one itself uses a smaller group.
+A constructor lists its own arguments and takes the shared ones as ``**common:
+Unpack[GPKeywords]``, so that editors and type checkers know them. One that lists a
+shared argument itself uses a smaller group.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from cbandit.beliefs.gp import GP
 from cbandit.policies.concerns.order import KEYWORDS
 from cbandit.posterior.engines.choice import ENGINES
 
-#: the arguments that policies share, with their help
-POLICY = {
+#: the arguments of every policy, with their help
+POLICY_HELP = {
     "thresholds": """what costs are compared with, 0 unless given: a number, ``(m,)``,
         ``(*trials, m)`` or, where no two costs differ, ``(*trials, 1)``; or a
         callable of the round that gives one of these. Of costs by name,
@@ -29,45 +29,47 @@ POLICY = {
         without any are limited at 0, and a warning says so. A cost with ``">= 0.9"``
         is to stay above it. What has two limits is two costs, told twice: ``{"low":
         ">= 0.2", "high": "<= 0.8"}``.""",
-    "minimise": """whether the reward is to be small. It is told, and given back, as it
-        is.""",
-    "seed": "of all draws, an int from 0; one seed, one run.",
+    "minimise": """whether the reward is to be small. Users tell it, and get it back,
+        unchanged.""",
+    "seed": "the seed of all draws, an int from 0; equal seeds give equal runs.",
     "trials": """``None``, how many replications run side by side, or a ``range`` of
         their numbers (a part of a larger batch).""",
     "device": 'where tensors live, ``"cpu"`` (the default) or ``"cuda"``.',
-    "dtype": """of arrays over the actions, ``"float64"`` or ``"float32"`` (or torch's
-        own names); float64 on the CPU and float32 on CUDA by default. float32 has
-        seven digits, for coordinates too: centre those that lie far from 0 against
+    "dtype": """type of arrays over the actions, ``"float64"`` or ``"float32"`` (or
+        torch's own names); float64 on the CPU and float32 on CUDA by default. float32
+        has seven digits, for coordinates too: centre those that lie far from 0 against
         a kernel's lengthscale, a linear kernel's above all, or take float64.""",
-    "horizon": "the last round, where one is known.",
+    "horizon": "the last round; ``None``: not known.",
     "design": """how many rounds at first play a space-filling design of the set. It is
         drawn from seed and trial alone, so that policies with one seed start alike.
         Multipliers do not move by these rounds. Safe policies take none.""",
 }
 
-GP_POLICY = {
+#: the arguments of every policy on GP beliefs, with their help
+GP_POLICY_HELP = {
     "clip": """``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
         subtracted, ``[-G, G]``; in spreads where a belief is standardised.""",
-    "engine": "what keeps the posterior, one of "
+    "engine": "how the posterior is computed, one of "
     + ", ".join(f'``"{name}"``' for name in ENGINES)
     + """. ``"gpytorch"`` asks GPyTorch's own models for the whole set each round: slow,
         for comparison.""",
-    "feedback": "``None``, :class:`~cbandit.Delayed` or :class:`~cbandit.Sliding`.",
+    "feedback": """when feedback counts: ``None``, at once; :class:`~cbandit.Delayed`;
+        :class:`~cbandit.Sliding`.""",
     **KEYWORDS,
-    **POLICY,
+    **POLICY_HELP,
 }
 
 
 #: actions or contexts as users give them: numbers, or values by name
-Values = ArrayLike | Mapping[str, object] | Sequence[Mapping[str, object]]
-#: the beliefs about costs: one, or one a cost, also by name
+ActionValues = ArrayLike | Mapping[str, object] | Sequence[Mapping[str, object]]
+#: beliefs about costs: one belief, or one for each cost, in a list or by name
 CostBeliefs = GP | Sequence[GP] | Mapping[str, GP]
-#: the costs of every action, or on a Box a function of points
-Observed = ArrayLike | Callable[[Tensor], Tensor]
+#: the costs of every action; on a Box, a function of points
+ObservedCosts = ArrayLike | Callable[[Tensor], Tensor]
 
 
 class Keywords(TypedDict, total=False):
-    """The keywords of every policy, without its horizon."""
+    """The keywords of every policy, without ``horizon``."""
 
     thresholds: ArrayLike | Mapping[str, object] | Callable[[int], object]
     minimise: bool
@@ -85,7 +87,7 @@ class PolicyKeywords(Keywords, total=False):
 
 
 class ConcernKeywords(TypedDict, total=False):
-    """The keywords of GP policies that are for one concern alone."""
+    """The keywords of GP policies that only one concern uses."""
 
     pending: str | None
     failures: bool | None
@@ -93,7 +95,7 @@ class ConcernKeywords(TypedDict, total=False):
 
 
 class RuleKeywords(ConcernKeywords, PolicyKeywords, total=False):
-    """The keywords that a rule on GP beliefs hands on without a look."""
+    """The keywords that :class:`GPPolicy` passes to :class:`Policy` unchanged."""
 
 
 class BeliefKeywords(ConcernKeywords, Keywords, total=False):

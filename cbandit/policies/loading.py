@@ -39,7 +39,8 @@ def load(
     if actions is not None:
         checked_actions(actions)
 
-    def give(label: Sequence[str]) -> Actions:
+    def set_for(label: Sequence[str]) -> Actions:
+        """Return the given set if it has the label of the saved one, or raise."""
         if actions is None:
             raise CheckpointError(
                 "it was saved without its set: load(path, actions=...) takes that set"
@@ -56,9 +57,9 @@ def load(
 
     files, ranks = Files(), distributed.current()
     policy: Policy = checkpoint.read(
-        path, "policy", Policy, trusted(trust), ranks, files.digests, give
+        path, "policy", Policy, trusted(trust), ranks, files.digests, set_for
     )
     if actions is not None:
-        give(files.label(policy.actions, policy.device, policy.dtype))
+        set_for(files.label(policy.actions, policy.device, policy.dtype))
     policy._files = files
     return policy

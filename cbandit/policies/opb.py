@@ -1,18 +1,18 @@
 """OPB: a distribution over actions each round, within its limits in expectation.
 
-Known: a safe arm with reward ``r1`` and costs ``c1 < tau``. Each round, from the
-averages and counts of every arm, with ``w = R sqrt(2 ln(1 / delta') / n)`` and
-``delta' = delta / (2 (m + 1) K T)``:
+The user knows a safe arm with reward ``r1`` and costs ``c1 < tau``. Each round, from
+the average and count ``n`` of each of ``K`` arms over ``T`` rounds, with
+``w = R sqrt(2 ln(1 / delta') / n)`` and ``delta' = delta / (2 (m + 1) K T)``:
 
 1. ``u_r = r_hat + alpha_r w``, optimistic and inflated by
    ``alpha_r = 1 + 2 (r_max - r1) / min_j (tau_j - c1_j)``; ``u_c = c_hat + w``,
-   pessimistic; the safe arm's are exact. If reward and costs have different widths,
-   because of noise or counts, the costs' widths inflate the reward (see
+   pessimistic. The safe arm's bounds are ``r1`` and ``c1``. If reward and costs have
+   different widths, the costs' widths inflate the reward (see
    :mod:`cbandit.policies.safe.bounds`). An arm never pulled has as ``u_c`` the largest
    mean cost that its belief states, ``top``, and as ``u_r`` at least
-   ``r1 + (r_max - r1) max(1, max_j (top_j - c1_j) / (tau_j - c1_j))``: the share of the
-   arm that fits beside the safe arm is then worth ``r_max``. If no largest cost is
-   stated, it is not played;
+   ``r1 + (r_max - r1) max(1, max_j (top_j - c1_j) / (tau_j - c1_j))``: mixed with the
+   safe arm within the limits it is then worth ``r_max``. Without a stated ``top`` the
+   arm is not played;
 2. ``max_pi E u_r`` subject to ``E u_cj <= tau_j``: a linear programme, at most
    ``m + 1`` arms;
 3. draw an arm from ``pi``; observe, update.
@@ -20,12 +20,13 @@ averages and counts of every arm, with ``w = R sqrt(2 ln(1 / delta') / n)`` and
 If ``r1`` or ``c1`` is unknown, the safe arm is played until it is known well enough
 (:mod:`cbandit.policies.safe.estimate`).
 
-:class:`GPOPB` (this form is ours) is for correlated actions, up to millions. From the
-posteriors of reward and costs at every action:
+:class:`GPOPB` (this form is ours) is for correlated actions, up to millions of them.
+From the means ``mu`` and deviations ``sigma`` of reward and costs at every action:
 
 1. ``u_cj = mu_cj + beta_cj sigma_cj``, pessimistic, and ``u_r = mu_r + beta_r sigma_r +
 max_j rho_j beta_cj sigma_cj`` with ``rho_j = 2 (r_max - r0) / (tau_j - c0_j)``,
-optimistic and inflated as much as pessimism takes away; the safe action's are exact;
+optimistic and inflated by as much as pessimism may lose; the safe action's bounds are
+its reward ``r0`` and costs ``c0``;
 2. and 3. as above, with the programme over all actions.
 
 The reward's bonus must contain the costs' widths: a larger multiple of ``sigma_r`` is
@@ -55,17 +56,22 @@ from cbandit.beliefs.gp import GP
 from cbandit.confidence.widths import BayesWidth
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.abilities import OWN_CHOICE, PESSIMISTIC, SAFE_REFUSES
+from cbandit.policies.abilities import OWN_RULE, PESSIMISTIC_REASON, SAFE_REFUSES
 from cbandit.policies.checks import listed
 from cbandit.policies.choices import News
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords, Keywords
-from cbandit.policies.recommending import told_blocks
-from cbandit.policies.safe.action import Safe, SafeAction, numbered
+from cbandit.policies.recommending import blocks_in_user_units
+from cbandit.policies.safe.action import Safe, SafeAction, require_numbers
 from cbandit.policies.safe.arms import Arms, bound_unpulled
-from cbandit.policies.safe.bounds import FEW, Scales, Trust, bounds_of
-from cbandit.policies.safe.estimate import SafeEstimate, must_hold
-from cbandit.policies.safe.stagewise import Stage, Stagewise
+from cbandit.policies.safe.bounds import (
+    MIN_OUTCOMES,
+    EnoughData,
+    WidthFactors,
+    upper_bounds,
+)
+from cbandit.policies.safe.estimate import SafeEstimate, check_has_safe
+from cbandit.policies.safe.stagewise import SafeState, Stagewise
 from cbandit.policies.saving import locked
 from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.units import level
@@ -89,7 +95,8 @@ class CountOPB(Stagewise):
         safe: the safe arm, with its reward and cost if they are known.
         horizon: ``T``; the widths depend on it.
         delta: the share of runs in which a bound may fail.
-        alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; by the theorem unless given.
+        alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``, where ``alpha_c`` multiplies the
+            costs' widths; unless given, the theorem's ``alpha_r``, and 1.
         largest: ``r_max``, the largest possible mean reward; unless given, the upper
             end of the reward's ``means`` or ``range``, or 1.
         common: see below.
@@ -128,20 +135,20 @@ class CountOPB(Stagewise):
         self._width = self._subgaussian * math.sqrt(2 * log)  # of one pull, T x F
         means = [belief.means for belief in self._beliefs[1:]]
         tops = [math.inf if ends is None else ends[1] for ends in means]
-        self._top = self._safe.largest.new_tensor(tops).unsqueeze(-1)
+        self._max_costs = self._safe.largest.new_tensor(tops).unsqueeze(-1)
 
-    def decide(self, state: Stage, turn: Turn) -> tuple[Decision, Stage]:
+    def decide(self, state: SafeState, turn: Turn) -> tuple[Decision, SafeState]:
         """Return a draw from the distribution that solves the programme."""
-        tau, tally, safe = turn.limits, state.seen, state.safe
-        infeasible = self._unsafe(state, turn, tau)
-        at = numbered(self._safe.index)
-        inflated = self._scales.inflated(self._width, self._ratio(state, tau))
-        u = bounds_of(tally.mean, tally.spread, *inflated)
-        bound_unpulled(u, tally.count, safe, tau, at, self._top)
+        tau, tally, safe = turn.limits, state.data, state.safe
+        infeasible = self._unsafe_trials(state, turn, tau)
+        safe_index = require_numbers(self._safe.index)
+        inflated = self._factors.inflate(self._width, state.safe.gap_ratio(tau))
+        u = upper_bounds(tally.mean, tally.spread, *inflated)
+        bound_unpulled(u, tally.count, safe, tau, safe_index, self._max_costs)
         if turn.mask is not None:
             u[:, 0].masked_fill_(~turn.mask, -torch.inf)
         pi = solve_policy(u[:, 0], u[:, 1:], tau)
-        decision = safe.drawn(pi.distribution, at, turn.streams, infeasible)
+        decision = safe.draw(pi.distribution, safe_index, turn.streams, infeasible)
         return decision, state._replace(multiplier=pi.multiplier)
 
 
@@ -154,9 +161,9 @@ class GPOPB(GPPolicy):
     Args:
         actions: what can be chosen.
         reward: the belief about the reward, a :class:`~cbandit.GP`.
-        costs: the belief about the cost, or one a cost.
+        costs: the belief about the cost, or a list or dict of them, one for each cost.
         safe: the safe action, with its reward and cost if they are known.
-        explore: :class:`~cbandit.UCB` with the widths ``beta`` and ``cost_beta``; by
+        explore: :class:`~cbandit.UCB` with the widths ``beta`` and ``cost_beta``; with
             :class:`~cbandit.confidence.widths.BayesWidth` unless given.
         delta: the share of runs in which a bound may fail.
         alpha: ``alpha_r`` replaces ``1 + rho_j`` for every cost; in ``(alpha_r,
@@ -168,10 +175,10 @@ class GPOPB(GPPolicy):
 
     name = "OPB"
     abilities = replace(
-        OWN_CHOICE,
+        OWN_RULE,
         categories=False,
         explores=(UCB,),
-        refuses={**SAFE_REFUSES, "caution": PESSIMISTIC},
+        refuses={**SAFE_REFUSES, "caution": PESSIMISTIC_REASON},
     )
 
     def __init__(
@@ -193,45 +200,45 @@ class GPOPB(GPPolicy):
             functions = 1 + len(listed(costs, GP))
             explore = UCB(BayesWidth(functions, actions.size, self.delta))
         super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
-        self._scales = Scales.of(alpha, self._per_trial)
+        self._factors = WidthFactors.of(alpha, self._per_trial)
         noises = self._beliefs.noises().sqrt()
         self._safe = SafeAction.of(self, safe, noises, largest)
-        self._trust = Trust(self.name)
-        self._safe.below(self.limits(1))
+        self._enough_data = EnoughData(self.name)
+        self._safe.check_below(self.limits(1))
         # the multiplier is the last programme's dual solution
         zero = torch.zeros(self.size, self.m, dtype=torch.float64, device=self.device)
         estimate = SafeEstimate.start(self._safe)
         self.begin(self._now.state._replace(multiplier=zero, own=estimate))
 
     def _must_work(self) -> list[tuple[int | None, Tensor]]:
-        """Return the safe action of each trial."""
-        return self._safe.listed()
+        """Return the number and point of each trial's action that must not fail."""
+        return self._safe.numbers_and_points()
 
     @property
     @locked
     def multiplier(self) -> Tensor:
         """The dual solution of the last programme, ``(*trials, m)``."""
-        return self._outside(self._now.state.multiplier.clone())
+        return self._user_shape(self._now.state.multiplier.clone())
 
     def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return a draw from the distribution that solves the programme."""
         limits, on = turn.limits, turn.actions
         estimate, units = state.own, state.beliefs.units()
-        infeasible = estimate.unsafe(limits, units)
-        tau, safe = level(units, limits), estimate.within(units)
-        # a cost gets its unit from outcomes alone; outcomes all alike deserve a warning
-        enough = self._trust.enough(units, patience=FEW)
+        infeasible = estimate.unsafe_trials(limits, units)
+        tau, safe = level(units, limits), estimate.in_units(units)
+        # a cost's unit comes from outcomes alone: equal outcomes deserve a warning
+        enough = self._enough_data.trials(units, warn_after=MIN_OUTCOMES)
         index = self._safe.index if on is self.actions else self._safe.number_in(on)
-        at = numbered(index)
-        must_hold(turn.mask, at)
+        safe_index = require_numbers(index)
+        check_has_safe(turn.mask, safe_index)
         beta = self._coefficient(state, turn).abs()
-        ratio = estimate.ratio(limits, units)
-        inflated = self._scales.inflated(beta, ratio)  # alpha_c beta, and rho
+        ratio = estimate.gap_ratio(limits, units)
+        inflated = self._factors.inflate(beta, ratio)  # alpha_c beta, and rho
 
         def bounds() -> Iterator[tuple[int, Tensor]]:
             for start, mean, std in self._moments(state, turn):
-                u = bounds_of(mean, std, *inflated)
-                safe.exact(u, tau, at, start)
+                u = upper_bounds(mean, std, *inflated)
+                safe.overwrite_bounds(u, tau, safe_index, start)
                 if turn.mask is not None:
                     hidden = ~turn.mask[:, start : start + u.shape[-1]]
                     u[:, 0].masked_fill_(hidden, -torch.inf)
@@ -239,19 +246,19 @@ class GPOPB(GPPolicy):
 
         pi = solve_policy_in_blocks(bounds, int(on.size), tau)
         pi_t, streams = pi.distribution, turn.streams
-        decision = safe.drawn(pi_t, at, streams, infeasible, enough)
+        decision = safe.draw(pi_t, safe_index, streams, infeasible, enough)
         return decision, state._replace(multiplier=pi.multiplier)
 
     def absorb(self, state: GPState, news: News) -> GPState:
-        """Return the state after news.
+        """Return the state after feedback of one choice.
 
-        The beliefs take it in. So does the estimate of the safe action's values, until
-        these are known in all trials.
+        It is added to the beliefs and, until the safe action's reward and costs are
+        known in all trials, to their estimate.
         """
         safe, state = state.own, super().absorb(state, news)
         if not safe.ready:
             safe = safe.after(news.raw, state.beliefs.units())
-        safe = safe.compared(news.raw, self, state.beliefs.units())
+        safe = safe.check_largest(news.raw, self, state.beliefs.units())
         return state._replace(own=safe)
 
     @locked
@@ -260,9 +267,9 @@ class GPOPB(GPPolicy):
     ) -> Recommendation:
         """Return what to deploy: the best distribution believed feasible.
 
-        It is over the policy's own set, which has no contexts, and its expected costs
-        are feasible with probability ``confidence``. Before data it is the safe action,
-        if its cost was given.
+        It is over the policy's set, which has no contexts, and its expected costs keep
+        the limits with probability ``confidence``. Before any data it is the safe
+        action, if its cost was given.
         """
         confidence = checks.share("confidence", confidence)
         self._read_context(context)
@@ -270,10 +277,10 @@ class GPOPB(GPPolicy):
         limits, beliefs = self.limits(max(now.t, 1)), now.state.beliefs
         safe, size = now.state.own, (self.size, int(self.actions.size))
         data = beliefs.has_data().all(-1, keepdim=True).to(self.device).expand(size)
-        blocks = partial(told_blocks, beliefs, limits)
-        best = partial(safe.mixture, self.actions, blocks, limits, confidence)
-        answer = safe.recommended(data, self._to_recommend().mask, best)
-        return self.objective.recommended(answer.of(self._outside))
+        blocks = partial(blocks_in_user_units, beliefs, limits)
+        best = partial(safe.recommend_mixture, self.actions, blocks, limits, confidence)
+        answer = safe.recommend(data, self._unplayed_turn().mask, best)
+        return self.objective.recommended(answer.of(self._user_shape))
 
 
 def OPB(actions: Actions, **arguments: Any) -> CountOPB | GPOPB:
@@ -311,5 +318,5 @@ def OPB(actions: Actions, **arguments: Any) -> CountOPB | GPOPB:
     return CountOPB(actions, **arguments)
 
 
-# as both of its classes: studies ask what a type can do
+# studies read the abilities of a policy type, so this function has its classes'
 OPB.abilities = CountOPB.abilities  # type: ignore[attr-defined]

@@ -1,4 +1,7 @@
-"""Rounds that count only when both their reward and all their costs have arrived."""
+"""Pair a round's reward with its costs: it counts only when both have come.
+
+``T`` counts the trials and ``m`` the costs.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cbandit.policies.choices import News, Told
+from cbandit.policies.choices import News
 
 
 class Paired(NamedTuple):
-    """Reward and costs of a round, and the trials in which each has come.
+    """The reward and costs of a round so far, and the trials in which each has come.
 
     Args:
         reward: ``(T, 1)``, 0 until it comes.
@@ -27,31 +30,24 @@ class Paired(NamedTuple):
 
     @classmethod
     def start(cls, like: Tensor) -> Paired:
-        """Return a round before any feedback, on the device of ``like (T, m)``."""
+        """Return a round without feedback, on the device of ``like (T, m)``."""
         nowhere = torch.zeros(len(like), dtype=torch.bool)
         zero = like.new_zeros(len(like), 1)
         return cls(zero, torch.zeros_like(like), nowhere, nowhere)
 
     @property
     def whole(self) -> Tensor:
-        """The trials in which both have come, ``(T,)``."""
+        """The trials in which reward and costs have come, ``(T,)`` bool."""
         return self.rewarded & self.charged
 
-    def told(self, news: News) -> Paired:
-        """Return the round with the news added, costs less the round's limits."""
+    def with_news(self, news: News) -> Paired:
+        """Return the round with the reward and costs of the news added."""
         reward, cost, rewarded, charged = self
         for told in news.rewards:
             reward = torch.where(told.mask().unsqueeze(-1), told.values, reward)
-            rewarded = rewarded | _came(told)
+            rewarded = rewarded | told.trials
         for told in news.costs:
             over = told.values - news.limits
             cost = torch.where(told.mask().unsqueeze(-1), over, cost)
-            charged = charged | _came(told)
+            charged = charged | told.trials
         return Paired(reward, cost, rewarded, charged)
-
-
-def _came(told: Told) -> Tensor:
-    """Return the trials in which something was told, ``(T,)`` on the host."""
-    if told.where is None:
-        return torch.ones(len(told.values), dtype=torch.bool)
-    return told.where

@@ -1,7 +1,7 @@
-"""Penalties ``psi`` of epoch penalties: their forms, and a check of a user's own.
+"""Penalty functions ``psi`` of :class:`~cbandit.EpochPenalty`: named forms and checks.
 
-A penalty is 1 up to 0, convex and increasing above, and ``psi(x) psi(y) >=
-psi(x + y)``.
+``psi(z)`` is 1 for ``z <= 0``, convex and increasing for ``z > 0``, and
+``psi(x) psi(y) >= psi(x + y)``.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from cbandit.errors import CBanditError
 from cbandit.multipliers import exponential, polynomial
 
 Psi = str | tuple[Any, ...] | Callable[[Tensor], Tensor]
-"""A penalty as users give it, see :class:`~cbandit.EpochPenalty`."""
+"""A user's ``psi=``, see :class:`~cbandit.EpochPenalty`."""
 
 
 def penalty_of(psi: Psi) -> Callable[[Tensor], Tensor] | None:
-    """Return the penalty that ``psi`` names or is; ``None`` if it is linear."""
+    """Return a user's ``psi=`` as a checked function; ``None``: it is linear."""
     match psi:
         case "linear":
             return None
         case "exp":
             return exponential
         case ("exp", c):
-            return partial(exponential, c=_constant(c))
+            return partial(exponential, c=_check_constant(c))
         case ("polynomial", n):
-            return partial(polynomial, n=_power(n))
+            return partial(polynomial, n=_check_power(n))
         case ("polynomial", n, c):
-            return partial(polynomial, n=_power(n), c=_constant(c))
+            return partial(polynomial, n=_check_power(n), c=_check_constant(c))
     if not callable(psi):
         raise CBanditError(
             "psi must be 'exp', ('exp', c), ('polynomial', n), ('polynomial', n, c), "
@@ -54,7 +54,7 @@ def at_least_one(psi: Callable[[Tensor], Any], z: Tensor) -> Tensor:
 
 
 def _check_penalty(psi: Callable[[Tensor], Any]) -> None:
-    """Raise an error if a user's ``psi`` lacks a property that penalties need."""
+    """Raise an error if a user's ``psi``, on a grid, is no penalty function."""
     z = torch.linspace(-1, 3, 81, dtype=torch.float64)
     values = checks.finite("psi", checks.tensor("psi(z)", psi(z)))
     if tuple(values.shape) != tuple(z.shape):
@@ -79,11 +79,11 @@ def _check_penalty(psi: Callable[[Tensor], Any]) -> None:
             raise CBanditError(f"psi must {what}; this fails on [-1, 3]")
 
 
-def _power(n: object) -> float:
+def _check_power(n: object) -> float:
     return checks.number("psi's power n", n, minimum=1.0)
 
 
-def _constant(value: object) -> float:
+def _check_constant(value: object) -> float:
     c = checks.number("psi's constant c", value)
     if c <= 0:
         raise CBanditError(f"psi's constant c must be above 0; got {c:g}")

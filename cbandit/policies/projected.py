@@ -1,4 +1,4 @@
-"""CKB's dual in the paper: projected steps by the estimates.
+"""CKB's dual in the paper: projected steps by the estimated costs.
 
     x_t = argmax f_t(x) - sum_j phi_j g_tj(x)
     phi_j = clip(phi_j + (g_tj(x_t) + slack) / V, 0, rho)
@@ -16,41 +16,47 @@ from torch import Tensor
 
 from cbandit import multipliers, scores
 from cbandit.errors import CBanditError
-from cbandit.policies.dual import CAP, STEP, Dual, Given, Schedule
+from cbandit.policies.dual import (
+    DEFAULT_CAP,
+    DEFAULT_STEP,
+    Dual,
+    GivenConstants,
+    Schedule,
+)
 
 
 @dataclass(frozen=True)
 class Projected(Dual):
-    """The multiplier makes steps, kept between 0 and the cap.
+    """The rule: the multiplier makes steps and stays between 0 and the cap.
 
-    Args: as for :class:`~cbandit.policies.dual.Constants`.
+    The arguments are those of :class:`~cbandit.policies.dual.Constants`.
     """
 
     step: Schedule
     slack: Schedule
     cap: Tensor
     beta: Tensor | None = None
-    no_limit: str = ""
+    limit_refusal: str = ""
 
     @classmethod
-    def of(cls, given: Given) -> Projected:
-        """Return the rule with the constants that are given, or follow from them."""
+    def of(cls, given: GivenConstants) -> Projected:
+        """Return the rule with the user's constants, or the theorem's or defaults."""
         if callable(given.step) or callable(given.slack):
             raise CBanditError(
                 "step and slack may be callables of the round with dual='queue' only"
             )
         if given.has_defaults:
-            step = STEP if given.step is None else given.step
+            step = DEFAULT_STEP if given.step is None else given.step
             given = replace(
-                given, step=step, cap=CAP if given.cap is None else given.cap
+                given, step=step, cap=DEFAULT_CAP if given.cap is None else given.cap
             )
-        return cls(*given.constants(capped=True))
+        return cls(*given.constants(needs_cap=True))
 
-    def score(self, t: int, phi: Tensor, start: int) -> scores.PrimalDual:
-        """Return ``f - sum_j phi_j g_j``."""
+    def score(self, t: int, phi: Tensor, first_round: int) -> scores.PrimalDual:
+        """Return the score ``f - sum_j phi_j g_j``."""
         return scores.PrimalDual(phi)
 
-    def move(self, t: int, phi: Tensor, g: Tensor, start: int) -> Tensor:
-        """Return ``clip(phi + (g + slack) / V, 0, rho)``."""
-        step, slack = self.step(t, start), self.slack(t)
+    def move(self, t: int, phi: Tensor, g: Tensor, first_round: int) -> Tensor:
+        """Return the next multiplier, ``clip(phi + (g + slack) / V, 0, rho)``."""
+        step, slack = self.step(t, first_round), self.slack(t)
         return multipliers.projected(phi, g, step, slack, self.cap, checked=False)

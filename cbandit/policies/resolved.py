@@ -1,20 +1,23 @@
-"""The resolved price: CKB's multiplier is solved for instead of stepped.
+"""CKB's dual as a resolved price: the multiplier is solved for anew in each round.
 
 Each round the price is the dual solution of the programme
 
     max  E f_t(x)   s.t.  E c_t(x) <= target
 
-over distributions of actions, under today's estimates. The action is a draw from its
-solution, which has at most ``m + 1`` actions, equally good at that price. The target is
-the limit, corrected by what was really spent, which makes up for errors of estimates:
-an excess is made up for within a hundredth of the rounds so far, by at most a tenth of
-the limit a round. A target that followed every excess at once would be as noisy as the
-costs, and regret would grow in proportion to the rounds. There is no step, no cap and
-no Slater constant.
+over distributions of actions, under this round's estimates. The action is a draw from
+its solution, which has at most ``m + 1`` actions, equally good at that price. The
+target is the limit, corrected by the costs told so far, which makes up for errors of
+estimates: an excess is repaid over a hundredth of the rounds so far, by at most a
+tenth of the limit a round. A target that followed every excess at once would be as
+noisy as the costs, and regret would grow in proportion to the rounds. There is no step,
+no cap and no Slater constant.
 
-With contexts, the programme is over the choices in the last contexts, and the draw is
-from its solution in the current one. Until there are ten contexts, or as many as the
-window if that is shorter, the multiplier of standardised beliefs makes projected steps.
+With contexts, the programme is over the choices in the last contexts, the window, and
+the draw is from its solution in the current one. In the first nine contexts (fewer if
+the window is shorter) the multiplier of standardised beliefs makes projected steps.
+
+In shapes, ``T`` counts trials, ``m`` costs, ``n`` the contexts in the window, ``K``
+choices, and ``k`` the numbers in a context.
 """
 
 from __future__ import annotations
@@ -27,14 +30,13 @@ import torch
 from torch import Tensor
 
 from cbandit import multipliers, scores
-from cbandit._core import checks, devices
-from cbandit._core.randomness import Streams
+from cbandit._core import checks
 from cbandit.actions import Actions, nearest_to_middle
-from cbandit.choice import Distribution
+from cbandit.choice import Distribution, draw_actions
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
 from cbandit.policies.choices import News
-from cbandit.policies.dual import CAP, STEP, Dual, Pick, Scheduled
+from cbandit.policies.dual import DEFAULT_CAP, DEFAULT_STEP, Dual, PickRule, Scheduled
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.beliefs import Beliefs
@@ -43,38 +45,38 @@ from cbandit.posterior.units import Units
 from cbandit.search.simplex.window import Price, resolve, resolve_row
 from cbandit_kernels import Look
 
-FEW = 10  # contexts; with fewer a price would rest on too little
-MOST = 2**15  # how many choices in past contexts a round looks at
-CORRECTED = 0.1  # the most by which the target differs from the limit, as a share of it
-REPAID = 100  # until this round an excess is made up for at once, later over t / 100
+MIN_CONTEXTS = 10  # the fewest contexts that a price is solved over
+MAX_PAST_CHOICES = 2**15  # choices in past contexts that a round looks at
+MAX_CORRECTION = 0.1  # of the limit; the target differs from it by no more
+REPAYMENT_ROUNDS = 100  # up to here an excess is repaid at once, later over t / 100
 
 
-class Spending(NamedTuple):
-    """The costs told so far less the limits of their rounds, and the contexts shown.
+class ResolvedState(NamedTuple):
+    """The state of the rule: the excess of costs so far, and the last contexts.
 
     Args:
-        excess: the sum of costs less limits, ``(T, m)``, in the user's units.
-        contexts: the last ones, ``(T, W, k)``; ``None``: there are none, or none was
-            shown yet.
-        near: the prices at which the next search begins, see
-            :class:`~cbandit.search.simplex.window.Price`.
-        stepped: whether the multiplier makes a projected step after this round.
+        excess: the sum of the costs told less their rounds' limits, ``(T, m)``, in the
+            user's units.
+        contexts: the last contexts, ``(T, n, k)``; ``None``: there was none yet.
+        start_prices: the prices at which the next search begins,
+            :attr:`cbandit.search.simplex.window.Price.near`; ``None``: no search yet.
+        makes_step: whether the multiplier makes a projected step after this round.
     """
 
     excess: Tensor
     contexts: Tensor | None = None
-    near: Tensor | None = None
-    stepped: bool = False
+    start_prices: Tensor | None = None
+    makes_step: bool = False
 
-    def shown(self, values: Tensor, window: int) -> Spending:
-        """Return this with a context ``(T, k)`` added, and the last ``window`` kept."""
+    def with_context(self, values: Tensor, window: int) -> ResolvedState:
+        """Return the state with a context ``(T, k)`` added; ``window`` are kept."""
         latest = values.unsqueeze(1)
         if self.contexts is not None:
             latest = torch.cat([self.contexts, latest], 1)[:, -window:]
         return self._replace(contexts=latest)
 
-    def after(self, news: News) -> Spending:
-        """Return this after news of a round."""
+    def after(self, news: News) -> ResolvedState:
+        """Return the state after the feedback of one round."""
         excess = self.excess
         for costs in news.costs:
             values, came = costs.wide(excess.shape[-1])
@@ -84,11 +86,11 @@ class Spending(NamedTuple):
 
 @dataclass(frozen=True)
 class Resolved(Dual):
-    """The multiplier is the price at which estimated costs equal the limits.
+    """The rule: the multiplier is the price at which expected costs equal the target.
 
     Args:
-        slack: how far the costs are to stay below the target, ``(T, m)``, in units.
-        width: of the costs' estimates, ``(T, m)``; ``None``: the score's.
+        slack: distance of costs below the target, ``(T, m)``, in the beliefs' units.
+        width: the width of the costs' estimates, ``(T, m)``; ``None``: the policy's.
         window: how many contexts the price is solved over.
     """
 
@@ -103,97 +105,103 @@ class Resolved(Dual):
         beta: Any,
         window: int,
         *,
-        shaped: Callable[[str, Any], Tensor],
+        reshape: Callable[[str, Any], Tensor],
     ) -> Resolved:
-        """Return the rule with a user's slack, width and window.
+        """Return the rule with the user's slack, width and window.
 
         Args:
-            slack: how far the costs are to stay below the target.
-            beta: the width of the costs' estimates; ``"score"``: the score's.
+            slack: the distance of costs below the target.
+            beta: the width of the costs' estimates; ``"score"``: the policy's.
             window: how many contexts the price is solved over.
-            shaped: turns a number into ``(T, m)``.
+            reshape: turns a number into ``(T, m)``.
         """
         if callable(slack):
             raise CBanditError(
                 "step and slack may be callables of the round with dual='queue' only"
             )
-        slacks = shaped("slack", checks.nonnegative("slack", slack))
+        slacks = reshape("slack", checks.nonnegative("slack", slack))
         scored = isinstance(beta, str) and beta == "score"
-        width = None if scored else shaped("dual_beta", beta)
+        width = None if scored else reshape("dual_beta", beta)
         return cls(slacks, width, checks.whole("price_window", window))
 
     @property
-    def few(self) -> int:
-        """The number of contexts from which on the price is solved for."""
-        return min(FEW, self.window)
+    def min_contexts(self) -> int:
+        """The fewest contexts over which the price is solved for."""
+        return min(MIN_CONTEXTS, self.window)
 
-    def score(self, t: int, phi: Tensor, start: int) -> scores.PrimalDual:
-        """Return ``f - sum_j phi_j g_j``, with the price ``phi``."""
+    def score(self, t: int, phi: Tensor, first_round: int) -> scores.PrimalDual:
+        """Return the score ``f - sum_j phi_j g_j``, with the price ``phi``."""
         return scores.PrimalDual(phi)
 
-    def move(self, t: int, phi: Tensor, g: Tensor, start: int) -> Tensor:
+    def move(self, t: int, phi: Tensor, g: Tensor, first_round: int) -> Tensor:
         """Return the price unchanged, as the next round solves for it anew."""
         return phi
 
-    def start(self) -> Spending:
-        """Return that nothing was spent yet."""
-        return Spending(torch.zeros_like(self.slack))
+    def start(self) -> ResolvedState:
+        """Return the rule's state before the first round."""
+        return ResolvedState(torch.zeros_like(self.slack))
 
-    def hear(self, own: Spending, news: News) -> Spending:
-        """Return the costs spent after news of a round."""
-        return own.after(news)
+    def hear(self, rule_state: ResolvedState, news: News) -> ResolvedState:
+        """Return the rule's state after the feedback of one round."""
+        return rule_state.after(news)
 
     def next_multiplier(self, phi: Tensor, state: GPState) -> Tensor:
-        """Return ``phi`` after a projected step, where the price was not solved for."""
-        if not state.own.stepped or state.moved is not None or state.estimate is None:
+        """Return ``phi``, moved by a projected step if the rule takes one."""
+        g, makes_step = state.estimate, state.own.makes_step
+        if not makes_step or state.moved is not None or g is None:
             return phi
-        g = state.estimate[:, 1:]
-        return multipliers.projected(phi, g, STEP, self.slack, CAP, checked=False)
+        step, cap = DEFAULT_STEP, DEFAULT_CAP
+        return multipliers.projected(
+            phi, g[:, 1:], step, self.slack, cap, checked=False
+        )
 
     def complete(self, decision: Decision) -> Decision:
-        """Give a decision made without a price its action as distribution."""
+        """Return the decision; if it lacks a distribution, it gets a point mass."""
         if decision.distribution is None:
-            decision.distribution = certain(decision.index, self.slack.shape[-1])
+            decision.distribution = point_mass(decision.index, self.slack.shape[-1])
         return decision
 
     def pick(
-        self, policy: GPPolicy, greatest: Pick, state: GPState, turn: Turn
+        self, policy: GPPolicy, pick_greatest: PickRule, state: GPState, turn: Turn
     ) -> tuple[Decision, GPState]:
-        """Return an action drawn from the programme's solution, and the price."""
-        spending, shown = state.own, turn.shown
+        """Return a draw from the programme's solution, and the state with its price."""
+        rule_state, shown = state.own, turn.shown
         if shown is not None:
-            spending = spending.shown(shown.values, self.window)
-            if policy.standardized and spending.contexts.shape[1] < self.few:
-                decision, state = greatest(state, turn)
-                spending = spending._replace(stepped=True)
-                return decision, state._replace(own=spending)
-        look, beliefs = policy._look(state, turn), state.beliefs
+            rule_state = rule_state.with_context(shown.values, self.window)
+            if policy.standardized and rule_state.contexts.shape[1] < self.min_contexts:
+                decision, state = pick_greatest(state, turn)
+                rule_state = rule_state._replace(makes_step=True)
+                return decision, state._replace(own=rule_state)
+        look, beliefs = policy._make_look(state, turn), state.beliefs
         blocks, samples = policy._moments(state, turn), policy.explore.samples
-        values, numbers = _window(
-            beliefs, spending.contexts, turn, look, blocks, samples
+        values, numbers = _estimates_in_contexts(
+            beliefs, rule_state.contexts, turn, look, blocks, samples
         )
-        # a finite sum is the faster test; it may also overflow, so look closer then
+        # the sum is the faster test; as it may overflow, then test each value
         if not (values.sum().isfinite() or values.isfinite().all()):
             raise CBanditError(
                 "the estimates are not finite numbers at every action; look at "
                 "policy.posterior()"
             )
-        f, g = _allowed(values[:, 0], turn, numbers), values[:, 1:]
+        f, g = _mask_rewards(values[:, 0], turn, numbers), values[:, 1:]
         row, budgets = values[:, :, -1], policy.objective.budgets
         target, unit = self.target(
-            spending, turn.limits, beliefs.units(), turn.t, budgets
+            rule_state, turn.limits, beliefs.units(), turn.t, budgets
         )
         if shown is None:
             price = resolve_row(f[:, 0], g[:, :, 0], target, unit)
         else:
-            price = resolve(f, g, target, unit, spending.near)
-        fresh = (
-            policy._trials_without_data(beliefs, turn) if beliefs.by_default else None
-        )
-        if fresh is not None and shown is None:  # new trials begin in the middle
+            price = resolve(f, g, target, unit, rule_state.start_prices)
+        new_trials = None
+        if beliefs.by_default:
+            new_trials = policy._trials_without_data(beliefs, turn)
+        if (
+            new_trials is not None and shown is None
+        ):  # they begin in the middle of the set
             middle = nearest_to_middle(policy.actions, turn.actions, turn.mask)
-            price = pinned(price, fresh.to(f.device), middle, state.multiplier)
-        index, phi, pi = drawn(price.shares, turn.streams), price.price, price.shares
+            price = fix_trials(price, new_trials.to(f.device), middle, state.multiplier)
+        phi, pi = price.price, price.shares
+        index = draw_actions(pi, turn.streams)
         at = index.view(-1, 1, 1).expand(-1, values.shape[1], 1)
         estimate = row.gather(-1, at).squeeze(-1)
         if numbers is not None:
@@ -207,48 +215,50 @@ class Resolved(Dual):
             estimate=estimate,
             sure=True,
         )
-        spending = spending._replace(near=price.near, stepped=False)
-        return decision, state._replace(multiplier=phi, estimate=estimate, own=spending)
+        rule_state = rule_state._replace(start_prices=price.near, makes_step=False)
+        return decision, state._replace(
+            multiplier=phi, estimate=estimate, own=rule_state
+        )
 
     def target(
         self,
-        spending: Spending,
+        rule_state: ResolvedState,
         limits: Tensor,
         units: Units | None,
         t: int,
         budgets: Iterable[int],
     ) -> tuple[Tensor, Tensor]:
-        """Return the target less the limit, and a unit for excesses, both ``(T, m)``.
+        """Return the target less the limit, and the unit of excesses, both ``(T, m)``.
 
-        Both are in units of the beliefs. The unit for excesses is the limit, or the
+        Both are in units of the beliefs. The unit of excesses is the limit, or the
         cost's unit if the limit is 0.
 
         Args:
-            spending: the costs told before.
+            rule_state: the rule's state, with the excess so far.
             limits: the round's limits, in the user's units.
-            units: the units of the beliefs.
+            units: the units of the beliefs; ``None``: the user's units.
             t: the round, from 1.
-            budgets: the numbers of the costs that have a budget, whose limits make up
-                for what was spent by themselves.
+            budgets: numbers of the costs with a budget: their limits make up for an
+                excess already, so that their targets are not corrected.
         """
         size = torch.ones_like(limits)
         if units is not None:
             size = units.size[:, 1:].to(limits)
-        whole = torch.where(limits == 0, size, limits.abs())
-        most = CORRECTED * whole
-        most[:, list(budgets)] = 0.0
-        repaid = spending.excess * min(1.0, REPAID / t)
-        correction = torch.maximum(-most, torch.minimum(repaid, most))
-        return -correction / size - self.slack, whole / size
+        excess_unit = torch.where(limits == 0, size, limits.abs())
+        largest = MAX_CORRECTION * excess_unit
+        largest[:, list(budgets)] = 0.0
+        repayment = rule_state.excess * min(1.0, REPAYMENT_ROUNDS / t)
+        correction = torch.maximum(-largest, torch.minimum(repayment, largest))
+        return -correction / size - self.slack, excess_unit / size
 
     def coefficient(self, coefficient: Tensor) -> Tensor:
-        """Return factors ``(T, 1 + m)`` of spreads; -``width`` for costs, if given."""
+        """Return the score's factors of deviations; ``width``, if given, for costs."""
         if self.width is None:
             return coefficient
         return torch.cat([coefficient[:, :1], -self.width.to(coefficient)], -1)
 
 
-def _window(
+def _estimates_in_contexts(
     beliefs: Beliefs,
     contexts: Tensor | None,
     turn: Turn,
@@ -256,19 +266,19 @@ def _window(
     blocks: Iterable[tuple[int, Tensor, Tensor]],
     samples: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return estimates in the last contexts, the current one last.
+    """Return estimates of reward and costs in the last contexts, the current one last.
 
     The first value is ``(T, 1 + m, n, K)``; without contexts ``n`` is 1. With joint
-    draws the earlier contexts are judged by the means. The second value is the choices'
-    numbers ``(T, K)`` in the round's set, or ``None`` if they are the same.
+    draws, estimates in earlier contexts are means. The second value holds the choices'
+    numbers ``(T, K)`` in the round's set; ``None``: choice ``i`` has number ``i``.
 
     Args:
-        beliefs: about reward and costs.
-        contexts: the last ones, ``(T, W, k)``; ``None``: there are none.
+        beliefs: the beliefs about reward and costs.
+        contexts: the last contexts, ``(T, n, k)``; ``None``: there are none.
         turn: the round.
-        look: how estimates are made.
-        blocks: means and spreads over the round's set, block by block, if needed.
-        samples: whether spreads are joint draws.
+        look: how estimates are made from means and deviations.
+        blocks: means and deviations over the round's set, block by block.
+        samples: whether ``blocks`` hold joint draws in place of deviations.
     """
     shown = turn.shown
     if shown is None or contexts is None or samples:
@@ -277,7 +287,7 @@ def _window(
         if shown is None or contexts is None:
             return row.unsqueeze(2), None
     space = shown.space
-    last = contexts[:, -max(FEW, MOST // int(space.size)) :]
+    last = contexts[:, -max(MIN_CONTEXTS, MAX_PAST_CHOICES // int(space.size)) :]
     mean, spread = beliefs.in_contexts(space, last, turn.pending)
     if samples:
         spread = torch.zeros_like(spread)
@@ -294,17 +304,17 @@ def _window(
     return values, numbers
 
 
-def _allowed(f: Tensor, turn: Turn, numbers: Tensor | None) -> Tensor:
-    """Return rewards ``(T, n, K)``, minus infinity for choices that may not be made.
+def _mask_rewards(f: Tensor, turn: Turn, numbers: Tensor | None) -> Tensor:
+    """Return the rewards, minus infinity for choices that are not allowed.
 
-    The ``n`` contexts end with the current one. Choices outside ``turn.offered`` are
-    excluded in all contexts, those outside ``turn.mask`` in the current one.
+    Choices outside ``turn.offered`` are not allowed in any context, those outside
+    ``turn.mask`` not in the current one, the last.
 
     Args:
-        f: the rewards.
+        f: the rewards, ``(T, n, K)``.
         turn: the round.
-        numbers: the choices' numbers in the round's set, ``(T, K)``; ``None``: they are
-            the same.
+        numbers: the choices' numbers in the round's set, ``(T, K)``; ``None``: choice
+            ``i`` has number ``i``.
     """
     if turn.offered is not None:
         f = f.masked_fill(~turn.offered.to(f.device).unsqueeze(1), -torch.inf)
@@ -317,17 +327,17 @@ def _allowed(f: Tensor, turn: Turn, numbers: Tensor | None) -> Tensor:
 
 
 def check_resolved(
-    actions: Actions, explore: Explore, beta: Any, **stepped: object
+    actions: Actions, explore: Explore, beta: Any, **step_settings: object
 ) -> None:
     """Raise an error for arguments that do not go with ``dual="resolved"``.
 
     Args:
         actions: what can be chosen.
-        explore: how estimates come from beliefs.
+        explore: how the policy explores.
         beta: the width of the costs' estimates, as the user gives it.
-        stepped: arguments that only a stepped multiplier uses.
+        step_settings: the arguments that only a multiplier that makes steps uses.
     """
-    for name, value in stepped.items():
+    for name, value in step_settings.items():
         if value is not None and value is not False:
             raise CBanditError(
                 f"{name} goes with dual='projected': dual='resolved' solves for the "
@@ -346,17 +356,8 @@ def check_resolved(
         )
 
 
-def drawn(shares: Distribution, streams: Streams) -> Tensor:
-    """Return an action for each trial, ``(T,)``, drawn from its distribution."""
-    share = shares.probability
-    last = (share > 0).sum(-1) - 1  # rounding must not lead into the zero padding
-    uniform = devices.put(streams.uniform().reshape(-1, 1), share.device)
-    place = torch.minimum((uniform >= share.cumsum(-1)).sum(-1), last)
-    return shares.index.gather(-1, place.unsqueeze(-1)).squeeze(-1)
-
-
-def certain(index: Tensor | None, m: int) -> Distribution | None:
-    """Return the distribution with all its mass on an action ``(T,)``."""
+def point_mass(index: Tensor | None, m: int) -> Distribution | None:
+    """Return distributions with all mass on the actions ``index (T,)``."""
     if index is None:
         return None
     first = torch.arange(m + 1, device=index.device) == 0
@@ -365,10 +366,14 @@ def certain(index: Tensor | None, m: int) -> Distribution | None:
     )
 
 
-def pinned(price: Price, where: Tensor, index: Tensor, phi: Tensor) -> Price:
-    """Return ``price`` with trials ``where (T,)`` fixed to the actions ``index (T,)``.
+def fix_trials(price: Price, where: Tensor, index: Tensor, phi: Tensor) -> Price:
+    """Return ``price`` with some trials fixed to one action each.
 
-    Their price is ``phi (T, m)``.
+    Args:
+        price: the price and distribution of each trial.
+        where: the trials to fix, ``(T,)`` bool.
+        index: the actions to fix them to, ``(T,)``.
+        phi: the price in these trials, ``(T, m)``.
     """
     column, pi = where.unsqueeze(-1), price.shares
     first = torch.arange(pi.index.shape[-1], device=pi.index.device) == 0

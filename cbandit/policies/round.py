@@ -1,49 +1,60 @@
-"""The concerns of a round: what surrounds a policy's rule, one file each.
+"""The base class of concerns, and the object that runs a policy's concerns.
 
-A concern is one subject beside the rule, such as outlying readings or budgets. It has a
-file in :mod:`cbandit.policies.concerns`, a slot of state, and hooks. These are pure:
-they return a new state and change nothing. A hook that no concern of a policy defines
-costs nothing.
+A concern is one subject beside the policy's rule, such as outlying readings or budgets.
+It has a file in :mod:`cbandit.policies.concerns`; a slot, its place in the tuple of the
+concerns' states; and hooks, the methods that a policy calls at fixed points of a round.
+Hooks are pure: they return a new state and change nothing. The policy calls only hooks
+that some concern defines. Shapes: ``T`` trials, ``m`` costs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from torch import Tensor
 
 from cbandit._core.randomness import Position
 from cbandit.actions import Actions
+from cbandit.policies.abilities import Abilities
 from cbandit.policies.choices import Data, News
+from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Decision, Turn
-
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
 
 S = TypeVar("S")
 V = TypeVar("V")
 ConcernT = TypeVar("ConcernT", bound="Concern[Any]")
-Slotted = tuple[int, Callable[..., Any]]
-Past = Callable[[], Mapping[str, Tensor]]
+SlotHook = tuple[int, Callable[..., Any]]
+"""A concern's slot and one of its hooks."""
+ReadPast = Callable[[], Mapping[str, Tensor]]
+"""A function that returns the history of all rounds, as a table."""
 
 
 class Concern(Generic[S]):
-    """One concern of a round.
+    """Base class of concerns.
 
-    It defines :meth:`of`, :meth:`start` and some of the hooks.
+    A concern defines :meth:`of`, :meth:`start` and some of the hooks.
+
+    Args:
+        setup: the policy as it is when the concern is made. Only :meth:`of` can ask for
+            its abilities.
     """
 
-    #: the keywords of policies that are for this concern alone, with their help
+    #: the policies' keyword arguments that only this concern uses, with their help
     keywords: ClassVar[Mapping[str, str]] = {}
-    #: whether it is for policies with beliefs only
+    #: whether only policies with beliefs can have the concern
     needs_beliefs: ClassVar[bool] = True
-    #: whether shared studies can make its state anew, from their trials alone
-    in_studies: ClassVar[bool] = False
+    #: whether Optuna studies can compute its state anew from their trials. A new
+    #: concern must say if they cannot
+    in_studies: ClassVar[bool] = True
+
+    def __init__(self, setup: Setup) -> None:
+        # abilities name classes, which a file may not hold
+        self.setup = setup._replace(abilities=Abilities(explores=()))
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
-        """Return the concern of a policy; ``None``: the policy lacks it."""
+        """Return the concern for a policy; ``None``: the policy has no need of it."""
         raise NotImplementedError
 
     def start(self) -> S:
@@ -51,74 +62,81 @@ class Concern(Generic[S]):
         raise NotImplementedError
 
     def hear(self, state: S, news: News, beliefs: Any) -> tuple[S, News]:
-        """Return the state after feedback, and the feedback that beliefs shall hear.
+        """Return the state after feedback, and the feedback for the beliefs.
 
         Args:
-            state: the concern's own.
-            news: the feedback of one choice, as earlier concerns left it.
-            beliefs: the policy's, without this feedback; ``None``: it has none.
+            state: the state of this concern.
+            news: the feedback of one choice, as earlier concerns passed it on.
+            beliefs: the policy's beliefs before this feedback; ``None``: it has none.
         """
         return state, news
 
     def limit(self, state: S, limits: Tensor, t: int) -> Tensor:
-        """Return the thresholds ``(T, m)`` of round ``t``, which has not been asked."""
+        """Return the thresholds ``(T, m)`` of a later round, given those stated."""
         return limits
 
     def observe(self, state: S, data: Data, beliefs: Any) -> tuple[S, Data]:
-        """Return the state after data from before, and what beliefs shall observe."""
+        """Return the state after earlier data, and the data for the beliefs."""
         return state, data
 
-    def settle(self, state: S, beliefs: Any, t: int, past: Past) -> S:
-        """Return the state after work that is due once all feedback is heard.
+    def settle(self, state: S, beliefs: Any, t: int, past: ReadPast) -> S:
+        """Return the state after all feedback was heard, before the next round.
 
         Args:
-            state: the concern's own.
-            beliefs: the policy's.
+            state: the state of this concern.
+            beliefs: the policy's beliefs.
             t: the latest round.
-            past: returns the table of all rounds, see :meth:`History.table`.
+            past: a function that returns the history, see :meth:`History.table`.
         """
         return state
 
     def open_epoch(self, state: S, t: int) -> tuple[S, Tensor | None]:
-        """Return the state, and the trials ``(T,)`` that start anew in round ``t``."""
+        """Return the state, and the trials ``(T,)`` that start anew in round ``t``.
+
+        ``None`` in place of the trials: none starts anew.
+        """
         return state, None
 
     def open_turn(self, state: S, turn: Turn) -> tuple[S, Turn]:
-        """Return the state and the round as the rule shall see it."""
+        """Return the state, and the turn as the rule is to see it."""
         return state, turn
 
     def choose(self, state: S, turn: Turn) -> Decision | None:
-        """Return the choice in the rule's place; ``None``: the rule chooses."""
+        """Return a decision in place of the rule's; ``None``: the rule decides."""
         return None
 
     def check_pick(
         self, state: S, turn: Turn, pick: Decision
     ) -> tuple[S, Decision | None]:
-        """Return the state and the choice after the rule has chosen.
+        """Return the state and the decision ``pick``, perhaps changed.
 
-        ``None``: the choice does not fit, and the round opens again, as ``turn.tight``.
+        ``None`` in place of the decision refuses it: the round opens again, with
+        ``turn.tight``.
         """
         return state, pick
 
     def alarm(self, state: S, t: int, together: int) -> dict[str, str]:
-        """Return what is wrong, by kind, in words that say what to do.
+        """Return warnings, by kind, each a text that says what is wrong and what to do.
 
         Args:
-            state: the concern's own.
+            state: the state of this concern.
             t: the latest round.
-            together: the largest number of choices that were asked for at once.
+            together: the largest ``n`` of an ``ask(n=)`` so far.
         """
         return {}
 
     def grow(self, state: S, actions: Actions) -> S:
-        """Return the state over the policy's set, which has grown."""
+        """Return the state for a set to which actions were added."""
         return state
 
     def lighten(self, state: S, largest: int) -> None:
-        """Drop arrays of more than ``largest`` bytes that can be computed again."""
+        """Drop computed arrays of more than ``largest`` bytes from the state."""
 
     def take_over(self, state: S, before: Self, j: int) -> S:
-        """Return the state of ``before``, after which cost ``j`` got another limit."""
+        """Return the state to go on with after cost ``j`` got a new limit.
+
+        ``state`` is that of ``before``, the concern made with the old limit.
+        """
         return state
 
 
@@ -127,40 +145,40 @@ HOOKS = (
     *("check_pick", "alarm", "grow", "lighten"),
 )
 States = tuple[Any, ...]
-"""The states of a policy's concerns, in their order."""
+"""The states of a policy's concerns, one for each slot."""
 
 
 class Concerns:
-    """A policy's concerns in their order; it calls the hooks that they define.
+    """A policy's concerns; each method calls one hook of all concerns that define it.
 
     Args:
-        concerns: in their order, see :mod:`cbandit.policies.concerns`.
+        concerns: the concerns, in the order in which their hooks are called.
     """
 
     def __init__(self, *concerns: Concern[Any]) -> None:
         self.all = concerns
-        #: for each hook the slots of the concerns that define it, and their methods
-        self._hooks = hooks_of(concerns)
+        #: for each hook, the slots and methods of the concerns that define it
+        self._hooks = collect_hooks(concerns)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"all": self.all}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _hooks=hooks_of(state["all"]))
+        vars(self).update(state, _hooks=collect_hooks(state["all"]))
 
     def find(self, kind: type[ConcernT]) -> tuple[int, ConcernT] | None:
-        """Return the slot and the concern of a kind; ``None``: there is none."""
+        """Return the slot and the concern of a class; ``None``: the policy has none."""
         for slot, concern in enumerate(self.all):
             if isinstance(concern, kind):
                 return slot, concern
         return None
 
-    def define(self, hook: str) -> bool:
-        """Return whether a concern defines a hook."""
+    def defines(self, hook: str) -> bool:
+        """Return whether any concern defines a hook."""
         return bool(self._hooks[hook])
 
     def slot(self, kind: type[Concern[Any]]) -> int:
-        """Return the slot of a concern that every policy has."""
+        """Return the slot of a class of concerns that the policy has."""
         return [type(concern) for concern in self.all].index(kind)
 
     def start(self) -> States:
@@ -168,7 +186,10 @@ class Concerns:
         return tuple(concern.start() for concern in self.all)
 
     def take_over(self, states: States, before: Concerns, j: int) -> States:
-        """Return the states of ``before``, after which cost ``j`` got another limit."""
+        """Return the states to go on with after cost ``j`` got a new limit.
+
+        ``states`` are those of ``before``, the concerns made with the old limit.
+        """
         taken = []
         for concern in self.all:
             found = before.find(type(concern))
@@ -180,23 +201,23 @@ class Concerns:
         return tuple(taken)
 
     def hear(self, states: States, news: News, beliefs: Any) -> tuple[States, News]:
-        """Return the states after feedback, and the feedback that beliefs hear."""
-        return self._pass("hear", states, news, beliefs)
+        """Return the states after feedback, and the feedback for the beliefs."""
+        return self._chain("hear", states, news, beliefs)
 
     def limit(self, states: States, limits: Tensor, t: int) -> Tensor:
-        """Return the thresholds ``(T, m)`` of round ``t``, which has not been asked."""
+        """Return the thresholds ``(T, m)`` of a later round, given those stated."""
         for slot, limit in self._hooks["limit"]:
             limits = limit(states[slot], limits, t)
         return limits
 
     def observe(self, states: States, data: Data, beliefs: Any) -> tuple[States, Data]:
-        """Return the states after data from before, and what beliefs observe."""
-        return self._pass("observe", states, data, beliefs)
+        """Return the states after earlier data, and the data for the beliefs."""
+        return self._chain("observe", states, data, beliefs)
 
-    def settle(self, states: States, beliefs: Any, t: int, past: Past) -> States:
-        """Return the states after work that is due once all feedback is heard."""
+    def settle(self, states: States, beliefs: Any, t: int, past: ReadPast) -> States:
+        """Return the states after all feedback was heard, before the next round."""
         for slot, settle in self._hooks["settle"]:
-            states = put(states, slot, settle(states[slot], beliefs, t, past))
+            states = with_state(states, slot, settle(states[slot], beliefs, t, past))
         return states
 
     def open_epoch(self, states: States, t: int) -> tuple[States, Tensor | None]:
@@ -204,26 +225,26 @@ class Concerns:
         restarted = None
         for slot, open_epoch in self._hooks["open_epoch"]:
             state, began = open_epoch(states[slot], t)
-            states = put(states, slot, state)
+            states = with_state(states, slot, state)
             if began is not None:
                 restarted = began if restarted is None else restarted | began
         return states, restarted
 
     def open_turn(self, states: States, turn: Turn) -> tuple[States, Turn]:
-        """Return the states and the round as the concerns shape it."""
-        return self._pass("open_turn", states, turn)
+        """Return the states, and the turn as the rule is to see it."""
+        return self._chain("open_turn", states, turn)
 
-    def _pass(
+    def _chain(
         self, hook: str, states: States, value: V, *given: Any
     ) -> tuple[States, V]:
-        """Return the states and a value after each concern has had it in turn."""
+        """Return the states and a value, passed through one hook of each concern."""
         for slot, act in self._hooks[hook]:
             state, value = act(states[slot], value, *given)
-            states = put(states, slot, state)
+            states = with_state(states, slot, state)
         return states, value
 
     def choose(self, states: States, turn: Turn) -> Decision | None:
-        """Return the choice of a concern; ``None``: the rule chooses."""
+        """Return a concern's decision; ``None``: the rule decides."""
         for slot, choose in self._hooks["choose"]:
             decision: Decision | None = choose(states[slot], turn)
             if decision is not None:
@@ -233,35 +254,35 @@ class Concerns:
     def check_pick(
         self, states: States, turn: Turn, pick: Decision
     ) -> tuple[States, Decision | None]:
-        """Return the states and the choice; ``None``: the round opens again."""
+        """Return the states and the decision; ``None``: a concern refused it."""
         for slot, check_pick in self._hooks["check_pick"]:
             state, checked = check_pick(states[slot], turn, pick)
             if checked is None:
                 return states, None
-            states, pick = put(states, slot, state), checked
+            states, pick = with_state(states, slot, state), checked
         return states, pick
 
     def alarms(self, states: States, t: int, together: int) -> dict[str, str]:
-        """Return what is wrong at present, by kind, in words."""
+        """Return the warnings of all concerns, by kind."""
         alarms: dict[str, str] = {}
         for slot, alarm in self._hooks["alarm"]:
             alarms |= alarm(states[slot], t, together)
         return alarms
 
-    def grow(self, states: States, domain: Actions) -> States:
-        """Return the states over a set that has grown."""
+    def grow(self, states: States, actions: Actions) -> States:
+        """Return the states for a set to which actions were added."""
         for slot, grow in self._hooks["grow"]:
-            states = put(states, slot, grow(states[slot], domain))
+            states = with_state(states, slot, grow(states[slot], actions))
         return states
 
     def lighten(self, states: States, largest: int) -> None:
-        """Drop arrays of more than ``largest`` bytes that can be computed again."""
+        """Drop computed arrays of more than ``largest`` bytes from the states."""
         for slot, lighten in self._hooks["lighten"]:
             lighten(states[slot], largest)
 
 
-def hooks_of(concerns: Sequence[Concern[Any]]) -> dict[str, tuple[Slotted, ...]]:
-    """Return, by hook, the slots and methods of the concerns that define it."""
+def collect_hooks(concerns: Sequence[Concern[Any]]) -> dict[str, tuple[SlotHook, ...]]:
+    """Return, for each hook, the slots and methods of the concerns that define it."""
     return {
         hook: tuple(
             (slot, getattr(concern, hook))
@@ -272,21 +293,21 @@ def hooks_of(concerns: Sequence[Concern[Any]]) -> dict[str, tuple[Slotted, ...]]
     }
 
 
-def put(states: States, slot: int, state: Any) -> States:
-    """Return the states with another one in a slot."""
+def with_state(states: States, slot: int, state: Any) -> States:
+    """Return the states with ``state`` in a slot."""
     return (*states[:slot], state, *states[slot + 1 :])
 
 
-class Now(NamedTuple):
-    """The part of a policy that rounds change, replaced as a whole.
+class PolicyState(NamedTuple):
+    """All that rounds change in a policy, replaced as a whole.
 
     Args:
         t: the latest round asked for.
-        state: what the policy's rule keeps.
-        position: where the streams of draws are.
-        heard: the serial number of the last item of feedback in ``state``.
-        settled: whether the work due by this round is done.
-        concerns: the state of each of the policy's concerns, in their order.
+        state: the state of the policy's rule.
+        position: the position of the random streams.
+        heard: the serial number of the last item of feedback absorbed into ``state``.
+        settled: whether the work that follows absorbing is done.
+        concerns: the states of the policy's concerns, one for each slot.
     """
 
     t: int

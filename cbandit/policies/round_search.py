@@ -1,4 +1,10 @@
-"""The search of one round: the best action of a set, or the best point of a box."""
+"""The search of one round: the best action of a set, or the best point of a box.
+
+A :class:`Look` is the score to maximise and how estimates of reward and costs are made
+from means and spreads. A spread is a standard deviation, or a joint draw less its mean.
+Shapes: ``T`` trials, ``m`` costs, ``F`` functions (the reward, then costs), ``N``
+actions of a set, ``n`` points, ``d`` coordinates.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +19,11 @@ import torch
 from torch import Tensor
 
 from cbandit import scores
-from cbandit._core.distributed import Ranks
 from cbandit._core.randomness import Streams
 from cbandit.actions import Actions, nearest_to_middle, point_in_middle
 from cbandit.errors import CBanditError
 from cbandit.explore import clip
-from cbandit.policies.acquire import Acquired
+from cbandit.policies.acquire import AcquisitionScore
 from cbandit.policies.turn import Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Best, Block, Score, scan, scorer
@@ -27,7 +32,7 @@ from cbandit.search.box import Climbs, Estimate, best_feasible_point, maximise_b
 from cbandit.search.finite import best_feasible
 from cbandit_kernels import Look
 
-INCUMBENTS = 16  # latest points around which a search of a box starts too
+MAX_INCUMBENTS = 16  # points tried last, around which a search of a box starts too
 
 
 @dataclass(frozen=True)
@@ -35,114 +40,108 @@ class Search:
     """The search of one round over the policy's set, another set, or a box.
 
     Args:
-        actions: the set of the beliefs.
         samples: whether estimates come from joint draws, not from deviations.
-        ranks: the processes that share the set.
         climbs: on a box, counts of climbs and of those that failed.
-        beliefs: about the policy's own set.
+        beliefs: the policy's beliefs, about the actions of its own set.
         look: the score to maximise, and how estimates are made.
-        turn: the round.
-        ahead: outstanding choices, which reduce the variance as if they had been told.
-        beside: costs that are known, ``(T, m, N)``, or on a box as a function of
-            ``x (T, n, d)``; ``None``: no cost is known.
-        fresh: the trials ``(T,)`` that begin in the middle; ``None``: none does.
+        turn: the round; its set may be another one. Its pending choices reduce the
+            variance as if they had been told.
+        known_costs: costs that the user gave to ``ask``, ``(T, m, N)``, or on a box a
+            function of ``x (T, n, d)``; ``None``: none.
+        without_data: the trials ``(T,)`` that have no data, and so play the action in
+            the middle of the set; ``None``: none.
     """
 
-    actions: Actions
     samples: bool
-    ranks: Ranks
     climbs: Climbs
     beliefs: Beliefs
     look: Look
     turn: Turn
-    ahead: list[Ahead]
-    beside: Any
-    fresh: Tensor | None
+    known_costs: Any
+    without_data: Tensor | None
 
     def best(self) -> tuple[Best, Tensor | None]:
         """Return the best action, and the trials where none is feasible.
 
-        A trial that begins in the middle is not reported as infeasible.
+        ``None`` in place of the trials: the score does not ask for feasibility. Trials
+        without data are not reported as infeasible.
         """
-        fresh, box = self.fresh, self.turn.actions.continuous
-        best, infeasible = self._point() if box else self._action()
-        if isinstance(self.look.score, Acquired):
+        without_data, box = self.without_data, self.turn.actions.continuous
+        best, infeasible = self._best_point() if box else self._best_action()
+        if isinstance(self.look.score, AcquisitionScore):
             best = self.look.score.trimmed(best)
-        if fresh is not None and infeasible is not None:
-            infeasible = infeasible & ~fresh.to(infeasible.device)
+        if without_data is not None and infeasible is not None:
+            infeasible = infeasible & ~without_data.to(infeasible.device)
         return best, infeasible
 
-    def _action(self) -> tuple[Best, Tensor | None]:
-        """Return the best of numbered actions."""
+    def _best_action(self) -> tuple[Best, Tensor | None]:
+        """Return the best action of a set, and the trials as :meth:`best` does."""
         look = self.look
-        if self.beside is not None:
-            look = replace(look, beside=self.beside)
-        if self.fresh is not None:
-            look = replace(look, mask=self._begun(self.fresh))
-        if isinstance(look.score, Acquired):
-            best = look.score.search(self._blocks(), look).best(self.ranks)
-            return finite(best, look), None
+        if self.known_costs is not None:
+            look = replace(look, beside=self.known_costs)
+        if self.without_data is not None:
+            look = replace(look, mask=self._middle_mask(self.without_data))
+        if isinstance(look.score, AcquisitionScore):
+            best = look.score.search(self._blocks(), look).best(self.turn.ranks)
+            return check_finite(best, look), None
         if look.score != scores.Feasible.kind:
-            return finite(self._numbered(look), look), None
+            return check_finite(self._best_numbered(look), look), None
         start = self.turn.streams.position()
 
         def search(score: scores.Formed | Score) -> Best:
             self.turn.streams.go(start)  # every search uses the same draw
             kind, costs = getattr(score, "kind", score), scores.of_costs(score)
             close = self.beliefs.tolerance(costs)
-            return self._numbered(replace(look, score=kind, tolerance=close))
+            return self._best_numbered(replace(look, score=kind, tolerance=close))
 
-        return best_feasible(search, self._least)
+        return best_feasible(search, self._violation_score)
 
     @property
-    def _least(self) -> Score:
-        """The score that ranks actions where nothing is feasible.
+    def _violation_score(self) -> Score:
+        """The score that ranks actions where none is feasible.
 
-        It is the total violation if estimates are draws, the largest one if bounds.
+        If estimates are draws, the score is minus the total violation of the limits; if
+        they are bounds, minus the largest violation.
         """
         return scores.least_total if self.samples else scores.LeastViolating()
 
-    def _begun(self, fresh: Tensor) -> Tensor:
-        """Return a mask ``(T, N)`` in which new trials have only the middle action."""
+    def _middle_mask(self, without_data: Tensor) -> Tensor:
+        """Return the mask ``(T, N)``; trials without data may play the middle only."""
         on, mask = self.turn.actions, self.turn.mask
-        number = nearest_to_middle(self.actions, on, mask).unsqueeze(-1)
+        number = nearest_to_middle(self.beliefs.actions, on, mask).unsqueeze(-1)
         shape, device = (len(number), on.size), number.device
         middle = torch.zeros(shape, dtype=torch.bool, device=device)
         middle = middle.scatter(1, number, True)
-        if bool(fresh.all()):
+        if bool(without_data.all()):
             return middle
         allowed = torch.ones_like(middle[:1]) if mask is None else mask
-        return torch.where(fresh.to(middle.device).unsqueeze(-1), middle, allowed)
+        return torch.where(
+            without_data.to(middle.device).unsqueeze(-1), middle, allowed
+        )
 
-    def _numbered(self, look: Look) -> Best:
-        """Return the best of numbered actions under one score."""
-        on, streams = self.turn.actions, self.turn.streams
-        draws = streams if self.samples else None
-        if on is not self.actions:
-            estimates = afresh(self.beliefs, on, self.ahead, draws)
-            return scan([(0, *estimates)], look, self.ranks)
-        best: Best = self.beliefs.choose(look, draws, self.ahead)
-        return best
+    def _best_numbered(self, look: Look) -> Best:
+        """Return the best action of a set under the score of ``look``."""
+        turn = self.turn
+        if turn.actions is self.beliefs.actions:
+            streams = turn.streams if self.samples else None
+            return self.beliefs.choose(look, streams, turn.pending)
+        blocks = ((b.start, b.mean, b.spread) for b in self._blocks())
+        return scan(blocks, look, turn.ranks)
 
     def _blocks(self) -> Iterator[Block]:
-        """Yield means, deviations and draws over the round's set."""
-        on, draws = self.turn.actions, self.turn.streams if self.samples else None
-        if on is self.actions:
-            return self.beliefs.blocks(draws, self.ahead)
-        mean, std = afresh(self.beliefs, on, self.ahead)
-        draw = None
-        if draws is not None:
-            _, draw = afresh(self.beliefs, on, self.ahead, draws)
-        return iter([Block(0, on.size, mean, std, draw)])
+        """Yield the round's set in blocks, with draws if estimates come from them."""
+        turn = self.turn
+        streams = turn.streams if self.samples else None
+        return round_blocks(self.beliefs, turn.actions, streams, turn.pending)
 
-    def _point(self) -> tuple[Best, Tensor | None]:
-        """Return the best point of a box."""
-        look, beside, turn = self.look, self.beside, self.turn
-        box, beliefs, fresh = turn.actions, self.beliefs, self.fresh
+    def _best_point(self) -> tuple[Best, Tensor | None]:
+        """Return the best point of a box, and the trials as :meth:`best` does."""
+        look, known_costs, turn = self.look, self.known_costs, self.turn
+        box, beliefs, without_data = turn.actions, self.beliefs, self.without_data
         shown, score = turn.shown, look.score
         streams = turn.streams if self.samples else None
-        moments = beliefs.solver(self.ahead, streams)
-        deviations = beliefs.solver(self.ahead) if self.samples else None
+        moments = beliefs.solver(turn.pending, streams)
+        deviations = beliefs.solver(turn.pending) if self.samples else None
         scale = look.coefficient.unsqueeze(-1)
         offset, bound = (
             None if part is None else part.to(box.lower.dtype).unsqueeze(-1)
@@ -159,50 +158,50 @@ class Search:
                 values += offset
             if bound is not None:
                 values = clip(values, bound)
-            if beside is not None:
-                values = torch.cat([values, beside(x)], 1)
-            if isinstance(score, Acquired):
+            if known_costs is not None:
+                values = torch.cat([values, known_costs(x)], 1)
+            if isinstance(score, AcquisitionScore):
                 std = spread if deviations is None else deviations(x)[1]
                 return score.rows(values, mean, std)
             return values
 
-        if fresh is None:
+        if without_data is None:
             return self._climb(estimate)
-        x = point_in_middle(box).expand(len(fresh), -1)
-        fresh = fresh.to(x.device)
+        x = point_in_middle(box).expand(len(without_data), -1)
+        without_data = without_data.to(x.device)
         left = turn.allows(x.unsqueeze(1))
         if left is not None:
-            fresh = fresh & left[:, 0]
+            without_data = without_data & left[:, 0]
         at_middle = estimate(x.unsqueeze(1))
         f, g = at_middle[:, 0], at_middle[:, 1:]
         sure = look.score == scores.Feasible.kind  # its score is the reward's estimate
         value = (f if sure else scorer(look)(f, g)).squeeze(-1)
-        begun = Best(value, None, at_middle.squeeze(-1), x)
-        if bool(fresh.all()):
-            return finite(begun, look), None
+        middle = Best(value, None, at_middle.squeeze(-1), x)
+        if bool(without_data.all()):
+            return check_finite(middle, look), None
         best, infeasible = self._climb(estimate)
-        column = fresh.unsqueeze(-1)
+        column = without_data.unsqueeze(-1)
         merged = Best(
-            torch.where(fresh, begun.value, best.value),
+            torch.where(without_data, middle.value, best.value),
             None,
-            torch.where(column, begun.estimate, best.estimate),
+            torch.where(column, middle.estimate, best.estimate),
             x if best.x is None else torch.where(column, x, best.x),
         )
-        return finite(merged, look), infeasible
+        return check_finite(merged, look), infeasible
 
     def _climb(self, estimate: Estimate) -> tuple[Best, Tensor | None]:
-        """Return the best point of a box, by climbs from many places."""
+        """Return the best point of a box, found by climbs from many places."""
         look, turn, beliefs = self.look, self.turn, self.beliefs
         box, balls, climbs = turn.actions, turn.balls, self.climbs
-        around = beliefs.incumbents(INCUMBENTS)
+        around = beliefs.incumbents(MAX_INCUMBENTS)
         if turn.shown is not None:
             around = turn.shown.space.split(around)[0]
-        if box is not self.actions:  # some of the box's rows may be retired
+        if box is not beliefs.actions:  # some of the box's rows may be retired
             around = box.nearest(around)
-        fences = turn.excesses()
+        fences = turn.excess_functions()
         if fences:
-            over = fences[0] if len(fences) == 1 else partial(_rows, fences)
-            return self._within(estimate, around, over)
+            excess = fences[0] if len(fences) == 1 else partial(_join_values, fences)
+            return self._climb_inside(estimate, around, excess)
         if look.score == scores.Feasible.kind:
             return best_feasible_point(
                 box,
@@ -211,7 +210,7 @@ class Search:
                 around,
                 climbs,
                 balls,
-                self._least,
+                self._violation_score,
                 beliefs.tolerance(),
                 beliefs.tolerance(costs=True),
             )
@@ -228,19 +227,22 @@ class Search:
         )
         if balls is not None and best.x is not None and balls.holds(best.x).any():
             raise CBanditError("nothing is left to ask for: everything has failed")
-        return finite(best, look), None
+        return check_finite(best, look), None
 
-    def _within(
-        self, estimate: Estimate, around: Tensor, over: Estimate
+    def _climb_inside(
+        self, estimate: Estimate, around: Tensor, excess: Estimate
     ) -> tuple[Best, Tensor | None]:
-        """Return the best point of a box where ``over (T, b, n)`` is not above 0."""
+        """Return the best point of a box where all of ``excess (T, b, n)`` are <= 0.
+
+        ``around (T, k, d)`` are points to start climbs from.
+        """
         look, turn = self.look, self.turn
 
         def search(score: Score, costs: bool, streams: Streams) -> tuple[Best, Tensor]:
             def goal(x: Tensor) -> Tensor:
                 values = estimate(x)
                 g = values[:, 1:]
-                limits = [g, over(x)] if costs else [over(x)]
+                limits = [g, excess(x)] if costs else [excess(x)]
                 return torch.cat([score(values[:, 0], g).unsqueeze(1), *limits], 1)
 
             close, box, balls = self.beliefs.tolerance(), turn.actions, turn.balls
@@ -255,7 +257,7 @@ class Search:
             later = copy.deepcopy(turn.streams)  # other trials keep their draws
             best, infeasible = search(scores.Reward(), True, turn.streams)
             if bool(infeasible.any()):
-                low, _ = search(self._least, False, later)
+                low, _ = search(self._violation_score, False, later)
                 best = low.where(infeasible, best)
         else:
             best, _ = search(scorer(look), False, turn.streams)
@@ -263,19 +265,16 @@ class Search:
         if x is None:
             raise CBanditError("the search of a box came to no point")
         values = estimate(x.unsqueeze(1))[..., 0]
-        return finite(Best(best.value, None, values, x), look), infeasible
+        return check_finite(Best(best.value, None, values, x), look), infeasible
 
 
-def _rows(functions: Sequence[Estimate], x: Tensor) -> Tensor:
-    """Return the values ``(T, b, n)`` of several functions at ``x``, joined.
-
-    Each function has ``b`` values of its own, which the result has one after another.
-    """
+def _join_values(functions: Sequence[Estimate], x: Tensor) -> Tensor:
+    """Return values ``(T, b, n)`` of several functions at ``x``, joined along ``b``."""
     return torch.cat([each(x).double() for each in functions], 1)
 
 
-def finite(best: Best, look: Look) -> Best:
-    """Read ``best`` to the host; raise an error unless its scores are finite."""
+def check_finite(best: Best, look: Look) -> Best:
+    """Return ``best``, copied to the host; raise an error if a score is not finite."""
     values = best.read()
     if all(map(math.isfinite, values)):
         return best
@@ -289,33 +288,20 @@ def finite(best: Best, look: Look) -> Best:
     )
 
 
-def afresh(
-    beliefs: Beliefs,
+def round_blocks(
+    beliefs: Any,
     actions: Actions,
-    ahead: list[Ahead],
     streams: Streams | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return means and spreads ``(T, F, n)`` on a set of this round alone.
+    pending: Sequence[Ahead] = (),
+) -> Iterator[Block]:
+    """Yield a round's set in blocks; with ``streams`` they hold a joint draw too.
 
-    With ``streams`` the spread is a joint draw less its mean, else the deviation.
+    A set given for this round alone is one block.
     """
-    points = actions.block(0, actions.size)
-    mean, spread = beliefs.anywhere(points, ahead)
-    if streams is not None:
-        spread = beliefs.drawn(points, streams)
-    return mean.to(beliefs.dtype), spread.to(beliefs.dtype)
-
-
-def stretches(
-    beliefs: Any, streams: Streams | None, ahead: list[Ahead], other: Actions | None
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over all actions.
-
-    The actions are those of ``other``, or of the policy's own set if that is
-    ``None``. With ``streams`` the spread is a joint draw, else the deviation.
-    """
-    if other is not None:
-        yield 0, *afresh(beliefs, other, ahead, streams)
+    if actions is beliefs.actions:
+        yield from beliefs.blocks(streams, pending)
         return
-    for block in beliefs.blocks(streams, ahead):
-        yield block.start, block.mean, block.std if streams is None else block.draw
+    points, dtype = actions.block(0, actions.size), beliefs.dtype
+    mean, std = beliefs.anywhere(points, pending)
+    draw = None if streams is None else beliefs.drawn(points, streams).to(dtype)
+    yield Block(0, actions.size, mean.to(dtype), std.to(dtype), draw)

@@ -1,13 +1,13 @@
 """RPOL: rectified pessimistic-optimistic learning.
 
-Each round, with multiplier ``Q`` (one a cost, 1 at first) and floor ``sqrt(t)``:
+Each round, with a multiplier ``Q_j`` for each cost, 1 at first:
 
 1. ``f_t`` is the reward's upper, ``g_t`` the costs' lower confidence bound;
 2. ``x_t = argmax f_t(x) - sum_j Q_j [g_tj(x)]_+``;
 3. observe reward and costs, update the beliefs;
-4. ``Q_j = max(Q_j + [c_j]_+, sqrt(t))``: by the observation, rectified.
+4. ``Q_j = max(Q_j + [c_j]_+, sqrt(t))``, with the observed cost ``c_j``.
 
-No Slater constant and no cap. With ``feedback=cb.Delayed(window)`` it is
+There is no Slater constant and no cap. With ``feedback=cb.Delayed(window)`` it is
 RPOL-CensoredUCB (:mod:`cbandit.policies.timing.delayed`): ``Q`` gains the costs that
 arrive, however late. With ``feedback=cb.Sliding(window)`` it is RPOL-SWUCB
 (:mod:`cbandit.policies.timing.sliding`).
@@ -33,7 +33,7 @@ from cbandit.actions import Actions
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB, Explore
-from cbandit.policies.abilities import GREATEST
+from cbandit.policies.abilities import BY_SCORE
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.keywords import CostBeliefs, GPKeywords
@@ -42,8 +42,8 @@ from cbandit.policies.keywords import CostBeliefs, GPKeywords
 class RPOL(GPPolicy):
     """Rectified penalties: rounds below a limit do not make up for rounds above it.
 
-    ``multiplier`` is 1 at first, gains every rectified cost that comes, however late,
-    and is at least ``sqrt(t)`` after round ``t``. For a world that drifts at an unknown
+    ``multiplier`` is 1 at first, grows by every rectified cost told, however late, and
+    is at least ``sqrt(t)`` after round ``t``. For a world that drifts at an unknown
     speed, ``restart=H, forget=True`` starts anew every ``H`` rounds and counts rounds
     from there. ``restart="adaptive", forget=True`` needs no ``H``: a trial starts anew
     when its predictions fail. That stands in for the reduction that the paper's second
@@ -79,7 +79,7 @@ class RPOL(GPPolicy):
     """
 
     abilities = replace(
-        GREATEST,
+        BY_SCORE,
         moves=True,
         counts_epoch=True,
         hallucinates=True,
@@ -114,25 +114,25 @@ class RPOL(GPPolicy):
         self.name = f"RPOL-{kind}{self.explore.name}"
         self.penalty = penalty
         # which costs move Q by their estimates, (m,)
-        judged = [
+        estimated = [
             penalty == "estimate" or 1 + j in self._outcomes for j in range(self.m)
         ]
-        self._judged_costs = torch.tensor(judged, device=self.device)
-        self._judges = any(judged)
+        self._estimated_costs = torch.tensor(estimated, device=self.device)
+        self._uses_estimates = any(estimated)
 
     def score(self, t: int, q: Tensor) -> scores.Rectified:
-        """Return ``f - sum_j Q_j [g_j]_+``."""
+        """Return the score ``f - sum_j Q_j [g_j]_+``."""
         return scores.Rectified(q)
 
     def move(
         self, t: int | Tensor, q: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
     ) -> Tensor:
-        """Add rectified costs, observed or estimated; ``sqrt(t)`` is the floor."""
+        """Return ``max(q + [c]_+, sqrt(t))``, ``c`` the observed or estimated costs."""
         gained = torch.zeros_like(q)
         for cost in arrived:
             gained = gained + cost.clamp_min(0)
-        if self._judges:
-            judged = estimate[:, 1:].clamp_min(0)
-            gained = torch.where(self._judged_costs, judged, gained)
+        if self._uses_estimates:
+            estimated = estimate[:, 1:].clamp_min(0)
+            gained = torch.where(self._estimated_costs, estimated, gained)
         floor = t.double().sqrt() if isinstance(t, Tensor) else math.sqrt(t)
         return multipliers.rectified(q, gained, floor, checked=False)

@@ -1,4 +1,4 @@
-"""A policy's lock, the files that it is saved in, and what copies and files hold."""
+"""A policy's lock, its files, and the attributes that copies and files hold."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from cbandit._core import checkpoint, distributed, graph
 from cbandit._core.hints import check_arguments
 from cbandit.actions import Actions
 from cbandit.errors import CBanditError
-from cbandit.policies.round import Now
+from cbandit.policies.round import PolicyState
 
-Given = ParamSpec("Given")
-Answer = TypeVar("Answer")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
-#: attributes of a policy that copies and files do not hold: they are computed again
-COMPUTED = ("_latest", "_ready")
+#: attributes of a policy that are computed again after copying and loading
+RECOMPUTED = ("_latest", "_ready")
 
 
 # -- the lock --------------------------------------------------------------------------
 
 
 class Lock:
-    """A policy's lock, and the process that used it first.
+    """A policy's thread lock, with the id of the process that used it first.
 
     Copies and loaded policies get a new lock.
     """
@@ -38,7 +38,7 @@ class Lock:
     process: int | None
 
     def __new__(cls) -> Lock:
-        """Make an open lock. Copying and loading call only this method."""
+        """Make an unused lock. Copying and loading call only this method."""
         lock = super().__new__(cls)
         lock.thread, lock.process = threading.RLock(), None
         return lock
@@ -48,12 +48,15 @@ class Lock:
 
 
 def locked(
-    method: Callable[Concatenate[Any, Given], Answer],
-) -> Callable[Concatenate[Any, Given], Answer]:
-    """Make a policy's method wait until no other thread is inside that policy."""
+    method: Callable[Concatenate[Any, Arguments], Result],
+) -> Callable[Concatenate[Any, Arguments], Result]:
+    """Make a policy's method hold the policy's lock while it runs.
+
+    A call in a process that was forked off is an error.
+    """
 
     @functools.wraps(method)
-    def called(self: Any, /, *args: Given.args, **kwargs: Given.kwargs) -> Answer:
+    def call(self: Any, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         lock, process = self._lock, os.getpid()
         # after a fork, two processes would make the same draws
         if lock.process != process:
@@ -73,22 +76,22 @@ def locked(
                 check_arguments(method, (self, *args), kwargs)
                 raise
 
-    return called
+    return call
 
 
 # -- files -----------------------------------------------------------------------------
 
 
 class Files:
-    """The files that a policy was loaded from or saved to, as it left them.
+    """The files that a policy was loaded from or saved to.
 
-    ``digests`` are the digests of these files. A file that has changed since is not
-    replaced.
+    ``digests`` holds each file's digest at that time. A file that others have changed
+    since is not replaced.
     """
 
     def __init__(self) -> None:
         self.digests: checkpoint.Digests = {}
-        #: the set and its label, once it was asked for
+        #: the set and its label, computed at the first call of :meth:`label`
         self._labelled: tuple[Actions, tuple[str, str, str]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -115,12 +118,12 @@ class Files:
 
         Args:
             path: the file.
-            policy: the policy, whose files these are.
-            rounds: the number of its rounds.
-            apart: its set, if the file shall not hold it.
-            overwrite: whether to replace a file that others may have saved.
+            policy: the policy that these files belong to.
+            rounds: the number of the policy's rounds.
+            apart: the policy's set, to be left out; ``None``: the file holds the set.
+            overwrite: whether to replace a file that others have changed.
         """
-        digests, self.digests = self.digests, {}  # the file does not say where it lies
+        digests, self.digests = self.digests, {}  # the file must not list other files
         try:
             distributed.current().first(
                 lambda: checkpoint.write(
@@ -134,17 +137,17 @@ class Files:
 # -- what copies and files hold --------------------------------------------------------
 
 
-def lasting(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what copies and files hold of a policy's attributes."""
+def pack(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes to copy or save, from all attributes of a policy."""
     now = attributes["_now"]
-    # the streams themselves say where they are
+    # the streams hold their own position, so the state need not
     attributes["_streams"].go(now.position)
     plain = tuple(now._replace(position=None))
-    return {**attributes, "_now": plain, **dict.fromkeys(COMPUTED)}
+    return {**attributes, "_now": plain, **dict.fromkeys(RECOMPUTED)}
 
 
-def restored(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a policy's attributes from what a copy or a file holds."""
+def unpack(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all attributes of a policy, from what :func:`pack` returned."""
     position = state["_streams"].position()
-    now = Now(*state["_now"])._replace(position=position)
-    return {**state, **dict.fromkeys(COMPUTED), "_now": now}
+    now = PolicyState(*state["_now"])._replace(position=position)
+    return {**state, **dict.fromkeys(RECOMPUTED), "_now": now}

@@ -1,6 +1,6 @@
 """SCGP-UCB: the constraint is seen in full each round, before choosing.
 
-Each round, with queue ``Q`` (one a cost, 0 at first):
+Each round, with a queue ``Q_j`` for each cost, 0 at first:
 
 1. ``f_t = clip(mean + beta_t std, -B, B)``; observe ``g_t(.)`` on all actions,
    ``E g_t = g``;
@@ -38,13 +38,13 @@ from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
-from cbandit.policies.abilities import GREATEST
-from cbandit.policies.checks import COST_COUNT
+from cbandit.policies.abilities import BY_SCORE
+from cbandit.policies.checks import COSTS_EXPECTED
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import BeliefKeywords
-from cbandit.policies.signs import counted
+from cbandit.policies.signs import cost_count
 
-CONSTANTS = "slater= and clip= are for the limits that it was built with"
+LIMIT_REFUSAL = "slater= and clip= are for the limits that it was built with"
 
 
 class SCGPUCB(GPPolicy):
@@ -63,11 +63,10 @@ class SCGPUCB(GPPolicy):
             ``V_t``, 1 or 2.
         slater: Slater's constant ``delta``, a number or ``(*trials,)``: some action (or
             distribution) has every cost at least this far below its threshold. The
-            theorems assume at most 1. A
-            larger value is allowed, for costs that are scaled up, but the theorems do
-            not cover it.
-        clip: ``B``, which the schedules need. In ``(B, G)``, ``G`` is not used, as
-            costs are seen and not estimated.
+            theorems assume at most 1. A larger value is allowed, for costs that are
+            scaled up, but the theorems do not cover it.
+        clip: the bound ``B`` on the reward, which the schedules need. Of a pair ``(B,
+            G)``, ``G`` is not used, as costs are seen and not estimated.
         common: see below. ``ask(observed_costs=g_t)`` needs this round's costs of every
             action; thresholds are subtracted from them.
 
@@ -86,7 +85,7 @@ class SCGPUCB(GPPolicy):
 
     name = "SCGP-UCB"
     abilities = replace(
-        GREATEST, budgets=False, moves=True, refuses={"limit": CONSTANTS}
+        BY_SCORE, budgets=False, moves=True, refuses={"limit": LIMIT_REFUSAL}
     )
 
     def __init__(
@@ -103,7 +102,7 @@ class SCGPUCB(GPPolicy):
         **common: Unpack[BeliefKeywords],
     ) -> None:
         self.settings = stated(self, locals())
-        costs = counted(costs, COST_COUNT)
+        costs = cost_count(costs, COSTS_EXPECTED)
         if checks.whole("schedule", schedule, 1, "1 or 2") > 2:
             raise CBanditError(f"schedule must be 1 or 2; got {schedule!r}")
         if slater is None or clip is None:
@@ -124,17 +123,17 @@ class SCGPUCB(GPPolicy):
         )
         self.schedule = schedule
         bound = clip[0] if isinstance(clip, tuple | list) else clip
-        self._b = self._per_trial("clip B", bound).unsqueeze(-1)
+        self._reward_bound = self._per_trial("clip B", bound).unsqueeze(-1)
         delta = self._per_trial("slater", checks.positive("slater", slater))
-        self._delta = delta.unsqueeze(-1)
+        self._slater = delta.unsqueeze(-1)
 
     def _count_bounds(self, state: GPState) -> int:
-        """Return ``c`` of the RKHS widths, so that they have ``ln(2 / delta)``."""
+        """Return ``c`` of the RKHS widths: 2, so that they have ``ln(2 / delta)``."""
         return self._timing.bound_count(2)
 
     def score(self, t: int, q: Tensor) -> scores.PrimalDual:
-        """Return ``f - (1 / V_t) sum_j Q_j g_j``."""
-        root, delta, b = math.sqrt(t), self._delta, self._b
+        """Return the score ``f - (1 / V_t) sum_j Q_j g_j``."""
+        root, delta, b = math.sqrt(t), self._slater, self._reward_bound
         first = self.schedule == 1
         v = delta * root / (8 * b) if first else delta**2 * root / (16 * b)
         return scores.PrimalDual(q / v)
@@ -142,7 +141,11 @@ class SCGPUCB(GPPolicy):
     def move(
         self, t: int, q: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
     ) -> Tensor:
-        """Add the costs of the action played, and ``eps_t``."""
+        """Return ``[q + g_t(x_t) + eps_t]_+``, the queues after round ``t``."""
         root, first = math.sqrt(t), self.schedule == 1
-        eps = torch.full_like(self._b, 1 / root) if first else self._delta / (2 * root)
+        eps = (
+            torch.full_like(self._reward_bound, 1 / root)
+            if first
+            else self._slater / (2 * root)
+        )
         return multipliers.queue(q, estimate[:, 1:], eps, checked=False)

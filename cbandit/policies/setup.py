@@ -1,4 +1,7 @@
-"""The setup of a policy: all that its concerns are made from."""
+"""The setup of a policy: all that its concerns are made from.
+
+A concern is one subject beside the policy's rule, such as budgets, see ``round.py``.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from torch import Tensor
 from cbandit._core import checks, devices
 from cbandit.confidence.bound import BoundWidths
 from cbandit.explore import Explore
-from cbandit.policies.abilities import ONE_SPREAD, Abilities
+from cbandit.policies.abilities import DEFAULT_EXPLORE, Abilities
 from cbandit.policies.signs import Objective
 from cbandit.policies.timing import AtOnce, Timing
 
-NOTHING = torch.zeros(0, dtype=torch.bool)
+NO_FUNCTIONS = torch.zeros(0, dtype=torch.bool)  # (F,) with F = 0
 AT_ONCE = AtOnce()
 
 
@@ -24,26 +27,26 @@ class Setup(NamedTuple):
     """A policy as its concerns see it when they are made.
 
     Args:
-        name: its class's, for errors.
-        keywords: the arguments for concerns alone, as the user gave them.
-        abilities: what its class can do.
-        objective: the user's words for costs and signs.
-        actions: its set.
+        name: the name of the policy's class, for errors.
+        keywords: the arguments that only concerns use, as the user gave them.
+        abilities: what the class can do.
+        objective: the names, signs and limits of the costs.
+        actions: the set to choose from.
         trials: the trials' numbers; ``None``: there is no trials axis.
-        seed: of all draws.
-        device: where its arrays live.
-        dtype: of arrays over the actions.
-        sees_costs: whether costs are seen before choosing, and none is told.
-        functions: how many functions it has beliefs about, the reward first; 0: none.
-            What follows is for policies that have some.
-        rescaled: ``(F,)`` bool, which of them are standardised.
-        linked: those with binary or counted outcomes.
-        fades: whether beliefs trust old data less.
-        restart: when epochs begin, see :mod:`.concerns.restarts`.
+        seed: the seed of all draws.
+        device: where the policy's arrays live.
+        dtype: the type of arrays over the actions.
+        sees_costs: whether the user gives all costs to ``ask`` and tells none.
+        functions: how many functions ``F`` the policy has beliefs about, the reward
+            first; 0: it has no beliefs, and the fields below are not used.
+        rescaled: which functions are standardised, ``(F,)`` bool.
+        linked: the numbers of the functions with binary or counted outcomes.
+        fades: whether beliefs weigh old data less.
+        restart: when epochs begin, see :mod:`.concerns.restarts`; ``None``: never.
         forget: whether beliefs drop their data in the first round of an epoch.
-        timing: when feedback counts.
-        explore: how estimates come from beliefs.
-        widths: those of its bounds.
+        timing: when feedback reaches the beliefs: at once, delayed, or in a window.
+        explore: how estimates are made from means and deviations.
+        widths: the widths of confidence bounds; ``None``: there are no beliefs.
     """
 
     name: str
@@ -57,38 +60,38 @@ class Setup(NamedTuple):
     dtype: torch.dtype
     sees_costs: bool = False
     functions: int = 0
-    rescaled: Tensor = NOTHING
+    rescaled: Tensor = NO_FUNCTIONS
     linked: tuple[int, ...] = ()
     fades: bool = False
     restart: int | str | None = None
     forget: bool = False
     timing: Timing = AT_ONCE
-    explore: Explore = ONE_SPREAD
+    explore: Explore = DEFAULT_EXPLORE
     widths: BoundWidths | None = None
 
     @property
     def size(self) -> int:
-        """How many trials there are, ``T``."""
+        """The number of trials ``T``; 1 without a trials axis."""
         return 1 if self.trials is None else len(self.trials)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """The shape of the trials, ``(*trials,)``."""
+        """The shape ``(T,)``; ``()`` without a trials axis."""
         return () if self.trials is None else (len(self.trials),)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the reward and the costs."""
+        """The names of the reward and of each cost."""
         return ("reward", *map(self.objective.label, range(self.objective.m)))
 
     @property
-    def narrows(self) -> bool:
-        """Whether concerns may narrow the choice by beliefs about every cost."""
+    def can_narrow(self) -> bool:
+        """Whether concerns can rule out actions by beliefs about every cost."""
         m = self.objective.m
         return m > 0 and self.functions == 1 + m and self.abilities.by_score
 
     def per_trial(self, name: str, value: ArrayLike) -> Tensor:
-        """Return a value for every trial ``(T,)``, from a number or ``(*trials,)``."""
+        """Return a number, or one number for each trial, as ``(T,)``."""
         return devices.put(checks.per_trial(name, value, self.batch_shape), self.device)
 
     def per_cost(self, name: str, value: ArrayLike) -> Tensor:

@@ -1,8 +1,11 @@
-"""Names of costs, and the functions whose sign is turned.
+"""The user's names of costs, and the functions that policies negate.
 
-Inside, the reward is maximised and costs stay at or below their thresholds. A reward to
-minimise, and a cost with a lower limit, are negated where they come in, and negated
-again where they go out.
+Inside a policy, the reward is maximised and costs stay at or below their thresholds. A
+reward to minimise, and a cost with a lower limit, are negated where users' values come
+in, and negated again where values go out to users: such functions are "turned".
+
+In shapes, ``T`` counts the trials, ``m`` the costs, ``N`` the actions and ``F`` the
+functions: the reward, number 0, then the costs.
 """
 
 from __future__ import annotations
@@ -27,22 +30,22 @@ from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.gp import GP
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.budget import Budget, paced
+from cbandit.policies.budget import Budget, replace_budgets
 from cbandit.policies.safe.action import Safe
 from cbandit.recommend import Recommendation
 
-#: the default of thresholds, compared by ``is``, as a user may pass 0.0 too
-UNSAID = float("0")
+#: the default of ``thresholds=``, compared by ``is``: a user may pass 0.0 too
+NOT_GIVEN = float("0")
 
 Belief = TypeVar("Belief", GP, Counts, FiniteClass, Linear)
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_LIMIT = re.compile(rf"\s*(<=|>=)\s*({_NUMBER})\s*(%?)\s*")
-MISREAD = 10.0  # how far above 1 and its limit a share is certainly told in per cent
+_LIMIT_PATTERN = re.compile(rf"\s*(<=|>=)\s*({_NUMBER})\s*(%?)\s*")
+PER_CENT_FACTOR = 10.0  # a share above this many times its limit, or 1, is in per cent
 
 
 def names_of(costs: Any) -> tuple[str, ...] | None:
-    """Return the names of costs given as a mapping or as a list of names."""
+    """Return the names in ``costs``, a mapping or a list of names; else ``None``."""
     listed = isinstance(costs, list | tuple) and all(isinstance(c, str) for c in costs)
     if not isinstance(costs, Mapping) and not (listed and costs):
         return None
@@ -54,20 +57,19 @@ def names_of(costs: Any) -> tuple[str, ...] | None:
     return names
 
 
-def counted(costs: Any, expected: str) -> int | tuple[str, ...]:
-    """Return the names of costs, or their number; raise an error otherwise."""
+def cost_count(costs: Any, expected: str) -> int | tuple[str, ...]:
+    """Return ``costs``, a list of names or a number; errors show ``expected``."""
     if names_of(costs) is not None and not isinstance(costs, Mapping):
         return names_of(costs) or ()
     return checks.whole("costs", costs, 1, expected)
 
 
 class Objective:
-    """How a user names costs, and which functions are negated.
+    """The user's names of costs, limits and signs of the functions.
 
     Args:
         m: how many costs, or their names.
-        thresholds: as the user gives them, see :attr:`limits`; ``UNSAID``: not given,
-            which causes a warning if costs have names.
+        thresholds: the user's argument; ``NOT_GIVEN`` warns if costs have names.
         minimise: whether the reward is to be small.
 
     Attributes:
@@ -87,7 +89,7 @@ class Objective:
         self.names = None if isinstance(m, int) else tuple(m)
         self.m = m if isinstance(m, int) else len(m)
         self.minimise = checks.flag("minimise", minimise)
-        if self.names and thresholds is UNSAID:
+        if self.names and thresholds is NOT_GIVEN:
             limits = ", ".join(f"{name!r}: '<= 0'" for name in self.names)
             warn(
                 f"costs {', '.join(self.names)} are limited at 0, as no thresholds "
@@ -95,26 +97,30 @@ class Objective:
             )
         above, words = [False] * self.m, []
         self.shares: frozenset[int] = frozenset()
-        thresholds, self.budgets = paced(thresholds, self.names, self.m)
+        thresholds, self.budgets = replace_budgets(thresholds, self.names, self.m)
         if isinstance(thresholds, Mapping):
             if self.names is None:
                 raise CBanditError(
                     "thresholds by name need costs by name: costs={'latency': gp}; got "
                     f"thresholds for {list(thresholds)}"
                 )
-            thresholds = self.limited(thresholds)
+            thresholds = self.in_order(thresholds)
         elif isinstance(thresholds, str):
             thresholds = [thresholds] * self.m
-        if isinstance(thresholds, list | tuple) and any(map(_worded, thresholds)):
+        if isinstance(thresholds, list | tuple) and any(map(_is_worded, thresholds)):
             if len(thresholds) != self.m:
                 raise CBanditError(
                     f"thresholds must be {self.m}, one a cost; got {len(thresholds)}"
                 )
             words = [
-                _limit(f"thresholds[{j if self.names is None else self.names[j]!r}]", x)
+                _read_limit(
+                    f"thresholds[{j if self.names is None else self.names[j]!r}]", x
+                )
                 for j, x in enumerate(thresholds)
             ]
-            self.shares = frozenset(j for j, x in enumerate(thresholds) if _percent(x))
+            self.shares = frozenset(
+                j for j, x in enumerate(thresholds) if _is_per_cent(x)
+            )
             above = [turned for turned, _ in words]
             thresholds = [number for _, number in words]
         signs = [-1.0 if turned else 1.0 for turned in (self.minimise, *above)]
@@ -141,10 +147,10 @@ class Objective:
         raise CBanditError(f"no cost is called {name!r}, of {labels}{hint}")
 
     def read(self, j: int, limit: Any) -> Any:
-        """Return a new limit of cost ``j`` as a policy uses it; the side stays."""
+        """Return a new limit of cost ``j`` in the policy's sign; check its side."""
         name, above = f"the limit of {self.label(j)}", self.above(j)
-        if _worded(limit):
-            turned, limit = _limit(name, limit)
+        if _is_worded(limit):
+            turned, limit = _read_limit(name, limit)
             if turned != above:
                 side = "'>= NUMBER'" if above else "'<= NUMBER'"
                 raise CBanditError(
@@ -159,41 +165,41 @@ class Objective:
         return bool(self.signs[1 + j] < 0)
 
     def with_limit(self, j: int, limit: Any) -> Objective:
-        """Return the same words with another limit of cost ``j``, maybe a budget."""
+        """Return a copy whose budgets and shares fit a new limit of cost ``j``."""
         other, budgets = copy.copy(self), {**self.budgets}
         budgets.pop(j, None)
         if isinstance(limit, Budget):
             budgets[j] = limit
         other.budgets = dict(sorted(budgets.items()))
-        other.shares = self.shares - {j} | ({j} if _percent(limit) else frozenset())
+        other.shares = self.shares - {j} | ({j} if _is_per_cent(limit) else frozenset())
         return other
 
     def check_shares(
         self, values: Tensor, functions: Sequence[int], limits: Tensor
     ) -> None:
-        """Raise if a share, whose limit is in per cent, is told in per cent.
+        """Raise if a cost whose limit is in per cent is itself told in per cent.
 
         Args:
-            values: told values of functions, 0 the reward, ``(..., f)``.
-            functions: which ones.
+            values: the values that the user told, ``(..., f)``.
+            functions: the numbers of these ``f`` functions.
             limits: the thresholds ``(T, m)``.
         """
         for k, f in enumerate(functions):
             if f - 1 in self.shares:
                 limit = float(limits[:, f - 1].abs().max())
                 largest = float(values[..., k].abs().max()) if values.numel() else 0.0
-                if largest > MISREAD * max(1.0, limit):
+                if largest > PER_CENT_FACTOR * max(1.0, limit):
                     raise CBanditError(
                         f"{self.label(f - 1)} has a limit in per cent, {limit:g} as a "
                         f"share, and is told as a share: {largest / 100:g}; got "
                         f"{largest:g}. Or state the limit without the sign '%'"
                     )
 
-    def limited(self, limits: Any) -> Any:
+    def in_order(self, limits: Any) -> Any:
         """Return thresholds by name in the order of the costs; leave others unchanged.
 
-        Numbers and words are returned as a list. If one is an array ``(*trials,)``, all
-        are returned as one array ``(*trials, m)``.
+        The result is a list, or an array ``(*trials, m)`` if a threshold is an array
+        ``(*trials,)`` and none is in words.
         """
         if not isinstance(limits, Mapping):
             return limits
@@ -207,13 +213,15 @@ class Objective:
             )
         listed = [limits[name] for name in names]
         for name, limit in zip(names, listed, strict=True):
-            if not _worded(limit):
+            if not _is_worded(limit):
                 checks.tensor(f"thresholds[{name!r}]", limit)
-        if any(map(_worded, listed)) or not any(map(np.ndim, listed)):
+        if any(map(_is_worded, listed)) or not any(map(np.ndim, listed)):
             return listed
         return self._joined(limits, "thresholds", -1)
 
-    def _check_names(self, named: Mapping[str, Any], what: str, whole: bool) -> None:
+    def _check_names(
+        self, named: Mapping[str, Any], argument: str, whole: bool
+    ) -> None:
         """Raise an error for unknown costs, and if ``whole`` for missing ones."""
         names = self.names or ()
         odd = [name for name in named if name not in names]
@@ -225,17 +233,17 @@ class Objective:
             reason = called or f"misses {missing[:1]}"
             if self.names is None:
                 reason = "the costs have no names: give costs={'latency': gp}"
-            raise CBanditError(f"{what} by name must be of {list(names)}; {reason}")
+            raise CBanditError(f"{argument} by name must be of {list(names)}; {reason}")
 
-    def _joined(self, named: Mapping[str, Any], what: str, dim: int) -> Tensor:
-        """Return a mapping's values for all costs, stacked along one dimension."""
-        self._check_names(named, what, whole=True)
+    def _joined(self, named: Mapping[str, Any], argument: str, dim: int) -> Tensor:
+        """Return a mapping's values, stacked along ``dim`` in the order of costs."""
+        self._check_names(named, argument, whole=True)
         names = self.names or ()
-        parts = [checks.tensor(f"{what}[{name!r}]", named[name]) for name in names]
+        parts = [checks.tensor(f"{argument}[{name!r}]", named[name]) for name in names]
         return torch.stack(torch.broadcast_tensors(*parts), dim)
 
     def columns(self, cost: object) -> list[int] | None:
-        """Return the costs that a mapping holds; ``None`` if ``cost`` is no mapping."""
+        """Return the numbers of the costs in a mapping; ``None``: it is no mapping."""
         if not isinstance(cost, Mapping):
             return None
         self._check_names(cost, "cost", whole=False)
@@ -264,23 +272,23 @@ class Objective:
         return values if self.plain else values * self.signs[1:].to(values)
 
     def turned(self, values: Tensor, functions: Sequence[int]) -> Tensor:
-        """Return values ``(..., f)`` of functions, 0 the reward, negated if turned."""
+        """Return values ``(..., f)`` of ``f`` functions, negated where turned."""
         if self.plain:
             return values
         return values * self.signs[list(functions)].to(values)
 
     def functions(self, mean: Tensor) -> Tensor:
-        """Return means ``(T, F, N)``, the reward's first, with the user's signs."""
+        """Return means ``(T, F, N)`` with the user's signs."""
         if self.plain:
             return mean
         return mean * self.signs[: mean.shape[1]].to(mean).unsqueeze(-1)
 
     def belief(self, function: int, belief: Belief) -> Belief:
-        """Return the belief about a function, turned if the function is."""
+        """Return the belief about a function, negated if the function is turned."""
         return belief if self.signs[function] > 0 else belief.turned()
 
     def safe(self, safe: Safe | None) -> Safe | None:
-        """Return the safe action with its reward and costs turned."""
+        """Return the safe action, its reward and costs negated where turned."""
         if not isinstance(safe, Safe) or (self.plain and self.names is None):
             return safe
         reward, cost = safe.reward, self.stacked(safe.cost)
@@ -294,9 +302,9 @@ class Objective:
         return Safe(safe.index, safe.x, reward, cost)
 
     def observed(self, costs: Any) -> Any:
-        """Return observed costs, ``(*trials, m, N)`` or a callable, negated."""
+        """Negate turned observed costs, ``(*trials, m, N)`` or a callable."""
         if callable(costs):
-            return costs if self.plain else _Turned(costs, self)
+            return costs if self.plain else _SignedCosts(costs, self)
         if isinstance(costs, Mapping):
             costs = self._joined(costs, "observed_costs", -2)
         if self.plain:
@@ -311,15 +319,15 @@ class Objective:
 
     # -- reading -----------------------------------------------------------------------
 
-    def plainly(self) -> dict[str, Any]:
-        """Return the names and signs as plain values that JSON can hold."""
+    def as_dict(self) -> dict[str, Any]:
+        """Return the names and signs as a dict that JSON can hold."""
         above = [sign < 0 for sign in self.signs[1:].tolist()]
         costs = self.m if self.names is None else list(self.names)
         return {"costs": costs, "above": above, "minimise": self.minimise}
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Objective:
-        """Rebuild the object from the plain values of :meth:`plainly`."""
+        """Rebuild the object from the dict of :meth:`as_dict`."""
         limits = [">= 0" if above else 0.0 for above in plain["above"]]
         return cls(plain["costs"], limits, plain["minimise"])
 
@@ -327,7 +335,7 @@ class Objective:
     def of_problem(
         cls, problem: object, m: int, names: Sequence[str] | None
     ) -> Objective:
-        """Return the names and signs of a problem with ``m`` costs."""
+        """Return the objective of a problem with ``m`` costs, maybe with ``names``."""
         limits = getattr(problem, "thresholds", 0.0)
         costs: int | Sequence[str] = m if names is None else names
         if isinstance(limits, Mapping):
@@ -339,12 +347,12 @@ class Objective:
         return f"cost{j + 1}" if self.names is None else self.names[j]
 
     def same(self, other: Objective) -> bool:
-        """Return whether both turn the same functions and no names differ."""
+        """Return whether both negate the same functions; names, if any, must agree."""
         alike = self.names is None or other.names is None or self.names == other.names
         return alike and torch.equal(self.signs, other.signs)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Objective) and self.plainly() == other.plainly()
+        return isinstance(other, Objective) and self.as_dict() == other.as_dict()
 
     def __hash__(self) -> int:
         return hash((self.m, self.minimise))
@@ -355,8 +363,8 @@ class Objective:
         return f"{'minimise' if self.minimise else 'maximise'}, {', '.join(costs)}"
 
 
-class _Turned:
-    """Costs of a box as a function of its points, turned; it can be pickled."""
+class _SignedCosts:
+    """A user's callable for observed costs on a box, its results negated."""
 
     def __init__(self, costs: Callable[[Tensor], Any], objective: Objective) -> None:
         self._costs, self._objective = costs, objective
@@ -366,30 +374,30 @@ class _Turned:
         return out
 
 
-def _percent(limit: object) -> bool:
-    """Return whether a limit is in per cent."""
+def _is_per_cent(limit: object) -> bool:
+    """Return whether a user's limit is in per cent, as in ``"<= 1%"``."""
     return isinstance(limit, str) and "%" in limit
 
 
-def _worded(limit: object) -> bool:
-    """Return whether a limit, or one in a list, is in words (or a flag)."""
+def _is_worded(limit: object) -> bool:
+    """Return whether a limit, or one in a list of limits, is a string or a bool."""
     limits = limit if isinstance(limit, list | tuple) else [limit]
     return any(isinstance(one, str | bool) for one in limits)
 
 
-def _limit(name: str, limit: Any) -> tuple[bool, float | Tensor]:
-    """Return whether a limit is a lower one, and its number, or one a trial."""
+def _read_limit(name: str, limit: Any) -> tuple[bool, float | Tensor]:
+    """Return whether a limit is a lower one, and its number or array ``(*trials,)``."""
     several = isinstance(limit, list | tuple)
     if not isinstance(limit, str | bool) and not several:
         return False, limit if np.ndim(limit) else checks.number(name, limit)
-    read = _LIMIT.fullmatch(limit) if isinstance(limit, str) else None
+    read = _LIMIT_PATTERN.fullmatch(limit) if isinstance(limit, str) else None
     if read is not None and math.isfinite(float(read[2])):
         number = float(read[2])
         if read[3] and number:
             number = float(Decimal(read[2]).scaleb(-2))  # 99.9 % is .999 exactly
         return read[1] == ">=", number
     two = several or len(re.findall("[<>]", str(limit))) > 1
-    hint = f": {_advice(limit)}" if isinstance(limit, str) else ""
+    hint = f": {_limit_advice(limit)}" if isinstance(limit, str) else ""
     if two:
         hint = ". A cost with two limits is two costs, each with a name"
     raise CBanditError(
@@ -397,8 +405,8 @@ def _limit(name: str, limit: Any) -> tuple[bool, float | Tensor]:
     )
 
 
-def _advice(text: str) -> str:
-    """Return an error text: what is wrong with a limit in words, and the right form."""
+def _limit_advice(text: str) -> str:
+    """Return what is wrong with a limit in words, and how to write it instead."""
     read = re.fullmatch(rf"\s*([<>=\u2264\u2265]*)\s*({_NUMBER})?\s*(.*?)\s*", text)
     sign, number, tail = read.groups() if read else ("", None, text)
     cent = re.match(r"(,\d+)?\s*(?:%|per ?cent|pct)\s*", tail)

@@ -18,14 +18,14 @@ class LimitStatus:
     """The standing of one limit; every tensor is ``(*trials,)``.
 
     Args:
-        name: of the cost.
+        name: the cost's name.
         sign: ``"<="`` or ``">="``.
-        limit: of the next round.
-        told: how many rounds were told.
-        within: how many of them kept their limit.
-        recent: how many of the last 100 were told.
-        recent_within: how many of these kept their limit.
-        mean: of the costs told, NaN before any.
+        limit: the limit of the next round.
+        told: in how many rounds the user told this cost.
+        within: in how many of these rounds the cost kept its limit.
+        recent: how many of these rounds are recent: the last 100 at most.
+        recent_within: in how many recent rounds the cost kept its limit.
+        mean: the mean of the cost over these rounds, NaN before the first.
     """
 
     name: str
@@ -39,10 +39,10 @@ class LimitStatus:
 
     def __str__(self) -> str:
         return (
-            f"{self.name} {self.sign} {_said(self.limit)}: within in "
-            f"{_said(self.within)} of {_said(self.told)} rounds told, "
-            f"{_said(self.recent_within)} of the last {_said(self.recent)}; mean "
-            f"{_said(self.mean)}"
+            f"{self.name} {self.sign} {_text(self.limit)}: within in "
+            f"{_text(self.within)} of {_text(self.told)} rounds told, "
+            f"{_text(self.recent_within)} of the last {_text(self.recent)}; mean "
+            f"{_text(self.mean)}"
         )
 
 
@@ -51,9 +51,9 @@ class Status:
     """The standing of a policy: its limits, open choices, fits and warnings.
 
     Args:
-        name: of the policy.
-        t: the round last asked for.
-        limits: one a cost.
+        name: the policy's name.
+        t: the latest round.
+        limits: the standing of the limit of each cost.
         open: how many choices wait for feedback.
         fits: how often hyperparameters were fitted.
         warnings: what is wrong at present, in words; empty if nothing is.
@@ -100,8 +100,8 @@ class Status:
         return pd.DataFrame(rows)
 
 
-def _said(value: Tensor) -> str:
-    """Return a number, or the least and the greatest of the trials, in words."""
+def _text(value: Tensor) -> str:
+    """Return a text: one number, or the least and the greatest over the trials."""
     numbers = [each for each in value.reshape(-1).tolist() if not math.isnan(each)]
     if not numbers:
         return "none"

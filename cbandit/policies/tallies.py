@@ -1,4 +1,8 @@
-"""Tallies: users' binary and counted outcomes, turned into shares and rates."""
+"""Tallies: users' binary and counted outcomes, read as events and tries.
+
+A binary outcome counts successes of so many tries; a counted one, with ``outcome=
+"count"``, events within an exposure. ``f`` is the number of functions told together.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,10 @@ from cbandit.errors import CBanditError
 Read = Callable[[str, Any, int], Tensor]
 """``(name, value, count)``: checks a user's value; returns it as ``(..., count)``."""
 
-OF = {"binary": "(successes, tries)", "count": "(number, exposure)"}
+PAIRS = {"binary": "(successes, tries)", "count": "(number, exposure)"}  # in errors
 
 
-def tallied(
+def read_tallies(
     name: str,
     value: Any,
     outcomes: Sequence[str | None],
@@ -30,10 +34,10 @@ def tallied(
     Gaussian values are returned unchanged, with one try each.
 
     Args:
-        name: what errors call the value.
-        value: the values of ``f`` functions; each function's may be a pair, alone or
-            in a sequence with one entry a function.
-        outcomes: for each function ``"binary"``, ``"count"``, or ``None``.
+        name: the value's name in errors.
+        value: the user's value: an array ``(..., f)``; or a pair, if ``f`` is 1; or a
+            list with an entry for each function, some of them pairs.
+        outcomes: for each function ``"binary"``, ``"count"``, or ``None``: Gaussian.
         exposure: the exposure of counts told as plain numbers; ``None``: 1.
         read: see :data:`Read`.
     """
@@ -45,25 +49,27 @@ def tallied(
                 f"{name} is told as a pair or with exposure=, not both; got {value!r} "
                 f"and exposure={exposure!r}"
             )
-        events = read(name, _numbers(name, value[0]), 1)
+        events = read(name, checks.tensor(name, value[0]), 1)
         label = f"{name}'s {'tries' if outcomes[0] == 'binary' else 'exposure'}"
-        tries = _wide(read, label, value[1], events)
+        tries = _read_tries(read, label, value[1], events)
         check_events(name, events, tries, outcomes[0])
         return events, tries
     several = isinstance(value, list | tuple) and len(value) == count
     if several and any(isinstance(entry, tuple) for entry in value):
         parts = [
-            tallied(f"{name}[{j}]", entry, [kind], exposure, read)
+            read_tallies(f"{name}[{j}]", entry, [kind], exposure, read)
             for j, (entry, kind) in enumerate(zip(value, outcomes, strict=True))
         ]
         return torch.cat([e for e, _ in parts], -1), torch.cat(
             [n for _, n in parts], -1
         )
-    events = read(name, _numbers(name, value), count)
+    events = read(name, checks.tensor(name, value), count)
     tries = torch.ones_like(events)
     for j, kind in enumerate(outcomes):
         if kind == "count" and exposure is not None:
-            tries[..., j : j + 1] = _wide(read, "exposure", exposure, events[..., :1])
+            tries[..., j : j + 1] = _read_tries(
+                read, "exposure", exposure, events[..., :1]
+            )
         if kind is not None:
             column = slice(j, j + 1)
             label = name if count == 1 else f"{name}, column {j},"
@@ -71,8 +77,8 @@ def tallied(
     return events, tries
 
 
-def check_single(label: str, tries: Tensor) -> None:
-    """Raise unless each outcome of a cost with a budget has one try."""
+def check_one_try(label: str, tries: Tensor) -> None:
+    """Raise unless all tries of ``label``, a cost with a budget, are 1."""
     if bool((tries != 1).any()):
         raise CBanditError(
             f"{label} has a cb.Budget, which counts one try, or an exposure of 1, a "
@@ -81,26 +87,21 @@ def check_single(label: str, tries: Tensor) -> None:
         )
 
 
-def _numbers(name: str, value: Any) -> Tensor:
-    """Return numbers or truth values as numbers."""
-    return checks.tensor(name, value)
-
-
-def _wide(read: Read, name: str, value: Any, like: Tensor) -> Tensor:
-    """Return tries or exposure in the shape of events; one number serves all."""
+def _read_tries(read: Read, name: str, value: Any, like: Tensor) -> Tensor:
+    """Return tries or exposure in the shape of ``like``; repeat a single number."""
     if np.ndim(value) == 0 and like.numel() > 1:
         value = torch.full_like(like[..., 0], checks.number(name, value))
-    return read(name, _numbers(name, value), 1)
+    return read(name, checks.tensor(name, value), 1)
 
 
 def check_events(name: str, events: Tensor, tries: Tensor, kind: str) -> None:
-    """Raise unless events are whole numbers, with no more successes than tries."""
+    """Raise unless events of a ``kind`` are whole numbers that fit their tries."""
     whole = (events >= 0) & (events == events.round())
     fits = whole & (tries > 0)
-    wanted = f"a whole number, 0 or more, or {OF[kind]} with an exposure above 0"
+    wanted = f"a whole number, 0 or more, or {PAIRS[kind]} with an exposure above 0"
     if kind == "binary":
         fits &= (events <= tries) & (tries == tries.round())
-        wanted = f"True or False, 0 or 1, or {OF[kind]}, whole numbers"
+        wanted = f"True or False, 0 or 1, or {PAIRS[kind]}, whole numbers"
     if bool(fits.all()):
         return
     bad = (~fits).flatten().nonzero()[0]

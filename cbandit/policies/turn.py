@@ -1,4 +1,10 @@
-"""A turn: one round as a policy's rule sees it, and the rule's decision."""
+"""A turn: one round as a policy's rule sees it, and the rule's decision.
+
+A rule is the algorithm that chooses an action. Concerns (``round.py``) shape the turn
+before the rule: they narrow the mask, or on a box add fences and balls. Shapes: ``T``
+trials, ``m`` costs, ``F`` functions (the reward, then costs), ``N`` actions of a set,
+``n`` points, ``d`` coordinates.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +26,22 @@ from cbandit.policies.choices import Entry, Ledger
 from cbandit.posterior.look import Best
 from cbandit.posterior.pending import Ahead
 
-SAME = 1e-7  # coordinates that differ by less, relative to their size, are equal
-ALIKE = 1e-9  # excesses within this share of the least one count as equal to it
-NONE = torch.zeros(1, 0)  # limits of a round that has none
+POINT_TOLERANCE = 1e-7  # relative; points that differ by less are the same
+TIE_TOLERANCE = 1e-9  # relative; excesses that differ by less are equal
+NO_LIMITS = torch.zeros(1, 0)  # (T, m) thresholds where there are no costs
 Purpose = Literal["rule", "design", "recommend"]
 
 
 class Fence(NamedTuple):
-    """A rule that leaves out actions by their means and deviations.
+    """A condition on means and deviations that rules out actions.
 
     Args:
-        beliefs: where the means and deviations come from.
-        excess: takes means and deviations, ``(T, F, n)`` each, and returns
-            ``(T, b, n)``. An action is left out if any of its ``b`` values is above 0.
-        inside: a quicker test of which actions are kept, ``(T, n)`` bool; ``None``:
-            there is none.
-        lasting: whether the rule holds in later rounds too, as for actions that fail.
+        beliefs: the beliefs that give the means and standard deviations.
+        excess: a function of means and deviations, ``(T, F, n)`` each, that returns
+            ``(T, b, n)``. An action is ruled out if any of its ``b`` values is above 0.
+        inside: a faster test of which actions are allowed, ``(T, n)`` bool; ``None``:
+            test ``excess`` instead.
+        lasting: whether the fence holds in later rounds too, as for actions that fail.
     """
 
     beliefs: Any
@@ -43,12 +49,12 @@ class Fence(NamedTuple):
     inside: Callable[[Tensor, Tensor], Tensor] | None = None
     lasting: bool = False
 
-    def keeps(self, mean: Tensor, std: Tensor) -> Tensor:
-        """Return which actions lie inside, ``(T, n)``."""
+    def allows(self, mean: Tensor, std: Tensor) -> Tensor:
+        """Return which actions the fence allows, ``(T, n)`` bool."""
         return (self.excess(mean, std) <= 0).all(1)
 
-    def worst(self, mean: Tensor, std: Tensor) -> Tensor:
-        """Return by how much actions exceed the worst of their limits, ``(T, n)``."""
+    def largest_excess(self, mean: Tensor, std: Tensor) -> Tensor:
+        """Return each action's largest excess, ``(T, n)``; above 0 it is ruled out."""
         return self.excess(mean, std).amax(1)
 
 
@@ -58,30 +64,32 @@ class Turn(NamedTuple):
     Args:
         t: the round, counted from 1.
         actions: the set to choose from, mostly the policy's own.
-        mask: ``(1 or T, N)`` bool, what ``among`` allows; ``None``: everything.
-        observed_costs: this round's costs, as ``ask`` was given them.
-        streams: where draws come from; an ``ask`` that fails puts them back.
+        mask: the actions that may be chosen, ``(1 or T, N)`` bool; ``None``: all.
+        observed_costs: this round's costs, as the user gave them to ``ask``.
+        streams: the random streams to draw from; a failed ``ask`` rewinds them.
         ledger: the choices that wait for feedback.
-        balls: on a box, those around points that are left out; ``None``: none is.
+        balls: on a box, the balls around points that are ruled out; ``None``: none.
         shown: the context, on sets that have one. ``actions`` and ``mask`` are then
             what :meth:`~cbandit.actions.Shown.round` returns, and a decision is one of
-            them.
-        confidence: the least probability ``(T,)`` that all limits are kept, if ``ask``
-            was given one.
+            them. ``None``: the set has no context.
+        confidence: the probability ``(T,)`` with which an action must keep all limits;
+            ``None``: the user asked for none.
         limits: the thresholds of the round, ``(T, m)``.
-        beliefs: the policy's; ``None``: it has none that concerns look at.
-        apart: whether the set was given for this round alone.
-        offered: the choices that may be chosen at all, ``(1, N)``; ``None``: all.
-        fences: on a box, what concerns rule out. On sets, the mask says so.
-        purpose: what the round is for: the policy's rule chooses, or its design does,
-            or an action is recommended and nothing is played.
-        tight: whether the round chooses again, among what fits.
+        beliefs: the policy's beliefs; ``None``: it has none that concerns use.
+        apart: whether the user gave the set for this round alone.
+        offered: the choices that are not retired, ``(1, N)`` bool; ``None``: all.
+        fences: on a box, the conditions that rule out points. On sets, the mask does.
+        purpose: who chooses: the policy's ``"rule"`` or its ``"design"``; or
+            ``"recommend"``: an action is recommended and nothing is played.
+        tight: whether the round chooses again, as a concern refused its first choice.
         restarted: the trials ``(T,)`` that start anew in this round; ``None``: none.
-        pending: the outstanding choices that beliefs count as told at their means.
-        margin: what is added to the costs' estimates, ``(T, m)``, in units.
-        doubtful: the trials ``(T,)`` in which no action is as sure as it should be.
+        pending: the outstanding choices that beliefs treat as told at their means.
+        margin: what is added to the costs' estimates, ``(T, m)``, in spreads where
+            beliefs are standardised; ``None``: nothing.
+        doubtful: the trials ``(T,)`` in which no action reaches ``confidence``;
+            ``None``: none.
         ranks: the processes that share the set.
-        must_work: returns the number and point of the action of each trial that must
+        must_work: returns, for each trial, the number and point of the action that must
             not fail; ``None``: there is no such action.
     """
 
@@ -94,7 +102,7 @@ class Turn(NamedTuple):
     balls: Balls | None = None
     shown: Shown | None = None
     confidence: Tensor | None = None
-    limits: Tensor = NONE
+    limits: Tensor = NO_LIMITS
     beliefs: Any = None
     ranks: Ranks = ALONE
     apart: bool = False
@@ -109,14 +117,14 @@ class Turn(NamedTuple):
     doubtful: Tensor | None = None
 
     def within(self, fence: Fence) -> tuple[Turn, Tensor | None]:
-        """Return the round inside a fence, and the trials ``(T,)`` where nothing is.
+        """Return the turn inside a fence, and the trials ``(T,)`` with nothing inside.
 
-        In these trials the actions that exceed it least are left. On a box the search
-        sees to both, and the trials are ``None``.
+        Such trials keep the actions of least excess. On a box the fence is handed to
+        the search, which does the same, and ``None`` is returned for the trials.
         """
         if self.actions.continuous:
             return self._replace(fences=(*self.fences, fence)), None
-        mask = self._over_set(fence.beliefs, fence.inside or fence.keeps, False)
+        mask = self._evaluate(fence.beliefs, fence.inside or fence.allows, False)
         if self.mask is not None:
             mask &= self.mask
         empty = ~mask.any(-1)
@@ -124,79 +132,81 @@ class Turn(NamedTuple):
             empty = self.ranks.every(empty)
         if not bool(empty.any()):
             return self._replace(mask=mask), empty
-        over = self._over_set(fence.beliefs, fence.worst, torch.inf)
+        over = self._evaluate(fence.beliefs, fence.largest_excess, torch.inf)
         if self.mask is not None:
             over = over.masked_fill(~self.mask, torch.inf)
         least = self.ranks.least(over.amin(-1)).unsqueeze(-1)
         if bool((least.isinf() & empty.unsqueeze(-1)).any()):
             raise CBanditError("among must leave an action to choose")
-        near = over <= least + ALIKE * least.abs()
+        near = over <= least + TIE_TOLERANCE * least.abs()
         mask = torch.where(empty.unsqueeze(-1), near, mask)
         return self._replace(mask=mask), empty
 
-    def without(self, points: Sequence[Tensor], why: str) -> Turn:
-        """Return the round without its actions at some points, ``(k, d)`` a trial.
+    def without(self, points: Sequence[Tensor], reason: str) -> Turn:
+        """Return the turn without the actions at ``points``, ``(k, d)`` for each trial.
 
-        On a box it is without the balls around them, see :mod:`.balls`. If no action is
-        left in a trial, it is an error that says ``why``: every action "has failed".
+        On a box the balls around the points are ruled out, see :mod:`.balls`. Raise an
+        error with ``reason``, such as "has failed", if a trial has no action left.
         """
-        on = self.actions
-        if on.continuous:
-            balls = Balls(on, tuple(points))
+        actions = self.actions
+        if actions.continuous:
+            balls = Balls(actions, tuple(points))
             if self.balls is not None:
                 balls = self.balls.joined(balls)
             return self._replace(balls=balls)
-        left = torch.ones(len(points), on.size, dtype=torch.bool)
-        every = on.block(0, on.size).double().cpu()
-        every = every if every.dim() == 3 else every.unsqueeze(0)
+        allowed = torch.ones(len(points), actions.size, dtype=torch.bool)
+        x = actions.block(0, actions.size).double().cpu()
+        x = x if x.dim() == 3 else x.unsqueeze(0)
         for i, rows in enumerate(points):
             for point in rows.double().cpu():
-                gap = (every[i % len(every)] - point).abs().amax(-1)
-                left[i] &= gap > SAME * (1 + point.abs().max())
-        return self.only(devices.put(left, self.limits.device), why)
+                gap = (x[i % len(x)] - point).abs().amax(-1)
+                allowed[i] &= gap > POINT_TOLERANCE * (1 + point.abs().max())
+        return self.only(devices.put(allowed, self.limits.device), reason)
 
-    def only(self, left: Tensor, why: str) -> Turn:
-        """Return the round with the actions ``left (T, N)`` alone.
+    def only(self, allowed: Tensor, reason: str) -> Turn:
+        """Return the turn with the mask narrowed to the actions ``allowed (T, N)``.
 
-        If there is none in a trial, it is an error that says ``why`` all are left out.
+        Raise an error with ``reason``, such as "has failed", if a trial has none left.
         """
-        of, mask = "of this round", left
+        of, mask = "of this round", allowed
         if self.mask is not None:
-            of, mask = "that among allows", self.mask & left
+            of, mask = "that among allows", self.mask & allowed
         some = mask.any(-1)
         if not bool(some.all()):
             trial = f" in trial {int((~some).nonzero()[0])}" * (len(mask) > 1)
             raise CBanditError(
-                f"every action {of} {why}{trial}: nothing is left to ask for"
+                f"every action {of} {reason}{trial}: nothing is left to ask for"
             )
         return self._replace(mask=mask)
 
-    def _over_set(
-        self, beliefs: Any, look: Callable[[Tensor, Tensor], Tensor], other: float
+    def _evaluate(
+        self, beliefs: Any, test: Callable[[Tensor, Tensor], Tensor], default: float
     ) -> Tensor:
-        """Return ``look`` of means and deviations over numbered actions, ``(T, N)``.
+        """Return ``test`` of means and deviations of every action of a set, ``(T, N)``.
 
-        The actions that other ranks hold get the value ``other``.
+        Actions that other processes hold get the value ``default``.
         """
-        on = self.actions
-        if on is not beliefs.actions:
-            return look(*beliefs.anywhere(on.block(0, on.size)))
-        dtype = torch.bool if other is False else torch.float64
-        shape, device = (len(self.limits), on.size), self.limits.device
-        values = torch.full(shape, other, dtype=dtype, device=device)
+        actions = self.actions
+        if actions is not beliefs.actions:
+            return test(*beliefs.anywhere(actions.block(0, actions.size)))
+        dtype = torch.bool if default is False else torch.float64
+        shape, device = (len(self.limits), actions.size), self.limits.device
+        values = torch.full(shape, default, dtype=dtype, device=device)
         for block in beliefs.blocks():
-            part = look(block.mean, block.std.expand_as(block.mean))
+            part = test(block.mean, block.std.expand_as(block.mean))
             values[:, block.start : block.stop] = part
         return values
 
-    def excesses(self) -> list[Callable[[Tensor], Tensor]]:
-        """Return functions of points ``(T, n, d)`` of a box, one for each fence.
+    def excess_functions(self) -> list[Callable[[Tensor], Tensor]]:
+        """Return, for each fence, its excess as a function of points of a box.
 
-        They are above 0 where the fence rules a point out, ``(T, b, n)``.
+        A function takes points ``(T, n, d)`` and returns ``(T, b, n)``: a point is
+        ruled out if any of its ``b`` values is above 0.
         """
-        return [self._excess(fence) for fence in self.fences]
+        return [self._excess_function(fence) for fence in self.fences]
 
-    def _excess(self, fence: Fence) -> Callable[[Tensor], Tensor]:
+    def _excess_function(self, fence: Fence) -> Callable[[Tensor], Tensor]:
+        """Return the function of one fence, see :meth:`excess_functions`."""
         solve, shown = fence.beliefs.solver(), self.shown
 
         def excess(x: Tensor) -> Tensor:
@@ -205,23 +215,23 @@ class Turn(NamedTuple):
         return excess
 
     def allows(self, x: Tensor) -> Tensor | None:
-        """Return which points ``x (T, n, d)`` of a box are left; ``None``: all.
+        """Return which points ``x (T, n, d)`` of a box are allowed; ``None``: all.
 
-        They are those inside lasting fences and outside balls.
+        A point is allowed if it lies inside all lasting fences and outside all balls.
         """
-        left: Tensor | None = None
+        allowed: Tensor | None = None
         if self.balls is not None:
-            left = ~torch.stack([self.balls.holds(each) for each in x.unbind(1)], 1)
+            allowed = ~torch.stack([self.balls.holds(each) for each in x.unbind(1)], 1)
         for fence in self.fences:
             if not fence.lasting:
                 continue
-            inside = (self._excess(fence)(x) <= 0).all(1)
-            left = inside if left is None else left & inside
-        return left
+            inside = (self._excess_function(fence)(x) <= 0).all(1)
+            allowed = inside if allowed is None else allowed & inside
+        return allowed
 
     @property
     def by_rule(self) -> bool:
-        """Whether the policy's rule chooses."""
+        """Whether the policy's rule chooses, not its design."""
         return self.purpose == "rule"
 
     @property
@@ -230,7 +240,7 @@ class Turn(NamedTuple):
         return self.ledger.waiting(self.t - 1)
 
     def point(self, best: Best | Decision) -> Tensor:
-        """Return a search's best action with its context, if any, ``(T, 1, d)``."""
+        """Return the point of an action, with the round's context, ``(T, 1, d)``."""
         if best.x is None:
             x: Tensor = self.actions.at(best.index)
             return x.unsqueeze(1)
@@ -243,17 +253,21 @@ class Decision:
     """The answer of a policy's rule, for ``T`` trials at once.
 
     Args:
-        index: the action's number, ``(T,)``.
-        infeasible: ``(T,)``, or ``None``: nothing to report.
-        distribution: the law of the action given the round's draw, ``(T, k)``.
-        x: the action itself, ``(T, d)``; ``None``: it follows from its number.
-        keys: see :class:`~cbandit.search.Best`, where they are known.
-        score: the action's score, ``(T,)``, for the history.
-        estimate: of reward and costs in that score, ``(T, 1 + m)``, for the history.
-        sure: whether the action is known to fit the set; otherwise ``ask`` checks it.
-        idle: trials ``(T,)`` that play nothing; ``None``: none.
-        promised: the bounds of what the choice may cost, ``(T, m)``, NaN for costs
-            without a budget, for the history.
+        index: the action's number, ``(T,)``; ``None`` on a box.
+        infeasible: the trials ``(T,)`` without a feasible action; ``None``: none, or
+            the rule does not look.
+        distribution: the probabilities ``(T, k)`` from which the action was drawn;
+            ``None``: it was not drawn.
+        x: the action's point, ``(T, d)``; ``None``: it follows from its number.
+        keys: the actions' numbers or coordinates on the host, as in
+            :class:`~cbandit.search.Best`; ``None``: not known.
+        score: the action's score, ``(T,)``, for the history; ``None``: there is none.
+        estimate: the estimates of reward and costs in that score, ``(T, 1 + m)``, for
+            the history; ``None``: there are none.
+        sure: whether the action is known to be in the set; otherwise ``ask`` checks it.
+        idle: the trials ``(T,)`` that play nothing; ``None``: none.
+        promised: upper bounds of what the choice costs, ``(T, m)``, NaN for costs
+            without a budget, for the history; ``None``: there are no budgets.
     """
 
     index: Tensor | None
@@ -268,7 +282,7 @@ class Decision:
     promised: Tensor | None = None
 
     def doubted(self, where: Tensor) -> Decision:
-        """Return the decision, marked as infeasible in the trials ``where (T,)``."""
+        """Return the decision with the trials ``where (T,)`` marked as infeasible."""
         if self.infeasible is not None:
             where = where | self.infeasible
         return replace(self, infeasible=where)

@@ -1,7 +1,7 @@
-"""GP-UCB and GP-TS: no constraint, one function.
+"""GP-UCB and GP-TS, which maximise a reward without constraints.
 
-``argmax mean + beta std`` (IGP-UCB of Chowdhury and Gopalan, 2017, with the RKHS
-width), and ``argmax`` of a joint draw of the posterior.
+GP-UCB plays ``argmax mean + beta std`` (IGP-UCB of Chowdhury and Gopalan, 2017, with
+the RKHS width), GP-TS the ``argmax`` of a joint draw from the posterior.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.explore import TS, UCB
-from cbandit.policies.abilities import GREATEST
+from cbandit.policies.abilities import BY_SCORE
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.keywords import GPKeywords
 
@@ -28,12 +28,12 @@ class GPUCB(GPPolicy):
         actions: what can be chosen.
         reward: the belief about the reward.
         explore: :class:`~cbandit.UCB`, ``cb.UCB(2.0)`` unless given.
-        clip: bound ``B`` on the reward. In ``(B, G)``, ``G`` is not used.
+        clip: the bound ``B`` on the reward; of a pair ``(B, G)``, ``G`` is not used.
         common: see below. There are no costs, so ``thresholds`` change nothing.
     """
 
     name = "GP-UCB"
-    abilities = replace(GREATEST, explores=(UCB,), explore=UCB(2.0), hallucinates=True)
+    abilities = replace(BY_SCORE, explores=(UCB,), explore=UCB(2.0), hallucinates=True)
 
     def __init__(
         self,
@@ -47,22 +47,22 @@ class GPUCB(GPPolicy):
         super().__init__(actions, reward=reward, costs=None, explore=explore, **common)
 
     def score(self, t: int, multiplier: Tensor) -> scores.Reward:
-        """Return the reward's estimate."""
+        """Return the score: the reward's upper confidence bound."""
         return scores.Reward()
 
 
 class GPTS(GPPolicy):
-    """GP-TS: play the ``argmax`` of one joint posterior draw a round.
+    """GP-TS: play the ``argmax`` of one joint posterior draw in each round.
 
     Args:
         actions: what can be chosen.
         reward: the belief about the reward.
-        explore: :class:`~cbandit.TS`; unless given, draws of the posterior unchanged.
+        explore: :class:`~cbandit.TS`; unless given, draws are those of the posterior.
         common: see below. There are no costs, so ``thresholds`` change nothing.
     """
 
     name = "GP-TS"
-    abilities = replace(GREATEST, explores=(TS,), explore=TS())
+    abilities = replace(BY_SCORE, explores=(TS,), explore=TS())
 
     def __init__(
         self,
@@ -76,5 +76,5 @@ class GPTS(GPPolicy):
         super().__init__(actions, reward=reward, costs=None, explore=explore, **common)
 
     def score(self, t: int, multiplier: Tensor) -> scores.Reward:
-        """Return the draw of the reward."""
+        """Return the score: the draw of the reward."""
         return scores.Reward()

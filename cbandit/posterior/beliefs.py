@@ -322,9 +322,7 @@ class Beliefs(Value):
             if find is not None:
                 return self._fused(find, look, streams)
         blocks = self._blocks(streams, ahead)
-        stretches = (
-            (b.start, b.mean, b.std if b.draw is None else b.draw) for b in blocks
-        )
+        stretches = ((b.start, b.mean, b.spread) for b in blocks)
         return scan(stretches, look, self.ranks)
 
     def _fused(self, find: Fused, look: Look, streams: Streams | None) -> Best:

@@ -43,6 +43,11 @@ class Block:
     std: Tensor
     draw: Tensor | None = None
 
+    @property
+    def spread(self) -> Tensor:
+        """The draw less its mean, or the standard deviations if there is no draw."""
+        return self.std if self.draw is None else self.draw
+
 
 @dataclass
 class Best:

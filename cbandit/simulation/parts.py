@@ -14,7 +14,7 @@ from cbandit._core.randomness import Trials, trial_range
 from cbandit.actions import Actions
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError, HorizonError
-from cbandit.policies.keywords import Observed, Values
+from cbandit.policies.keywords import ActionValues, ObservedCosts
 from cbandit.policies.signs import Objective
 from cbandit.problems.protocol import Problem
 
@@ -46,10 +46,10 @@ class Policy(Protocol):
     def ask(
         self,
         *,
-        among: Values | None = None,
-        actions: Actions | Values | None = None,
-        observed_costs: Observed | None = None,
-        context: Values | None = None,
+        among: ActionValues | None = None,
+        actions: Actions | ActionValues | None = None,
+        observed_costs: ObservedCosts | None = None,
+        context: ActionValues | None = None,
     ) -> Choice:
         """Begin a round and choose its action."""
 

@@ -109,7 +109,7 @@ class Tape:
             horizon=horizon,
             thresholds=objective.costs(tau),
             objective=Objective.of(
-                objective.plainly()
+                objective.as_dict()
             ),  # without limits, which may be code
             index=index,
             names=getattr(getattr(policy, "actions", None), "names", None),

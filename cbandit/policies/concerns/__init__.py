@@ -1,1 +1,1 @@
-"""The concerns of a round, a file each; see :mod:`cbandit.policies.round`."""
+"""The concerns of a round, one file each; see :mod:`cbandit.policies.round`."""

@@ -1,19 +1,20 @@
 """Budgets: totals that costs may reach over a number of rounds.
 
-The limit of a round is what is left, divided by the rounds left. What is left is the
-total, less what was spent, less what outstanding choices may cost: the one-sided 95 %
-bound of each, noise included. A choice is made only if its own bound fits too. So the
-total is exceeded at most by what outstanding choices cost beyond their bounds.
+The limit of a round, its pace, is what is left, divided by the rounds left. What is
+left is the total, less the costs spent, less what is promised: the one-sided 95 %
+bounds of outstanding choices, noise included. A choice is made only if its own bound
+fits too. So the total is exceeded only if outstanding choices cost more than bounded.
 
 A binary cost spends its successes, a counted one its events. The bound has the same
 form: the mean of one outcome plus 1.64 of its deviations, at most 1 for a binary cost.
+``T`` counts the trials, ``m`` the costs, ``b`` the budgets among them, ``n`` actions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -22,26 +23,24 @@ from cbandit._core import devices
 from cbandit.errors import BudgetError, CBanditError
 from cbandit.policies.choices import News
 from cbandit.policies.round import Concern
+from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Decision, Fence, Turn
 from cbandit.posterior.units import Units
 
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
-
-FEW = 10  # choices, answered or not, whose sums can be compared
-DEAR = 3.0  # times the cost of answered choices at which a promise is implausible
-SURE = 1.6448536269514722  # deviations above the mean of a one-sided 95 % bound
+MIN_CHOICES = 10  # with fewer choices of a kind no warning is due
+IMPLAUSIBLE_FACTOR = 3.0  # a promise above so many times a usual cost is too large
+Z_95 = 1.6448536269514722  # standard deviations to a one-sided 95 % bound
 
 
 @dataclass(frozen=True, eq=False)
-class Standing:
+class BudgetStatus:
     """The state of one budget between rounds, ``(*trials,)`` each but ``rounds``.
 
     Args:
-        total: what may be spent in all.
-        spent: the costs told, and the bounds of choices that were cancelled or have
-            failed.
-        promised: the 95 % bounds of the choices that are outstanding.
+        total: the budget's total.
+        spent: the sum of the costs told, and of the bounds of choices that were
+            cancelled or have failed.
+        promised: the sum of the 95 % bounds of outstanding choices.
         left: ``total - spent - promised``.
         pace: the limit of the next round, what is left divided by the rounds left.
         rounds: how many rounds are left.
@@ -55,50 +54,53 @@ class Standing:
     rounds: int
 
     def __str__(self) -> str:
-        numbers = [f"{name} {_said(getattr(self, name))}" for name in _SHOWN]
+        numbers = [f"{name} {_text(getattr(self, name))}" for name in _PRINTED]
         return f"{', '.join(numbers)}, {self.rounds} rounds left"
 
 
-_SHOWN = ("spent", "promised", "left", "pace")
+_PRINTED = ("spent", "promised", "left", "pace")
 
 
-def _said(value: Tensor) -> str:
-    """Return a number, or one number a trial, in words."""
+def _text(value: Tensor) -> str:
+    """Return the numbers of all trials as a text."""
     return ", ".join(f"{each:.4g}" for each in value.reshape(-1).tolist())
 
 
 class Promise(NamedTuple):
-    """The bounds of an outstanding choice on its costs.
+    """The amounts that an outstanding choice may still cost.
 
     Args:
-        bound: what the choice may cost, ``(T, b)``, 0 once the cost has come.
-        open: where the cost has not come, ``(T, b)`` bool.
+        bound: the 95 % bounds of its costs, ``(T, b)``, 0 once a cost has come.
+        open: where a cost has not come, ``(T, b)`` bool.
     """
 
     bound: Tensor
     open: Tensor
 
-    def charged(self, values: Tensor, came: Tensor) -> tuple[Tensor, Promise]:
-        """Return what is spent once ``values`` came, and the rest of the promise."""
+    def charge(self, values: Tensor, came: Tensor) -> tuple[Tensor, Promise]:
+        """Return the amounts spent by ``values``, and what stays promised.
+
+        ``values`` and ``came``, where there is one, are ``(T, b)``.
+        """
         came = came & self.open
         spent = torch.where(came, values, 0.0)
         bound = torch.where(came, 0.0, self.bound)
         return spent, self._replace(bound=bound, open=self.open & ~came)
 
-    def closed(self, where: Tensor) -> tuple[Tensor, Promise]:
-        """Return what ``where (T,)`` trials spend, and the promise of the other trials.
+    def close(self, where: Tensor) -> tuple[Tensor, Promise]:
+        """Return the promise of the trials ``where (T,)`` as spent, and what stays.
 
-        No more costs come in these trials, so all that was promised counts as spent.
+        For trials in which no more costs come.
         """
-        return self.charged(self.bound, where.unsqueeze(-1).expand_as(self.open))
+        return self.charge(self.bound, where.unsqueeze(-1).expand_as(self.open))
 
 
 class Account(NamedTuple):
     """The amounts spent of ``b`` budgets, and the amounts promised.
 
     Args:
-        spent: ``(T, b)``.
-        promises: those of outstanding choices, by round.
+        spent: the amounts spent, ``(T, b)``.
+        promises: the promises of outstanding choices, by round.
     """
 
     spent: Tensor
@@ -106,22 +108,24 @@ class Account(NamedTuple):
 
     @property
     def promised(self) -> Tensor:
-        """The bounds of all outstanding choices, ``(T, b)``."""
+        """The sum of the bounds of all outstanding choices, ``(T, b)``."""
         bounds = [promise.bound for promise in self.promises.values()]
         return torch.stack(bounds).sum(0) if bounds else torch.zeros_like(self.spent)
 
-    def promising(self, t: int, promise: Promise) -> Account:
-        """Return the account after the choice of round ``t``."""
+    def with_promise(self, t: int, promise: Promise) -> Account:
+        """Return the account with the promise of round ``t``'s choice added."""
         return self._replace(promises={**self.promises, t: promise})
 
-    def over(self, before: Sequence[int], after: Sequence[int], new: int) -> Account:
-        """Return the account of other budgets.
+    def with_budgets(
+        self, before: Sequence[int], after: Sequence[int], new: int
+    ) -> Account:
+        """Return the account after one cost's limit was replaced.
 
         Args:
             before: the numbers of the costs that had a budget.
-            after: those that have one now.
-            new: the cost whose budget, if any, begins now: choices made before are not
-                charged to it.
+            after: the numbers of the costs that have one now.
+            new: the number of the cost with the new limit: if it is a budget, earlier
+                choices are not charged to it.
         """
         kept = [k for k, j in enumerate(before) if j in after and j != new]
         at = [k for k, j in enumerate(after) if j != new]
@@ -135,9 +139,9 @@ class Account(NamedTuple):
         return Account(moved(self.spent), promises)
 
     def after(self, news: News, columns: Sequence[int], m: int) -> Account:
-        """Return the account after news; ``columns`` of its ``m`` costs have budgets.
+        """Return the account after news; ``columns`` are the costs with budgets.
 
-        What was promised to a choice that is cancelled or has failed stays spent.
+        The promise of a choice that is cancelled or has failed counts as spent.
         """
         t = news.choice.t
         promise = self.promises.get(t)
@@ -146,10 +150,10 @@ class Account(NamedTuple):
         spent, at = self.spent, list(columns)
         for told in (*news.costs, *news.charged):
             values, came = told.wide(m)
-            more, promise = promise.charged(values[:, at].to(spent), came[:, at])
+            more, promise = promise.charge(values[:, at].to(spent), came[:, at])
             spent = spent + more
         if news.failed is not None:
-            more, promise = promise.closed(devices.put(news.failed, spent.device))
+            more, promise = promise.close(devices.put(news.failed, spent.device))
             spent = spent + more
         if news.cancelled:
             spent = spent + promise.bound
@@ -169,11 +173,13 @@ class Budgets(Concern[Account]):
     chooses again among the actions that fit. Trials in which none fits play nothing.
 
     Args:
-        columns: the numbers of these ``b`` costs, from 0.
-        labels: their names.
-        totals: ``(T, b)``.
-        last: the last round of each.
+        columns: the numbers of the costs with a budget, from 0.
+        labels: the names of these costs.
+        totals: the totals of the budgets, ``(T, b)``.
+        last: the last round of each budget.
     """
+
+    in_studies = False
 
     columns: tuple[int, ...]
     labels: tuple[str, ...]
@@ -208,22 +214,22 @@ class Budgets(Concern[Account]):
         return Account(torch.zeros_like(self.totals), {})
 
     def hear(self, state: Account, news: News, beliefs: object) -> tuple[Account, News]:
-        """Charge what was told."""
+        """Charge the account with the costs told."""
         return state.after(news, self.columns, news.limits.shape[-1]), news
 
     def take_over(self, state: Account, before: Budgets, j: int) -> Account:
-        """Return the account after cost ``j`` got another limit."""
-        return state.over(before.columns, self.columns, j)
+        """Return the account of ``before`` after cost ``j`` got another limit."""
+        return state.with_budgets(before.columns, self.columns, j)
 
     def limit(self, state: Account, limits: Tensor, t: int) -> Tensor:
-        """Return thresholds ``(T, m)`` with the budgets' limits of round ``t``."""
+        """Return thresholds ``(T, m)``, the paces of round ``t`` where budgets are."""
         paces = self.pace(state, t)
         out = limits.expand(len(paces), -1).clone()
         out[:, list(self.columns)] = paces.to(out)
         return out
 
     def open_turn(self, state: Account, turn: Turn) -> tuple[Account, Turn]:
-        """Leave out what does not fit, if the best action did not."""
+        """Leave out actions that do not fit, if the round's first choice did not."""
         if not turn.tight:
             return state, turn
         left, pace = self.left(state).unsqueeze(-1), self.pace(state, turn.t)
@@ -236,7 +242,7 @@ class Budgets(Concern[Account]):
     def check_pick(
         self, state: Account, turn: Turn, pick: Decision
     ) -> tuple[Account, Decision | None]:
-        """Promise what the choice may cost; ``None``: choose again, it does not fit."""
+        """Promise the bounds of the choice; ``None``: it does not fit, choose again."""
         left, pace = self.left(state), self.pace(state, turn.t)
         moments = turn.beliefs.anywhere(turn.point(pick))
         bound = self._bounds(turn, pace, *moments)[..., 0]
@@ -244,7 +250,7 @@ class Budgets(Concern[Account]):
         if bool(idle.any()) and not turn.tight:
             return state, None
         if bool(idle.all()):
-            raise self.spent_up(state, bound)
+            raise self.nothing_fits_error(state, bound)
         plays = ~idle.unsqueeze(-1)
         bound = torch.where(plays, bound, 0.0)
         promised = bound.new_full((len(bound), turn.limits.shape[-1]), torch.nan)
@@ -252,7 +258,7 @@ class Budgets(Concern[Account]):
         pick = replace(pick, promised=promised)
         if bool(idle.any()):
             pick.idle = idle
-        state = state.promising(turn.t, Promise(bound, plays.expand_as(bound)))
+        state = state.with_promise(turn.t, Promise(bound, plays.expand_as(bound)))
         return state, pick
 
     def _bounds(self, turn: Turn, pace: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -260,11 +266,11 @@ class Budgets(Concern[Account]):
         return self.bounds(mean, std, noise, units, pace)
 
     def left(self, account: Account) -> Tensor:
-        """Return what is neither spent nor promised, ``(T, b)``."""
+        """Return the amounts neither spent nor promised, ``(T, b)``."""
         return self.totals - account.spent - account.promised
 
     def pace(self, account: Account, t: int) -> Tensor:
-        """Return the limits ``(T, b)`` of round ``t``, which has not been asked."""
+        """Return the paces ``(T, b)`` of round ``t``, which ``ask`` has not opened."""
         rounds = [max(1, last - t + 1) for last in self.last]
         each = torch.tensor(rounds, dtype=torch.float64).to(self.totals)
         return self.left(account).clamp_min(0) / each
@@ -277,22 +283,22 @@ class Budgets(Concern[Account]):
         units: Units | None,
         pace: Tensor,
     ) -> Tensor:
-        """Return the one-sided 95 % bounds of what actions may cost, ``(T, b, n)``.
+        """Return one-sided 95 % bounds of the actions' costs, ``(T, b, n)``.
 
-        The bounds are in the user's units, and at least 0. While a cost has no unit,
-        its bound is the pace.
+        The bounds are in the user's units, and at least 0. While a standardised cost
+        has no unit, its bound is the pace.
 
         Args:
             mean: means of all functions, in units, ``(T, 1 + m, n)``.
-            std: deviations, likewise.
-            noise: the variance of observations, ``(T, 1 + m)``.
-            units: the units of the beliefs.
-            pace: ``(T, b)``.
+            std: standard deviations of all functions, in the same form.
+            noise: the variances of observations, in units, ``(T, 1 + m)``.
+            units: the units of the beliefs; ``None``: the user's.
+            pace: the paces of the round, ``(T, b)``.
         """
         at = [1 + j for j in self.columns]
         std = std.expand_as(mean)[:, at].double()
         wide = (std.square() + noise[:, at].unsqueeze(-1).to(std)).sqrt()
-        bound = mean[:, at].double() + SURE * wide
+        bound = mean[:, at].double() + Z_95 * wide
         if units is not None:
             center, size = (part[:, at].unsqueeze(-1).to(bound) for part in units[:2])
             known = units.known[:, at].unsqueeze(-1)
@@ -300,13 +306,13 @@ class Budgets(Concern[Account]):
             for column, f in enumerate(at):
                 if (link := units.links[f]) is not None:
                     latent = mean[:, f].double(), std[:, column]
-                    bound[:, column] = link.bound(*latent, SURE)
+                    bound[:, column] = link.bound(*latent, Z_95)
         return bound.clamp_min(0)
 
-    def standing(
+    def statuses(
         self, account: Account, t: int, outside: Callable[[Tensor], Tensor]
-    ) -> dict[str, Standing]:
-        """Return the state of each budget after round ``t``, by name.
+    ) -> dict[str, BudgetStatus]:
+        """Return the status of each budget after round ``t``, by the cost's name.
 
         ``outside`` turns ``(T,)`` into ``(*trials,)``.
         """
@@ -319,36 +325,36 @@ class Budgets(Concern[Account]):
                 self.pace(account, t + 1),
             ]
         )
-        standings = {}
+        statuses = {}
         for label, column, last in zip(
             self.labels, parts.unbind(-1), self.last, strict=True
         ):
             total, spent, promised, left, pace = map(outside, column.unbind(0))
             rest = max(0, last - t)
-            standings[label] = Standing(total, spent, promised, left, pace, rest)
-        return standings
+            statuses[label] = BudgetStatus(total, spent, promised, left, pace, rest)
+        return statuses
 
     def alarm(self, state: Account, t: int, together: int) -> dict[str, str]:
-        """Warn if too much is promised to unanswered choices, see :meth:`reminder`."""
-        text = self.reminder(state, t, together)
+        """Return :meth:`promise_warning` as an alarm."""
+        text = self.promise_warning(state, t, together)
         return {} if text is None else {"promises": text}
 
-    def reminder(self, account: Account, t: int, batch: int) -> str | None:
+    def promise_warning(self, account: Account, t: int, batch: int) -> str | None:
         """Return a warning if unanswered choices hold implausibly much of a budget.
 
-        That is more than three times what as many answered choices have cost. Only
-        those count that were overtaken, as a later choice was answered; others may just
-        be late. ``None``: no warning is due.
+        That is more than ``IMPLAUSIBLE_FACTOR`` times what as many answered choices
+        have cost. Only unanswered choices count of which a later choice was answered;
+        others may just be late. ``None``: no warning is due.
 
         Args:
             account: the account after the choice of round ``t``.
-            t: the round.
+            t: the latest round.
             batch: how many choices are asked for together.
         """
-        least, known = FEW + batch, t - len(account.promises)
-        if len(account.promises) < least or known < FEW:
+        least, known = MIN_CHOICES + batch, t - len(account.promises)
+        if len(account.promises) < least or known < MIN_CHOICES:
             return None
-        latest = t  # with an answer
+        latest = t  # the latest round with an answer
         while latest in account.promises:
             latest -= 1
         overtaken = {s: each for s, each in account.promises.items() if s < latest}
@@ -357,7 +363,7 @@ class Budgets(Concern[Account]):
         waits = torch.stack([each.open for each in overtaken.values()]).sum(0)  # T x b
         booked = account._replace(promises=overtaken).promised
         likely = waits * account.spent / known
-        dear = (waits >= least) & (likely > 0) & (booked > DEAR * likely)
+        dear = (waits >= least) & (likely > 0) & (booked > IMPLAUSIBLE_FACTOR * likely)
         if not bool(dear.any()):
             return None
         i, j = dear.nonzero()[0].tolist()
@@ -372,12 +378,12 @@ class Budgets(Concern[Account]):
             "as spent"
         )
 
-    def spent_up(self, account: Account, least: Tensor) -> BudgetError:
-        """Return the error for trials that can afford no action.
+    def nothing_fits_error(self, account: Account, least: Tensor) -> BudgetError:
+        """Return the error for a round in which no trial can afford an action.
 
         Args:
             account: the current account.
-            least: the 95 % bound of what the cheapest choice may cost, ``(T, b)``.
+            least: the 95 % bounds of the cheapest action's costs, ``(T, b)``.
         """
         left = self.left(account)
         short = (least > left).double().mean(0).argmax()

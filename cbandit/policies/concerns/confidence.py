@@ -1,54 +1,50 @@
-"""Choose only what keeps all limits with a stated probability.
+"""Choose only actions that keep all limits with a stated probability.
 
 The probability comes from ``ask(confidence=)``, or from the policy's ``share=``. Where
 no action reaches it, only the likeliest ones are left, and the choice is marked as
-infeasible.
+infeasible. ``T`` counts the trials, ``m`` the costs and ``n`` actions.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from cbandit.policies.round import Concern
+from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Decision, Fence, Turn
 from cbandit.posterior.units import Units, normal
 from cbandit.recommend import log_chances
 
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
-
 
 class Confidence(Concern[None]):
-    """Leave out what is not sure enough, in rounds that ask for it."""
-
-    in_studies = True
+    """Leave out actions that keep the limits too unlikely, if a round asks for it."""
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
         """Return the concern of a policy with beliefs about all costs."""
-        return cls() if setup.narrows else None
+        return cls(setup) if setup.can_narrow else None
 
     def start(self) -> None:
         """Return no state: nothing is kept between rounds."""
 
     def open_turn(self, state: None, turn: Turn) -> tuple[None, Turn]:
-        """Leave out the actions that are not sure enough."""
+        """Leave out the actions below the round's confidence."""
         if turn.confidence is None:
             return None, turn
         units, limits, least = turn.beliefs.units(), turn.limits, turn.confidence
 
         def excess(mean: Tensor, std: Tensor) -> Tensor:
             short = least.log().unsqueeze(-1) - log_chance(units, mean, std, limits)
-            # asinh, as logarithms of tiny chances are huge
+            # asinh, as logarithms of tiny probabilities are huge
             return short.asinh().unsqueeze(1)
 
         def inside(mean: Tensor, std: Tensor) -> Tensor:
-            return _surely(units, mean, std, limits, least)
+            return _sure_enough(units, mean, std, limits, least)
 
         turn, empty = turn.within(Fence(turn.beliefs, excess, inside))
         return None, turn._replace(doubtful=empty)
@@ -56,7 +52,7 @@ class Confidence(Concern[None]):
     def check_pick(
         self, state: None, turn: Turn, pick: Decision
     ) -> tuple[None, Decision]:
-        """Mark the trials in which nothing was sure enough."""
+        """Mark the trials in which no action reached the confidence as infeasible."""
         if turn.confidence is None or not turn.by_rule:
             return None, pick
         if turn.actions.continuous and pick.x is not None:
@@ -79,8 +75,8 @@ def log_chance(
 
     Args:
         units: the units of the functions; ``None``: the user's.
-        mean: ``(T, 1 + m, n)``, in units.
-        std: the standard deviations, likewise.
+        mean: the means of reward and costs, ``(T, 1 + m, n)``, in units.
+        std: the standard deviations, in the same form.
         limits: the thresholds ``(T, m)`` or ``(T, m, n)``, in the user's units.
     """
     room, spread, vague = room_of(units, mean, std, limits)
@@ -90,20 +86,20 @@ def log_chance(
     return chances.sum(-2)
 
 
-def _surely(
+def _sure_enough(
     units: Units | None, mean: Tensor, std: Tensor, limits: Tensor, least: Tensor
 ) -> Tensor:
-    """Return where all limits are kept with probability ``least (T,)``, ``(T, n)``.
+    """Return where all limits hold with probability ``least (T,)``, ``(T, n)`` bool.
 
-    The probability is computed only where the least sure cost leaves it open: if this
-    cost is less sure than ``least``, so are all costs together; if all are as sure as
-    the m-th root of ``least``, all costs together are sure enough.
+    The product over the costs is computed only where the costs' smallest probability
+    leaves the answer open: below ``least`` the answer is no; from the m-th root of
+    ``least`` on it is yes.
     """
     needed, enough = (
         torch.special.ndtri(share).unsqueeze(-1)
         for share in (least, least ** (1 / limits.shape[1]))
     )
-    worst = _deviates(units, mean, std, limits).amin(-2)
+    worst = _deviations_below(units, mean, std, limits).amin(-2)
     sure: Tensor = worst >= enough
     columns = ((worst >= needed) & ~sure).any(0).nonzero().squeeze(-1)
     if len(columns):
@@ -113,8 +109,10 @@ def _surely(
     return sure
 
 
-def _deviates(units: Units | None, mean: Tensor, std: Tensor, limits: Tensor) -> Tensor:
-    """Return how many deviations each cost is below its limit, ``(T, m, n)``."""
+def _deviations_below(
+    units: Units | None, mean: Tensor, std: Tensor, limits: Tensor
+) -> Tensor:
+    """Return how many deviations each cost's mean is below its limit, ``(T, m, n)``."""
     room, spread, vague = room_of(units, mean, std, limits)
     # a cost without deviation keeps or exceeds its limit for certain
     deviates = (room / spread).nan_to_num(torch.inf, torch.inf, -torch.inf)
@@ -126,7 +124,8 @@ def room_of(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return limits less means, deviations, and which costs have no known scale.
 
-    All are ``(T, m, n)``, in the user's units; latent where a cost has a link.
+    All are ``(T, m, n)``, the third maybe ``(T, m, 1)``, or ``None``: all scales are
+    known. They are in the user's units, latent for binary and counted costs.
     """
     mean, std, limits = normal(units, mean, std, limits)
     limits = limits if limits.dim() == 3 else limits.unsqueeze(-1)

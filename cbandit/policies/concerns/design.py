@@ -1,14 +1,14 @@
 """Play a space-filling design in the first rounds: the keyword ``design=``.
 
-Its points are drawn from seed and trial alone, so that policies with one seed start
-alike. On numbered actions a round plays the action nearest to its point, of those that
-no earlier point took. On a box it plays the point; where that has failed, the next
-point of the sequence that belongs to no other round.
+The design's points depend on seed and trial alone, so that policies with the same seed
+start alike. On numbered actions a round plays the action nearest to its point that no
+earlier point took. On a box it plays the point, or if that has failed, a spare point of
+the sequence. ``T`` counts the trials, ``d`` the coordinates of an action, ``n`` points.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -22,41 +22,21 @@ from cbandit.actions import (
 )
 from cbandit.errors import CBanditError
 from cbandit.policies.round import Concern
+from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Decision, Turn
-
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
 
 POINTS_PER_ROUND = 8  # on a box; the first is played unless it has failed
 
 
 class Design(Concern[Any]):
-    """Choose in the rule's place while the design lasts. Its state is the policy's set.
-
-    Args:
-        actions: the policy's set.
-        count: how many rounds the design has.
-        seed: the policy's.
-        trials: the trials' numbers; ``None``: there is no trials axis.
-        dtype: of the points of a box.
-    """
+    """Choose in the rule's place while the design lasts; the state is the set."""
 
     needs_beliefs = False
-
-    def __init__(
-        self,
-        actions: Any,
-        count: int,
-        seed: int,
-        trials: range | None,
-        dtype: torch.dtype,
-    ) -> None:
-        self._actions, self._count = actions, count
-        self._seed, self._trials, self._dtype = seed, trials, dtype
+    in_studies = False
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
-        """Return the design of a policy that begins with one."""
+        """Return the concern of a policy with ``design=``; ``None``: it has none."""
         count, actions = setup.keywords["design"], setup.actions
         if not count:
             return None
@@ -69,40 +49,41 @@ class Design(Concern[Any]):
             raise CBanditError(
                 f"design= ({count}) needs numbered actions or a Box; got {actions!r}"
             )
-        return cls(actions, count, setup.seed, setup.trials, setup.dtype)
+        return cls(setup)
 
     def start(self) -> Any:
         """Return the set that the design fills."""
-        return self._actions
+        return self.setup.actions
 
     def choose(self, state: Any, turn: Turn) -> Decision | None:
-        """Return the action of the design; ``None``: it is the rule's turn."""
+        """Return the design's choice; ``None``: the design is over."""
         if turn.purpose != "design":
             return None
-        streams = Streams(self._seed, self._trials, "design")
-        z = design_points(state.menu, POINTS_PER_ROUND * self._count, streams)
+        setup, count = self.setup, self.setup.keywords["design"]
+        streams = Streams(setup.seed, setup.trials, "design")
+        z = design_points(state.menu, POINTS_PER_ROUND * count, streams)
         if not turn.actions.continuous:
-            return Decision(_number(state, z[:, : turn.t], turn), sure=True)
-        points = z[:, turn.t - 1 :: self._count]
-        x = designed_point(turn.actions, points).to(self._dtype)
+            return Decision(_design_number(state, z[:, : turn.t], turn), sure=True)
+        points = z[:, turn.t - 1 :: count]
+        x = designed_point(turn.actions, points).to(setup.dtype)
         return Decision(None, x=_first_allowed(x, turn), sure=True)
 
     def grow(self, state: Any, actions: Actions) -> Any:
-        """Return the set that has grown."""
+        """Return the policy's set, which has grown, as the new state."""
         return actions
 
 
-def _number(actions: Any, z: Tensor, turn: Turn) -> Tensor:
-    """Return the number of the action for the last point of ``z (T, n, d)``, ``(T,)``.
+def _design_number(actions: Any, z: Tensor, turn: Turn) -> Tensor:
+    """Return the number of the action for the last of the points ``z (T, n, d)``.
 
-    ``actions`` are the policy's set.
+    ``actions`` is the policy's set. The result is ``(T,)``.
     """
     menu, on, mask, shown = actions.menu, turn.actions, turn.mask, turn.shown
     if shown is None:
         return designed_number(menu, z, on, mask)
     if on is not actions.domain:
         return designed_number(menu, z, menu, mask)
-    # the choices' numbers on the grid of choices and contexts
+    # the numbers of this context's choices on the grid of choices and contexts
     numbers = on.index(shown.space.candidates(shown.values)).expand(len(z), -1)
     if mask is not None:
         mask = mask.expand(len(z), -1).gather(1, numbers)
@@ -114,7 +95,7 @@ def _number(actions: Any, z: Tensor, turn: Turn) -> Tensor:
 def _first_allowed(x: Tensor, turn: Turn) -> Tensor:
     """Return the first of the points ``x (T, n, d)`` that has not failed, ``(T, d)``.
 
-    If all have failed, it is the first one.
+    If all have failed, return the first one.
     """
     allowed = turn.allows(x)
     if allowed is None:

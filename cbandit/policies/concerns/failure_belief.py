@@ -1,24 +1,25 @@
 """Learn from failures: a belief about the probability that an action fails.
 
-The belief is made at the first failure, from all that was measured and all that failed
-by then. It is binary: ``P(fails) = Phi(f)``, where ``f`` is a Gaussian process of
-variance 1 with the set's default kernel, and its mean says that 5 % of all actions
-fail. Lengthscales are learned (where contexts are wide, ``f`` is linear). One failure
-at an action that was never measured raises its probability to 0.24, two to 0.41, three
-to 0.52.
+The belief is made at the first failure, from all rounds measured and failed by then. It
+is binary: ``P(fails) = Phi(f)``, where ``f`` is a Gaussian process of variance 1 with
+the set's default kernel, and its mean says that 5 % of all actions fail. Lengthscales
+are learned (with contexts of many numbers ``f`` is linear). One failure at an action
+that was never measured raises its probability to 0.24, two to 0.41, three to 0.52.
 
-An action that fails loses the round. Next to a region that fails the belief is slow to
-pass one half: a policy that asks up to there loses about every second round. So the bar
-lies half-way between one half and the least probability at any action tried so far,
-mostly a little above one quarter: one failure may be luck, two are not. Where half of
-all tries fail everywhere, the bar is one half. If nothing is below the bar, the actions
-least likely to fail are left.
+An action is left out if its probability to fail is above a bar. An action that fails
+loses the round, and near a region that fails the belief passes one half slowly: with a
+bar at one half, a policy loses about every second round. So the bar lies half-way
+between one half and the least probability at any action tried so far, mostly a little
+above one quarter: one failure may be luck, two are not. If all actions fail half of the
+time, the bar is one half. If no action is below it, those least likely to fail remain.
+
+``T`` counts the trials, ``n`` actions. "Fresh" results are not in the belief yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -29,25 +30,23 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.policies.choices import Data, News, Place
 from cbandit.policies.history import STATES
-from cbandit.policies.round import Concern, Past
+from cbandit.policies.round import Concern, ReadPast
+from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Fence, Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.log import Part
 
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
-
-USUAL = 0.05  # the share of all actions that fails, before any data
-TRIED = 256  # how many of the latest tries the least probability is taken over
+PRIOR_FAILURE_SHARE = 0.05  # the share of actions expected to fail, before any data
+MAX_TRIES = 256  # the latest tries, among which the bar's least probability is sought
 
 
 class Result(NamedTuple):
-    """The outcome of a round: whether the action failed or was measured.
+    """Whether the action of a round failed or was measured.
 
     Args:
         place: the round's actions.
         failed: the trials in which the action failed, ``(T,)`` bool on the host.
-        measured: the trials in which it was measured, likewise.
+        measured: the trials in which it was measured, ``(T,)`` bool on the host.
     """
 
     place: Place
@@ -55,66 +54,60 @@ class Result(NamedTuple):
     measured: Tensor
 
 
-class Failing(NamedTuple):
+class FailureModel(NamedTuple):
     """A belief about failures, and the results that it has not absorbed yet.
 
     Args:
-        beliefs: about the latent function; ``None``: not made yet.
-        fresh: the results that are not in the beliefs.
+        beliefs: the belief about the latent ``f``; ``None``: not made yet.
+        fresh: the results that the belief has not absorbed.
     """
 
     beliefs: Any
     fresh: tuple[Result, ...] = ()
 
-    def noting(self, result: Result) -> Failing:
-        """Return this with one more result to absorb."""
+    def note(self, result: Result) -> FailureModel:
+        """Return the model with one more fresh result."""
         return self._replace(fresh=(*self.fresh, result))
 
-    def absorbed(self) -> Failing:
-        """Return this with all results absorbed into the beliefs."""
+    def absorb_results(self) -> FailureModel:
+        """Return the model after its belief has absorbed all fresh results."""
         beliefs = self.beliefs
         for result in sorted(self.fresh, key=lambda each: each.place.t):
             either, place = result.failed | result.measured, result.place
             values = devices.put(result.failed, beliefs.device).unsqueeze(-1)
             part = Part([0], values.double(), either.tolist())
             beliefs = beliefs.absorb(place.keys, place.x, [part], place.t)
-        return Failing(beliefs.refit(due_only=True))
+        return FailureModel(beliefs.refit(due_only=True))
 
     def fence(self) -> Fence:
-        """Return the rule that leaves out what likely fails."""
+        """Return the fence that leaves out actions that likely fail."""
         bar = self._bar().unsqueeze(1)
 
         def excess(mean: Tensor, std: Tensor) -> Tensor:
-            height = _height(mean, std).unsqueeze(1)
+            height = _probit(mean, std).unsqueeze(1)
             return height - bar.to(height)
 
         return Fence(self.beliefs, excess, lasting=True)
 
     def _bar(self) -> Tensor:
-        """Return the latent value above which actions are left out, ``(T, 1)``."""
-        tried = _height(*self.beliefs.anywhere(self.beliefs.incumbents(TRIED)))
+        """Return the bar on the probit scale, ``(T, 1)``."""
+        tried = _probit(*self.beliefs.anywhere(self.beliefs.incumbents(MAX_TRIES)))
         least = torch.special.ndtr(tried.amin(-1, keepdim=True))
         bar: Tensor = torch.special.ndtri(0.5 * (least + 0.5)).clamp_max(0.0)
         return bar
 
 
-def _height(mean: Tensor, std: Tensor) -> Tensor:
-    """Return ``Phi^-1`` of the probability to fail, ``(T, n)``."""
+def _probit(mean: Tensor, std: Tensor) -> Tensor:
+    """Return the probability to fail on the probit scale ``Phi^-1``, ``(T, n)``."""
     return mean[:, 0] / (1 + std[:, 0].square()).sqrt()
 
 
-class FailureBelief(Concern[Failing | None]):
+class FailureBelief(Concern[FailureModel | None]):
     """Learn where actions fail, and leave out those that likely do.
 
-    Its state is ``None`` until an action fails.
-
-    Args:
-        awaits: how many functions a choice is measured by, the reward first.
-        device: where the policy's arrays live.
-        dtype: of the policy's arrays.
+    The state is ``None`` until an action fails.
     """
 
-    in_studies = True
     keywords: ClassVar = {
         "failures": """``None``: where actions fail is learned. At the first
         ``tell(choice, failed=True)`` a belief about the probability to fail is made,
@@ -127,9 +120,6 @@ class FailureBelief(Concern[Failing | None]):
         their covariance alone, and for contexts of more than eight numbers."""
     }
 
-    def __init__(self, awaits: int, device: torch.device, dtype: torch.dtype) -> None:
-        self._awaits, self._device, self._dtype = awaits, device, dtype
-
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
         """Return the concern of a policy that learns where actions fail."""
@@ -140,86 +130,86 @@ class FailureBelief(Concern[Failing | None]):
         # arms known by their covariance alone have no default kernel
         if failures is False or not able or setup.actions.domain.covariance is not None:
             return None
-        m = 0 if setup.sees_costs else setup.objective.m
-        return cls(1 + m, setup.device, setup.dtype)
+        return cls(setup)
 
     def start(self) -> None:
         """Return the state before any failure."""
 
     def hear(
-        self, state: Failing | None, news: News, beliefs: Beliefs
-    ) -> tuple[Failing | None, News]:
-        """Note what was measured and what failed, once anything has failed."""
+        self, state: FailureModel | None, news: News, beliefs: Beliefs
+    ) -> tuple[FailureModel | None, News]:
+        """Note where the action was measured or failed, once any action has failed."""
         if state is None and news.failed is None:
             return None, news
         now = torch.zeros(len(news.came), dtype=torch.bool)
         for told in (*news.rewards, *news.costs):
-            now |= True if told.where is None else told.where
-        measured = now & news.came[:, : self._awaits].all(-1)
+            now |= told.trials
+        costs_told = 0 if self.setup.sees_costs else self.setup.objective.m
+        measured = now & news.came[:, : 1 + costs_told].all(-1)
         failed = torch.zeros_like(now) if news.failed is None else news.failed
         if not bool((measured | failed).any()):
             return state, news
         result = Result(news.place, failed, measured)
-        return (state or Failing(None)).noting(result), news
+        return (state or FailureModel(None)).note(result), news
 
     def observe(
-        self, state: Failing | None, data: Data, beliefs: Beliefs
-    ) -> tuple[Failing | None, Data]:
+        self, state: FailureModel | None, data: Data, beliefs: Beliefs
+    ) -> tuple[FailureModel | None, Data]:
         """Note which rows of earlier data were measured, and which failed."""
         failed = data.failed
         if state is None and (failed is None or not bool(failed.any())):
             return None, data
-        state, nowhere = state or Failing(None), torch.zeros(len(data.places)) > 0
-        # what was measured before is in the policy's beliefs until this one begins
+        state, nowhere = state or FailureModel(None), torch.zeros(len(data.places)) > 0
+        # until the first failure, settle finds such rows in the policy's beliefs
         if state.beliefs is not None:
             for keys, x, _ in data.rows():
-                state = state.noting(Result(Place([*keys], x, 0), nowhere, ~nowhere))
+                state = state.note(Result(Place([*keys], x, 0), nowhere, ~nowhere))
         for i, x in enumerate(data.places.unbind(1) if failed is not None else ()):
             if failed is not None and bool(failed[:, i].any()):
                 place = Place(data.keys(i), x, 0)
-                state = state.noting(Result(place, failed[:, i], nowhere))
+                state = state.note(Result(place, failed[:, i], nowhere))
         return state, data
 
     def settle(
-        self, state: Failing | None, beliefs: Beliefs, t: int, past: Past
-    ) -> Failing | None:
-        """Absorb what was noted; at the first failure, all that came before it."""
+        self, state: FailureModel | None, beliefs: Beliefs, t: int, past: ReadPast
+    ) -> FailureModel | None:
+        """Absorb fresh results; at the first failure, make the belief."""
         if state is None or not state.fresh:
             return state
         if state.beliefs is not None:
-            return state.absorbed()
+            return state.absorb_results()
         given = [result for result in state.fresh if not result.place.t]
-        domain = beliefs.actions
-        results = _results(beliefs, past(), self._device, self._dtype)
-        return begun(belief_of(domain), beliefs, [*results, *given])
+        setup = self.setup
+        results = _history_results(beliefs, past(), setup.device, setup.dtype)
+        return first_model(failure_gp(beliefs.actions), beliefs, [*results, *given])
 
     def open_turn(
-        self, state: Failing | None, turn: Turn
-    ) -> tuple[Failing | None, Turn]:
+        self, state: FailureModel | None, turn: Turn
+    ) -> tuple[FailureModel | None, Turn]:
         """Leave out the actions that likely fail."""
         if state is None:
             return state, turn
         return state, turn.within(state.fence())[0]
 
-    def grow(self, state: Failing | None, actions: Actions) -> Failing | None:
-        """Return the belief over a set that has grown."""
+    def grow(self, state: FailureModel | None, actions: Actions) -> FailureModel | None:
+        """Return the model over a set that has grown."""
         if state is None or state.beliefs is None:
             return state
         return state._replace(beliefs=state.beliefs.over(actions.domain))
 
-    def lighten(self, state: Failing | None, largest: int) -> None:
+    def lighten(self, state: FailureModel | None, largest: int) -> None:
         """Drop the belief's large arrays."""
         if state is not None and state.beliefs is not None:
             state.beliefs.lighten(largest)
 
 
-def _results(
+def _history_results(
     beliefs: Beliefs,
     table: Mapping[str, Any],
     device: torch.device,
     dtype: torch.dtype,
 ) -> list[Result]:
-    """Return the outcomes of all rounds of a history, and of earlier data."""
+    """Return the results of earlier data and of all rounds in a history's ``table``."""
     results, domain = [], beliefs.actions
     for keys, x, wanted in beliefs.before():
         measured = torch.tensor(list(wanted))
@@ -234,14 +224,14 @@ def _results(
     return results
 
 
-def belief_of(actions: Actions) -> GP:
-    """Return the belief about failures over a set, one with coordinates."""
+def failure_gp(actions: Actions) -> GP:
+    """Return the prior belief about failures over a set with coordinates."""
     belief = GP.default(actions, outcome="binary")
-    belief.learn_mean, belief.mean = False, torch.tensor(USUAL).double()
+    belief.learn_mean, belief.mean = False, torch.tensor(PRIOR_FAILURE_SHARE).double()
     return belief
 
 
-def begun(gp: GP, like: Beliefs, results: Sequence[Result]) -> Failing:
-    """Return a belief about failures on the set of ``like``, from all results."""
+def first_model(gp: GP, like: Beliefs, results: Sequence[Result]) -> FailureModel:
+    """Return a model with the belief ``gp``, from results on the set of ``like``."""
     beliefs = Beliefs([gp], like.actions, like.batch_shape, like.dtype, like.device)
-    return Failing(beliefs, tuple(results)).absorbed()
+    return FailureModel(beliefs, tuple(results)).absorb_results()

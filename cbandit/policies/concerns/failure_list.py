@@ -1,9 +1,13 @@
-"""Actions that cannot be measured: a short list, never asked for again."""
+"""A list of the actions that have failed: none of them is asked for again.
+
+The concern of policies that do not learn where actions fail. ``T`` counts the trials,
+``N`` the set's actions, ``n`` some of them, ``k`` failures and ``d`` the coordinates.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -15,22 +19,19 @@ from cbandit.policies.balls import RADIUS
 from cbandit.policies.choices import Data, News
 from cbandit.policies.concerns.failure_belief import FailureBelief
 from cbandit.policies.round import Concern
+from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Turn
 
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
-
-WHY = "has failed"
+REASON = "has failed"
 
 
-class Failed:
+class FailedActions:
     """The failed actions of each trial, immutable.
 
     Args:
-        actions: the policy's own set.
-        device: where masks of it live.
-        numbers: for each trial a tuple of failed actions' numbers (on a star, the
-            segments').
+        actions: the policy's set, contexts included.
+        device: where masks over the set live.
+        numbers: for each trial the numbers of failed actions (on a star, of segments).
         points: for each trial the failed actions ``(k, d)`` that have no number in the
             set, float64.
     """
@@ -47,8 +48,8 @@ class Failed:
         self._left: Tensor | None = None
 
     @classmethod
-    def none(cls, actions: Actions, device: torch.device, size: int) -> Failed:
-        """Return an empty list of failures for ``size`` trials."""
+    def none(cls, actions: Actions, device: torch.device, size: int) -> FailedActions:
+        """Return the list without failures, for ``size`` trials."""
         nowhere = torch.zeros(0, actions.dim, dtype=torch.float64)
         return cls(actions, device, ((),) * size, (nowhere,) * size)
 
@@ -57,42 +58,39 @@ class Failed:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing has failed in any trial."""
+        """Whether no action has failed in any trial."""
         return not (any(self.numbers) or any(map(len, self.points)))
 
     def added(
-        self,
-        x: Tensor,
-        where: Tensor | None = None,
-        index: Sequence[int] | None = None,
-    ) -> Failed:
-        """Return the failures with actions ``x (T, d)`` added in trials ``where (T,)``.
+        self, x: Tensor, where: Tensor, index: Sequence[int] | None = None
+    ) -> FailedActions:
+        """Return the list with actions ``x (T, d)`` added in trials ``where (T,)``.
 
-        ``index`` are their numbers in the policy's set, where these are known.
+        ``index`` holds the actions' numbers in the policy's set; ``None``: unknown.
         """
         numbers, points = list(self.numbers), list(self.points)
         host = x.double().cpu()
         for i, number in enumerate(self._numbered(x, index)):
-            if where is not None and not bool(where[i]):
+            if not bool(where[i]):
                 continue
             if number is not None:
                 numbers[i] = (*numbers[i], number)
             else:
                 points[i] = torch.cat([points[i], host[i : i + 1]])
-        return Failed(self.actions, self.device, tuple(numbers), tuple(points))
+        return FailedActions(self.actions, self.device, tuple(numbers), tuple(points))
 
-    def over(self, actions: Actions) -> Failed:
-        """Return these failures in a set that has grown."""
+    def in_grown_set(self, actions: Actions) -> FailedActions:
+        """Return the same failures as a list for the grown set ``actions``."""
         numbers = []
         for row in self.numbers:
-            if row:  # on a box no failure has a number
+            if row:  # always empty on a box
                 x = self.actions.at(torch.tensor(row, device=self.device))
                 row = tuple(actions.index(x).tolist())
             numbers.append(row)
-        return Failed(actions, self.device, tuple(numbers), self.points)
+        return FailedActions(actions, self.device, tuple(numbers), self.points)
 
     def _numbered(self, x: Tensor, index: Sequence[int] | None) -> list[int | None]:
-        """Return the actions' numbers in the policy's set; ``None``: no number."""
+        """Return each action's number in the policy's set; ``None``: it has none."""
         if self.actions.continuous:
             return [None] * len(x)
         if index is None:
@@ -117,13 +115,13 @@ class Failed:
         return self._left
 
     def points_in(self, turn: Turn) -> tuple[Tensor, ...]:
-        """Return the failed points of a round's set, ``(k, d)`` a trial."""
+        """Return the failed points that a round must leave out, ``(k, d)`` a trial."""
         if not turn.actions.continuous:
             return tuple(self._failed_points())
         return self.points if turn.shown is None else self._in_context(turn.shown)
 
     def _failed_points(self) -> Iterator[Tensor]:
-        """Yield the coordinates of all failures of each trial, ``(k, d)``."""
+        """Yield for each trial the coordinates of its failures, ``(k, d)``."""
         for i, numbers in enumerate(self.numbers):
             points = [self.points[i]]
             if numbers and self.actions.finite:
@@ -133,7 +131,10 @@ class Failed:
             yield torch.cat(points)
 
     def _in_context(self, shown: Shown) -> tuple[Tensor, ...]:
-        """Return the choices that failed in this context, ``(k, c)`` a trial."""
+        """Return the choices, without context, that failed close to the context shown.
+
+        They are ``(k, c)`` a trial, with the ``c`` coordinates of a choice.
+        """
         space, unit = shown.space, Unit.around(shown.space.domain)
         out = []
         for points, values in zip(self.points, shown.values, strict=True):
@@ -144,9 +145,9 @@ class Failed:
         return tuple(out)
 
     def holds(self, needed: Sequence[tuple[int | None, Tensor]]) -> bool:
-        """Return whether in any trial the action ``needed`` has failed.
+        """Return whether a needed action has failed in its trial.
 
-        ``needed`` has a number and a point for each trial.
+        ``needed`` has the action's number (or ``None``) and point for each trial.
         """
         for (number, x), numbers, points in zip(
             needed, self.numbers, self.points, strict=True
@@ -156,49 +157,37 @@ class Failed:
         return False
 
 
-class FailureList(Concern[Failed]):
-    """Leave out the actions that have failed.
-
-    Args:
-        actions: the set, choices and contexts together.
-        apart: whether a choice's number is not one of that set, as it has contexts.
-        device: where masks live.
-        size: how many trials there are.
-    """
+class FailureList(Concern[FailedActions]):
+    """Leave out the actions that have failed."""
 
     needs_beliefs = False
-    in_studies = True
-
-    def __init__(
-        self, actions: Actions, apart: bool, device: torch.device, size: int
-    ) -> None:
-        self._none, self._apart = Failed.none(actions, device, size), apart
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
-        """Return the concern of a policy that learns nothing of failures."""
-        if FailureBelief.of(setup) is not None:
-            return None
-        domain = setup.actions.domain
-        apart = domain is not setup.actions  # its numbers are not those of choices
-        return cls(domain, apart, setup.device, setup.size)
+        """Return the concern of a policy that does not learn where actions fail."""
+        return cls(setup) if FailureBelief.of(setup) is None else None
 
-    def start(self) -> Failed:
+    def start(self) -> FailedActions:
         """Return an empty list."""
-        return self._none
+        setup = self.setup
+        return FailedActions.none(setup.actions.domain, setup.device, setup.size)
 
-    def hear(self, state: Failed, news: News, beliefs: object) -> tuple[Failed, News]:
+    def hear(
+        self, state: FailedActions, news: News, beliefs: object
+    ) -> tuple[FailedActions, News]:
         """Add the choice in the trials in which it has failed."""
         if news.failed is None:
             return state, news
-        choice, numbers = news.choice, None
-        if not self._apart and choice.actions is None and choice.index is not None:
+        choice, numbers, actions = news.choice, None, self.setup.actions
+        # with contexts, the numbers of choices are not those of the domain
+        plain = actions.domain is actions and choice.actions is None
+        if plain and choice.index is not None:
             numbers = choice.numbers().reshape(-1).tolist()
         return state.added(news.place.x, news.failed, numbers), news
 
     def observe(
-        self, state: Failed, data: Data, beliefs: object
-    ) -> tuple[Failed, Data]:
+        self, state: FailedActions, data: Data, beliefs: object
+    ) -> tuple[FailedActions, Data]:
         """Add the rows of earlier data that failed."""
         if data.failed is not None:
             for x, failed in zip(data.places.unbind(1), data.failed.mT, strict=True):
@@ -206,8 +195,8 @@ class FailureList(Concern[Failed]):
                     state = state.added(x, failed)
         return state, data
 
-    def open_turn(self, state: Failed, turn: Turn) -> tuple[Failed, Turn]:
-        """Leave out what has failed; raise an error if it is an action needed."""
+    def open_turn(self, state: FailedActions, turn: Turn) -> tuple[FailedActions, Turn]:
+        """Leave out failed actions; raise an error if the safe action is among them."""
         if state.empty:
             return state, turn
         if turn.must_work is not None and state.holds(turn.must_work()):
@@ -216,25 +205,29 @@ class FailureList(Concern[Failed]):
                 "with another safe="
             )
         if turn.actions is state.actions and not turn.actions.continuous:
-            return state, turn.only(state.left(), WHY)
-        return state, turn.without(state.points_in(turn), WHY)
+            return state, turn.only(state.left(), REASON)
+        return state, turn.without(state.points_in(turn), REASON)
 
-    def grow(self, state: Failed, actions: Actions) -> Failed:
-        """Return the failures in a set that has grown."""
-        return state.over(actions.domain)
+    def grow(self, state: FailedActions, actions: Actions) -> FailedActions:
+        """Return the failures as a list for the grown set."""
+        return state.in_grown_set(actions.domain)
 
 
-def remaining(
+def blocks_within(
     blocks: Iterable[tuple[int, Tensor, Tensor]], left: Tensor | None
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield estimates in which actions outside ``left (1 or T, N)`` have the worst."""
+    """Yield blocks, with the worst means for actions outside ``left (1 or T, N)``.
+
+    A block is the number of its first action, means and deviations ``(T, F, n)`` of the
+    ``F`` functions, the reward first. ``left=None`` leaves the blocks unchanged.
+    """
     for start, mean, std in blocks:
         part = None if left is None else left[:, start : start + mean.shape[-1]]
-        yield start, only(part, mean), std
+        yield start, worst_outside(part, mean), std
 
 
-def only(left: Tensor | None, mean: Tensor) -> Tensor:
-    """Return means ``(T, F, n)`` with the worst value outside ``left (1 or T, n)``."""
+def worst_outside(left: Tensor | None, mean: Tensor) -> Tensor:
+    """Return means ``(T, F, n)``, the worst ones outside of ``left (1 or T, n)``."""
     if left is None:
         return mean
     bad = torch.full_like(mean[:1, :, :1], torch.inf)

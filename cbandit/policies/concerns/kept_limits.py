@@ -1,47 +1,45 @@
-"""Count the rounds within each limit; warn when most of the last were above one.
+"""Count the rounds within each limit; warn if most recent rounds were above one.
 
-So that it stays silent where all is well, the share above must be beyond what a fair
-coin explains (Hoeffding's bound, over all looks, trials and costs), and the mean of
-these rounds must be above the limit too. A policy whose rounds are above the limit as
-often as below warns in at most a share ``RATE`` of all runs. Before there are ``LAST``
-rounds, all of them must be above, as policies try what is above a limit while they
-learn. Where there are trials, it must be so in most of them.
+A "look" at the recent rounds decides whether to warn. To avoid false alarms, the share
+of rounds above a limit must exceed what a fair coin explains (Hoeffding's bound, over
+all looks, trials and costs), and the mean of these rounds must be above the limit too.
+A policy whose rounds are above the limit as often as below warns in at most a share
+``ALARM_RATE`` of all runs. Policies exceed limits while they learn: until there are
+``RECENT_ROUNDS`` rounds, all of them must be above. Of several trials, most must agree.
+``T`` counts the trials and ``m`` the costs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from cbandit.policies.choices import News, Told
+from cbandit.policies.choices import News, Outcome
 from cbandit.policies.round import Concern
-from cbandit.policies.signs import Objective
+from cbandit.policies.setup import Setup
 
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
-
-LAST = 100  # rounds that count as recent
-EVERY = 15  # rounds told between two looks at the counts
-EARLY = 6  # looks that are EVERY apart; later ones are EARLY * EVERY apart
-RATE = 0.01  # the share of runs that warn though rounds are above as often as below
+RECENT_ROUNDS = 100  # rounds that count as recent
+LOOK_EVERY = 15  # choices with new costs from one look to the next
+EARLY_LOOKS = 6  # looks after which the time between two is EARLY_LOOKS times as long
+ALARM_RATE = 0.01  # share of runs that warn if rounds are as often above as below
 
 
 class LimitCounts(NamedTuple):
-    """Counts of the rounds told, for each limit.
+    """Counts of rounds for each cost and its limit.
 
     Args:
-        told: how many rounds, ``(T, m)``.
-        within: how many of them were at or below their limit.
-        total: the sum of their costs.
-        last: by how much each of the latest exceeded its limit, ``(LAST, T, m)``, NaN
-            where there is none.
-        looks: how often the recent rounds were looked at.
-        broken: the costs that were above their limit in most recent rounds, in most
-            trials.
+        told: in how many rounds the user told the cost, ``(T, m)``.
+        within: in how many of them it was at or below its limit, ``(T, m)``.
+        total: the sum of the cost over these rounds, ``(T, m)``.
+        last: by how much the cost exceeded its limit in recent rounds,
+            ``(RECENT_ROUNDS, T, m)``, NaN before the first.
+        looks: how many looks there were.
+        broken: the numbers of the costs that were above their limit in most recent
+            rounds, in most trials.
         held: news that are not counted yet: the costs, and the round's limits.
     """
 
@@ -51,40 +49,40 @@ class LimitCounts(NamedTuple):
     last: Tensor
     looks: int = 0
     broken: tuple[int, ...] = ()
-    held: tuple[tuple[Sequence[Told], Tensor], ...] = ()
+    held: tuple[tuple[Sequence[Outcome], Tensor], ...] = ()
 
     @classmethod
     def none(cls, size: int, m: int, device: torch.device) -> LimitCounts:
         """Return the counts before the first round."""
         zero = torch.zeros(size, m, dtype=torch.float64, device=device)
-        last = zero.new_full((LAST, size, m), torch.nan)
+        last = zero.new_full((RECENT_ROUNDS, size, m), torch.nan)
         return cls(zero, zero, zero, last)
 
     def after(self, news: News) -> LimitCounts:
-        """Return the counts with the news, which are looked at now and then."""
+        """Return the counts with the news held, and counted if a look is due."""
         counts = self._replace(held=(*self.held, (news.costs, news.limits)))
-        wait = EVERY if self.looks < EARLY else EARLY * EVERY
-        return counts.whole().looked() if len(counts.held) >= wait else counts
+        wait = LOOK_EVERY if self.looks < EARLY_LOOKS else EARLY_LOOKS * LOOK_EVERY
+        return counts.with_held().after_look() if len(counts.held) >= wait else counts
 
-    def whole(self) -> LimitCounts:
-        """Return the counts with all news counted."""
+    def with_held(self) -> LimitCounts:
+        """Return the counts after all held news is counted."""
         if not self.held:
             return self
         m, rows, came = self.told.shape[1], [], []
-        plain = all(len(items) == 1 and _plain(items[0]) for items, _ in self.held)
-        if plain:  # as it mostly is: costs of all trials, told together
+        plain = all(len(items) == 1 and items[0].is_full for items, _ in self.held)
+        if plain:  # the usual case: costs of all trials, told together
             values = torch.stack([items[0].values for items, _ in self.held]).double()
             excess = values - torch.stack([limits for _, limits in self.held])
             return self._replace(
                 told=self.told + len(values),
                 within=self.within + (excess <= 0).sum(0),
                 total=self.total + values.sum(0),
-                last=torch.cat([self.last, excess])[-LAST:],
+                last=torch.cat([self.last, excess])[-RECENT_ROUNDS:],
                 held=(),
             )
         for items, limits in self.held:
             values, there = items[0].wide(m)
-            for item in items[1:]:  # costs that came one by one
+            for item in items[1:]:  # costs told one by one
                 more, now = item.wide(m)
                 values, there = torch.where(now, more, values), there | now
             rows.append(torch.stack([values.double(), limits.expand_as(values)]))
@@ -103,62 +101,37 @@ class LimitCounts(NamedTuple):
             held=(),
         )
 
-    def looked(self) -> LimitCounts:
-        """Return the counts with the limits that most recent rounds were above."""
+    def after_look(self) -> LimitCounts:
+        """Return the counts with ``broken`` renewed by a look at the recent rounds."""
         looks, (size, m) = self.looks + 1, self.told.shape
         n, above = self.recent()
-        bound = math.log(size * m * (math.pi * looks) ** 2 / (6 * RATE))
+        bound = math.log(size * m * (math.pi * looks) ** 2 / (6 * ALARM_RATE))
         most = above >= n / 2 + (n * bound / 2).sqrt()
-        most &= (n == LAST) | (above == n)  # of the first rounds some may be above
-        broken = most & (n >= EVERY) & (self.last.nansum(0) > 0)
-        # of many trials some are unlucky: most of them must be
+        most &= (n == RECENT_ROUNDS) | (above == n)  # early, all must be above
+        broken = most & (n >= LOOK_EVERY) & (self.last.nansum(0) > 0)
+        # of many trials some are unlucky: more than half must agree
         costs = (broken.double().mean(0) > 0.5).nonzero().flatten().tolist()
         return self._replace(looks=looks, broken=tuple(costs))
 
     def recent(self) -> tuple[Tensor, Tensor]:
-        """Return how many recent rounds there are, and how many above, ``(T, m)``."""
+        """Return the numbers of recent rounds, and of those above, ``(T, m)`` each."""
         return (~self.last.isnan()).sum(0).double(), (self.last > 0).sum(0).double()
 
 
-def _plain(told: Told) -> bool:
-    """Return whether feedback is of all trials and all costs."""
-    return told.where is None and told.columns is None
-
-
 class KeptLimits(Concern[LimitCounts]):
-    """Count, for every policy, what was told within each limit and above it.
-
-    Args:
-        size: how many trials there are.
-        device: where costs are.
-        labels: the names of the reward and the costs.
-        objective: which limits are lower ones, and which are budgets.
-        trials: the trials' numbers; ``None``: there is no trials axis.
-    """
+    """Count, for every policy, the rounds within each limit, and warn."""
 
     needs_beliefs = False
-    in_studies = True
-
-    def __init__(
-        self,
-        size: int,
-        device: torch.device,
-        labels: Sequence[str],
-        objective: Objective,
-        trials: range | None,
-    ) -> None:
-        self._size, self._device, self._labels = size, device, tuple(labels)
-        self._objective, self._trials = objective, trials
 
     @classmethod
     def of(cls, setup: Setup) -> Self:
-        """Return the concern, which every policy has."""
-        shape = setup.size, setup.device, setup.labels
-        return cls(*shape, setup.objective, setup.trials)
+        """Return the concern; every policy has it."""
+        return cls(setup)
 
     def start(self) -> LimitCounts:
         """Return the counts before the first round."""
-        return LimitCounts.none(self._size, len(self._labels) - 1, self._device)
+        setup = self.setup
+        return LimitCounts.none(setup.size, setup.objective.m, setup.device)
 
     def hear(
         self, state: LimitCounts, news: News, beliefs: object
@@ -167,15 +140,15 @@ class KeptLimits(Concern[LimitCounts]):
         return state.after(news) if news.costs else state, news
 
     def alarm(self, state: LimitCounts, t: int, together: int) -> dict[str, str]:
-        """Say which limits most of the last rounds were above."""
-        words = []
+        """Return a warning that names the limits that most recent rounds were above."""
+        words, objective, trials = [], self.setup.objective, self.setup.trials
         for j in state.broken:
-            if j in self._objective.budgets:
+            if j in objective.budgets:
                 continue  # its total counts, not the pace of a round
-            label, (n, above) = self._labels[1 + j], state.recent()
+            label, (n, above) = objective.label(j), state.recent()
             i = int((above[:, j] / n[:, j].clamp_min(1)).argmax())
-            side = "below" if self._objective.above(j) else "above"
-            trial = "" if self._trials is None else f" of trial {self._trials[i]}"
+            side = "below" if objective.above(j) else "above"
+            trial = "" if trials is None else f" of trial {trials[i]}"
             words.append(
                 f"{label} was told {side} its limit in {int(above[i, j])} of the last "
                 f"{int(n[i, j])} rounds{trial}"

@@ -1,33 +1,30 @@
 """Keep a margin from the limits: ``explore=cb.UCB(..., margin=)``.
 
-To the costs' estimates a round adds so many of their deviations at the latest choice:
-the less was known there, the farther from the limits the next choice is to stay.
+A round adds to the costs' estimates ``margin`` times their deviations at the latest
+choice: the less was known there, the farther from the limits the next choice stays.
+``T`` counts the trials and ``m`` the costs.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from torch import Tensor
 
 from cbandit.errors import CBanditError
 from cbandit.policies.round import Concern
+from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.units import deviations
 
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
-
 
 class Margin(Concern[Tensor | None]):
-    """Add a margin to the costs, by the deviations ``(T, m)`` at the last choice.
+    """Add a margin to the costs. The state is their deviations at the last choice.
 
     Args:
-        margin: how many deviations, ``(T, m)``.
-        forget: whether beliefs drop their data where an epoch begins.
+        margin: how many deviations to add, ``(T, m)``.
+        forget: whether beliefs drop their data when an epoch begins.
     """
-
-    in_studies = True
 
     def __init__(self, margin: Tensor, forget: bool) -> None:
         self._margin, self._forget = margin, forget
@@ -46,20 +43,20 @@ class Margin(Concern[Tensor | None]):
         return cls(setup.per_cost("margin", margin), setup.forget)
 
     def start(self) -> None:
-        """Return that nothing was chosen yet."""
+        """Return ``None``: there is no choice yet."""
 
     def open_turn(self, state: Tensor | None, turn: Turn) -> tuple[Tensor | None, Turn]:
-        """Add the margin to the round."""
+        """Set the round's margin from the deviations at the last choice."""
         if state is None or not turn.by_rule:
             return state, turn
-        if self._forget and turn.restarted is not None:  # of beliefs that are gone
+        if self._forget and turn.restarted is not None:  # new beliefs: no margin
             state = state * ~turn.restarted.unsqueeze(-1)
         return None, turn._replace(margin=self._margin * state)
 
     def check_pick(
         self, state: Tensor | None, turn: Turn, pick: Decision
     ) -> tuple[Tensor | None, Decision]:
-        """Keep the deviations at the choice."""
+        """Keep the costs' deviations at the choice as the state."""
         if not turn.by_rule:
             return state, pick
         moments = turn.beliefs.anywhere(turn.point(pick), turn.pending)

@@ -1,13 +1,13 @@
-"""The order in which the concerns of a policy hear and shape a round.
+"""The order in which a policy calls the hooks of its concerns.
 
-Actions that were retired or have failed are left out first, then those that do not fit
-a budget. Only among the rest are actions sought that surely keep the limits. Outlying
-readings are moved to their bounds before predictions are compared with them.
+Retired and failed actions are left out first, then those that do not fit a budget. Only
+among the rest are actions sought that keep the limits with the stated confidence.
+Outlying readings are moved to their bounds before they are compared with predictions.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cbandit.policies.concerns.budgets import Budgets
 from cbandit.policies.concerns.confidence import Confidence
@@ -23,9 +23,7 @@ from cbandit.policies.concerns.restarts import Restarts
 from cbandit.policies.concerns.retirements import Retirements
 from cbandit.policies.concerns.share import Share
 from cbandit.policies.round import Concern, Concerns
-
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
+from cbandit.policies.setup import Setup
 
 ORDER: tuple[type[Concern[Any]], ...] = (
     KeptLimits,
@@ -43,12 +41,12 @@ ORDER: tuple[type[Concern[Any]], ...] = (
     Design,
 )
 
-#: the keywords of policies that are for one concern alone, with their help
+#: the help of all keywords that belong to a concern, by keyword
 KEYWORDS = {name: text for kind in ORDER for name, text in kind.keywords.items()}
 
 
 def concerns_of(setup: Setup) -> Concerns:
-    """Return a policy's concerns in their order."""
+    """Return the concerns that a policy has, in their order."""
     kinds = [kind for kind in ORDER if setup.functions or not kind.needs_beliefs]
     concerns = [kind.of(setup) for kind in kinds]
     return Concerns(*(concern for concern in concerns if concern is not None))

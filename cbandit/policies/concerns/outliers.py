@@ -1,19 +1,21 @@
 """Bound the influence of one reading, where beliefs are standardised.
 
-A belief expects each reading at an action within some deviations of what earlier
-readings say. A reading outside is replaced by the bound, for the beliefs and for the
-multiplier, with a warning; the history keeps what was told. Two such readings in a row,
-or with one between, show that the level has moved: the second counts as told.
+A reading is one value that the user told. A belief expects the next reading at an
+action between two bounds, some deviations from what earlier readings say. A reading
+outside is replaced by the bound, for the beliefs and for the multiplier, with a
+warning; the history keeps the user's value. Two such readings in a row, or with one
+between, show that the level has moved: the second is kept as it is.
 
-Standardised targets have a scale and a noise that are learned, so one wild reading
-would widen every estimate. Beliefs with a fixed scale take readings as told.
+Standardised targets have a learned scale and noise, so one wild reading would widen
+every estimate. Beliefs with a fixed scale take all readings as they are. ``T`` counts
+the trials and ``F`` the functions that have a belief, the reward first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -21,28 +23,26 @@ from torch import Tensor
 from cbandit._core.log import warn
 from cbandit.policies.choices import Data, News
 from cbandit.policies.round import Concern
+from cbandit.policies.setup import Setup
 from cbandit.policies.signs import Objective
 from cbandit.posterior.beliefs import Beliefs
 
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
-
-RECENT = 3  # how many of the last readings are kept
-MOVED = 2  # the level has moved if this many are beyond the same bound
-REACH = 12.0  # spreads from the average, for rows told at once
-LEAST = 10  # with fewer readings too little is known of the spread
-ALIKE = 1e-12  # a spread below this share of the values' size is rounding
+N_RECENT = 3  # of so many latest readings, whether they were outside is kept
+READINGS_OF_A_MOVE = 2  # the level has moved if so many are beyond the same bound
+MAX_SPREADS = 12.0  # standard deviations from the average, for rows of earlier data
+MIN_READINGS = 10  # with fewer readings their standard deviation is not trusted
+ROUNDING_SHARE = 1e-12  # a spread below this share of the values' size is rounding
 
 Bounds = Callable[[Tensor | None], tuple[Tensor, Tensor]]
-"""The least and the greatest reading that beliefs expect, given its own variance."""
+"""Takes a reading's stated variance; returns the bounds of the reading to expect."""
 
 
 class Readings(NamedTuple):
-    """A summary of the readings so far, with the range to expect of the next one.
+    """A summary of the readings so far.
 
     Args:
-        beyond: whether each of the last readings was outside what was expected,
-            ``(RECENT, T, F)``: 1 above, -1 below, 0 inside.
+        beyond: whether the latest readings were outside of their bounds,
+            ``(N_RECENT, T, F)``: 1 above, -1 below, 0 inside.
         least: the smallest value that a reading counted as, ``(T, F)``.
         most: the greatest value that a reading counted as, ``(T, F)``.
     """
@@ -54,24 +54,24 @@ class Readings(NamedTuple):
     @classmethod
     def none(cls, shape: tuple[int, int], device: torch.device) -> Readings:
         """Return the summary before any reading; ``shape`` is ``(T, F)``."""
-        beyond = torch.zeros(RECENT, *shape, dtype=torch.int8, device=device)
+        beyond = torch.zeros(N_RECENT, *shape, dtype=torch.int8, device=device)
         endless = torch.full(shape, torch.inf, dtype=torch.float64, device=device)
         return cls(beyond, endless, -endless)
 
-    def taken(
+    def bound_news(
         self, news: News, bounds: Bounds, objective: Objective
     ) -> tuple[News, Readings]:
         """Return the news kept within bounds, and the new summary; warn of outliers.
 
         Args:
             news: the feedback of one choice.
-            bounds: the least and greatest values that beliefs expect there, ``(T, F)``.
+            bounds: gives the least and greatest readings to expect there, ``(T, F)``.
             objective: the user's names and signs.
         """
-        items = news.by_functions()
+        items = news.with_functions()
         if not items:
             return news, self
-        # no value of a choice is told twice, so all items can be judged at once
+        # no value of a choice is told twice, so all outcomes can be judged together
         values = torch.zeros_like(self.least)
         came, columns = torch.zeros_like(values, dtype=torch.bool), []
         for told, functions in items:
@@ -83,9 +83,9 @@ class Readings(NamedTuple):
             values[:, at] = new if whole else torch.where(mask, new, values[:, at])
             came[:, at] |= mask
             columns.append(at)
-        # what was accepted once is accepted again, whatever beliefs expect
+        # a value within the range accepted before is accepted again
         low, high, noise = self.least, self.most, items[0][0].noise
-        # to ask a device for that would take longer than the bounds
+        # on CUDA this test would take longer than the bounds do
         if values.is_cuda or bool((came & ((values < low) | (values > high))).any()):
             least, most = bounds(noise)
             for (told, _), at in zip(items, columns, strict=True):
@@ -95,9 +95,9 @@ class Readings(NamedTuple):
                     least[:, at] = torch.where(mask, ends[0][:, at], least[:, at])
                     most[:, at] = torch.where(mask, ends[1][:, at], most[:, at])
             low, high = least.minimum(low), most.maximum(high)
-        within, outside, beyond = _bounded(values, came, low, high, self.beyond)
+        within, outside, beyond = _bound_readings(values, came, low, high, self.beyond)
         if outside is not None:
-            _warn_of(objective, f"round {news.choice.t}", values, outside, low, high)
+            _warn_about(objective, f"round {news.choice.t}", values, outside, low, high)
         after = Readings(
             beyond,
             torch.where(came, within.minimum(self.least), self.least),
@@ -113,40 +113,19 @@ class Readings(NamedTuple):
 
 
 class Outliers(Concern[Readings]):
-    """Keep readings within what the beliefs expect, where outcomes are standardised.
-
-    Args:
-        shape: the numbers of trials and of functions, ``(T, F)``.
-        device: where beliefs live.
-        rescaled: ``(F,)`` bool, which functions are standardised.
-        objective: the user's names and signs.
-        rough: whether bounds stay wide, as beliefs hold stand-ins for late feedback.
-    """
-
-    in_studies = True
-
-    def __init__(
-        self,
-        shape: tuple[int, int],
-        device: torch.device,
-        rescaled: Tensor,
-        objective: Objective,
-        rough: bool,
-    ) -> None:
-        self._shape, self._device, self._rescaled = shape, device, rescaled
-        self._objective, self._rough = objective, rough
+    """Keep readings within bounds where outcomes are standardised."""
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
         """Return the concern of a policy with a standardised belief."""
         if not (bool(setup.rescaled.any()) and setup.abilities.readings):
             return None
-        shape, rough = (setup.size, setup.functions), setup.timing.adds_pending
-        return cls(shape, setup.device, setup.rescaled, setup.objective, rough)
+        return cls(setup)
 
     def start(self) -> Readings:
         """Return the summary before any reading."""
-        return Readings.none(self._shape, self._device)
+        setup = self.setup
+        return Readings.none((setup.size, setup.functions), setup.device)
 
     def hear(
         self, state: Readings, news: News, beliefs: Beliefs
@@ -155,40 +134,43 @@ class Outliers(Concern[Readings]):
 
         def bounds(noise: Tensor | None) -> tuple[Tensor, Tensor]:
             x = news.place.x.unsqueeze(1)
-            low, high = beliefs.bounds(x, noise, self._rough)
+            rough = self.setup.timing.adds_pending
+            low, high = beliefs.bounds(x, noise, rough)
             return low[..., 0], high[..., 0]
 
-        news, state = state.taken(news, bounds, self._objective)
+        news, state = state.bound_news(news, bounds, self.setup.objective)
         return state, news
 
     def observe(
         self, state: Readings, data: Data, beliefs: Beliefs
     ) -> tuple[Readings, Data]:
-        """Return rows of earlier data kept within bounds."""
-        low, high = beliefs.bounds(data.places, None, self._rough)
-        return state, bounded_data(data, low, high, self._rescaled, self._objective)
+        """Return earlier data with readings kept within bounds."""
+        setup = self.setup
+        low, high = beliefs.bounds(data.places, None, setup.timing.adds_pending)
+        return state, bound_data(data, low, high, setup.rescaled, setup.objective)
 
 
-def bounded_data(
+def bound_data(
     data: Data, low: Tensor, high: Tensor, rescaled: Tensor, objective: Objective
 ) -> Data:
-    """Return earlier data kept within bounds; warn of outliers.
+    """Return earlier data with readings kept within bounds; warn of outliers.
 
     Where a belief has no data, the bounds come from the spread of the rows themselves.
 
     Args:
-        data: ``n`` rows.
-        low: the least value to expect, ``(T, F, n)``; infinite where unknown.
-        high: the greatest value to expect, likewise.
-        rescaled: ``(F,)``, which functions are standardised; others stay as they are.
+        data: the data, ``n`` rows.
+        low: the least reading to expect, ``(T, F, n)``; infinite where unknown.
+        high: the greatest reading to expect, ``(T, F, n)``; infinite where unknown.
+        rescaled: which functions are standardised, ``(F,)``; others stay unchanged.
         objective: the user's names and signs.
     """
-    parts: list[tuple[list[int], Tensor]] = []
-    for (functions, told), at in zip(data.parts, data.came, strict=True):
-        told = told.to(low.device).expand(len(low), -1, -1)
+    parts = []
+    for part in data.parts:
+        functions, at = part.functions, part.came
+        told = part.values.to(low.device).expand(len(low), -1, -1)
         rows, size = [], (len(low), low.shape[1])
         average = told.new_zeros(size)
-        squares, beyond = average, told.new_zeros(RECENT, *size, dtype=torch.int8)
+        squares, beyond = average, told.new_zeros(N_RECENT, *size, dtype=torch.int8)
         scaled = torch.zeros(size, dtype=torch.bool, device=low.device)
         scaled[:, functions] = rescaled[functions]
         count = torch.zeros(len(low), 1, device=low.device, dtype=told.dtype)
@@ -199,26 +181,26 @@ def bounded_data(
             came = scaled & here
             values = average.clone()
             values[:, functions] = told[:, n]
-            reach = REACH * (squares / (count - 1).clamp_min(1)).sqrt()
-            known = (count >= LEAST) & (reach > ALIKE * average.abs())
+            reach = MAX_SPREADS * (squares / (count - 1).clamp_min(1)).sqrt()
+            known = (count >= MIN_READINGS) & (reach > ROUNDING_SHARE * average.abs())
             reach = torch.where(known, reach, torch.inf)
             least, most = low[..., n], high[..., n]
             least = torch.where(least.isfinite(), least, average - reach)
             most = torch.where(most.isfinite(), most, average + reach)
-            row, outside, beyond = _bounded(values, came, least, most, beyond)
+            row, outside, beyond = _bound_readings(values, came, least, most, beyond)
             if outside is not None:
                 where = f"row {n} of the data from before"
-                _warn_of(objective, where, values, outside, least, most)
+                _warn_about(objective, where, values, outside, least, most)
             count = count + here
             gap = torch.where(here, row - average, 0.0)
             average = average + gap / count.clamp_min(1)
             squares = squares + gap * (row - average)
             rows.append(row[:, functions])
-        parts.append((functions, torch.stack(rows, 1) if rows else told))
+        parts.append(part._replace(values=torch.stack(rows, 1) if rows else told))
     return replace(data, parts=parts, as_told=data.raw)
 
 
-def _bounded(
+def _bound_readings(
     values: Tensor, came: Tensor, low: Tensor, high: Tensor, beyond: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Return readings kept within bounds, a mask of the changed ones, and ``beyond``.
@@ -226,22 +208,22 @@ def _bounded(
     The mask is ``None`` if no reading is changed.
 
     Args:
-        values: ``(T, F)``.
-        came: which values are readings, ``(T, F)`` bool.
-        low: the least value to expect, ``(T, F)``.
-        high: the greatest value to expect, ``(T, F)``.
+        values: the readings, ``(T, F)``.
+        came: where there is a reading, ``(T, F)`` bool; elsewhere values do not count.
+        low: the least reading to expect, ``(T, F)``.
+        high: the greatest reading to expect, ``(T, F)``.
         beyond: see :class:`Readings`.
     """
     side = ((values > high).to(beyond) - (values < low).to(beyond)) * came
     beyond = torch.where(came, torch.cat([beyond[1:], side.unsqueeze(0)]), beyond)
     if not bool(side.any()):
         return values, None, beyond
-    limited = (side != 0) & (beyond.sum(0).abs() < MOVED)
+    limited = (side != 0) & (beyond.sum(0).abs() < READINGS_OF_A_MOVE)
     clamped = torch.minimum(torch.maximum(values, low), high)
     return torch.where(limited, clamped.to(values), values), limited, beyond
 
 
-def _warn_of(
+def _warn_about(
     objective: Objective,
     where: str,
     values: Tensor,
@@ -249,7 +231,7 @@ def _warn_of(
     low: Tensor,
     high: Tensor,
 ) -> None:
-    """Warn of each reading that was changed; ``where`` names its round or row."""
+    """Warn of each reading in the mask ``limited``; ``where`` names its origin."""
     for trial, function in limited.nonzero().tolist():
         sign = float(objective.signs[function])
         told, *ends = (sign * float(v[trial, function]) for v in (values, low, high))

@@ -1,44 +1,38 @@
 """Count outstanding choices as told at their means: ``pending="hallucinate"``.
 
-Their variance is counted and their mean is kept (GP-BUCB), so that several choices in a
-row are several places.
+Beliefs then have the variance after these outcomes, and the mean before (GP-BUCB). So
+several choices in a row are at different places.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.choices import Entry
 from cbandit.policies.round import Concern
+from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Turn
 from cbandit.posterior.pending import Ahead, join_alike
 
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
 
-
-class Counted(NamedTuple):
+class Unanswered(NamedTuple):
     """The outstanding choices of the latest round.
 
     Args:
-        choices: by round, the entry in the ledger, and what beliefs look ahead to.
+        choices: by round, the choice's entry in the ledger, and the observation that
+            beliefs anticipate.
     """
 
     choices: dict[int, tuple[Entry, Ahead]]
 
 
-class Pending(Concern[Counted]):
-    """Show the beliefs the outstanding choices.
+class Pending(Concern[Unanswered]):
+    """Put the outstanding choices into each round, for its beliefs to count."""
 
-    Args:
-        window: how many rounds the beliefs remember; ``None``: all.
-    """
-
-    in_studies = True
     keywords: ClassVar = {
         "pending": """``"ignore"`` outstanding choices, or ``"hallucinate"``: count
         their variance and keep their mean, so that several in a row are several places.
@@ -46,12 +40,9 @@ class Pending(Concern[Counted]):
         ``Delayed``, the former elsewhere."""
     }
 
-    def __init__(self, window: int | None) -> None:
-        self._window = window
-
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
-        """Return the concern of a policy that hallucinates."""
+        """Return the concern of a policy with ``pending="hallucinate"``."""
         pending, abilities = setup.keywords.get("pending"), setup.abilities
         bounds, delayed = isinstance(setup.explore, UCB), setup.timing.adds_pending
         if pending is None:
@@ -73,18 +64,19 @@ class Pending(Concern[Counted]):
         if "hallucinate" in abilities.refuses:
             reason = abilities.refuses["hallucinate"]
             raise CBanditError(f"{setup.name} takes no {pending=}: {reason}")
-        return cls(setup.timing.memory)
+        return cls(setup)
 
-    def start(self) -> Counted:
-        """Return that nothing is outstanding."""
-        return Counted({})
+    def start(self) -> Unanswered:
+        """Return the state without outstanding choices."""
+        return Unanswered({})
 
-    def open_turn(self, state: Counted, turn: Turn) -> tuple[Counted, Turn]:
+    def open_turn(self, state: Unanswered, turn: Turn) -> tuple[Unanswered, Turn]:
         """Put the outstanding choices into the round."""
         waiting = turn.waiting
         if not waiting:
-            return state if not state.choices else Counted({}), turn
-        first = -math.inf if self._window is None else turn.t - self._window
+            return state if not state.choices else Unanswered({}), turn
+        window = self.setup.timing.memory
+        first = -math.inf if window is None else turn.t - window
         now: dict[int, tuple[Entry, Ahead]] = {}
         for entry in waiting:
             if (t := entry.choice.t) >= first:
@@ -94,4 +86,6 @@ class Pending(Concern[Counted]):
                     known = entry, Ahead(place.keys, place.x, waits.mT.tolist())
                 now[t] = known
         ahead = [each for _, each in now.values()]
-        return Counted(now), turn._replace(pending=join_alike(ahead) if ahead else [])
+        return Unanswered(now), turn._replace(
+            pending=join_alike(ahead) if ahead else []
+        )

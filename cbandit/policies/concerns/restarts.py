@@ -3,27 +3,29 @@
 In the first round of an epoch the multiplier is as at the start, and with
 ``forget=True`` the beliefs drop their data.
 
-``"adaptive"``: each outcome is compared with what was predicted, before the beliefs
-take it in. Where the errors of the last 1, 2, 4, ... or 64 outcomes sum to more than
-bounds and noise explain (``change_detected`` in :mod:`cbandit.confidence.drift`), that
-trial starts anew; other trials go on. Only outcomes count whose mean is known to half a
-noise deviation. So bounds that are too narrow for an action never tried, as a constant
-width's often are, cause no restart.
+``"adaptive"``: each outcome is compared with its prediction before the beliefs absorb
+it. Where the errors of the last 1, 2, 4, ... or 64 outcomes sum to more than bounds and
+noise explain (``change_detected`` in :mod:`cbandit.confidence.drift`), the trial starts
+anew; other trials go on. Only outcomes count whose predicted mean is known to half a
+noise deviation. So bounds that are too narrow for an action never tried, as constant
+widths often are, cause no restart.
 
-Guaranteed: if nothing changes, bounds hold in every round and the noise is no larger
-than the belief's (with RKHS widths, than theirs), at most a share ``DELTA`` of runs
-ever starts anew. State the noise as it is: one stated far too large, as the papers'
-``1 + 2/T`` mostly is, hides changes. Noise and units that are learned are estimates;
-trials wait for ``MANY`` outcomes then. There is no bound on regret. The reduction that
-remark 2 of Guo, Zhu and Liu (2023) names has one (Wei and Luo, Non-stationary
-reinforcement learning without prior knowledge, 2021: copies at doubling scales), but
-its tests hardly fire in horizons that are played in practice (Gerogiannis, Huang and
-Veeravalli, 2024).
+Guaranteed: if nothing changes, bounds hold in every round and the noise is at most the
+belief's (with RKHS widths, at most theirs), at most a share ``RESTART_RATE`` of runs
+ever starts anew. State the noise as it is: a far too large one, as the papers'
+``1 + 2/T`` mostly is, hides changes. Learned noise and units are estimates: a
+function's outcomes count only after ``MIN_OUTCOMES`` of them. There is no bound on
+regret. The reduction that remark 2 of Guo, Zhu and Liu (2023) names has one (Wei and
+Luo, Non-stationary reinforcement learning without prior knowledge, 2021: copies at
+doubling scales), but its tests hardly fire in horizons that are played in practice
+(Gerogiannis, Huang and Veeravalli, 2024).
+
+``T`` counts the trials and ``F`` the functions that have a belief, the reward first.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -35,27 +37,25 @@ from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.choices import News, Place
 from cbandit.policies.round import Concern
+from cbandit.policies.setup import Setup
 from cbandit.policies.timing import AtOnce
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import Units
 
-if TYPE_CHECKING:
-    from cbandit.policies.setup import Setup
-
 ADAPTIVE = "adaptive"
-NOT_ADAPTIVE = (
+NOT_ADAPTIVE_ERROR = (
     "restart='adaptive' compares Gaussian outcomes with bounds, so it goes with "
     "forget=True and explore=cb.UCB(...), and without feedback=, share=, outcome= and "
     "shared studies; restart= a number of rounds goes with all of them"
 )
-DELTA = 0.1  # the share of runs that may start anew though nothing changes
-LAST = 64  # outcomes, the longest window
-KNOWN_STD = 0.5  # noise deviations; outcomes of means less certain do not count
-MANY = 20  # outcomes, before which a learned unit is not relied on
+RESTART_RATE = 0.1  # the share of runs that may start anew though nothing changes
+MAX_OUTCOMES = 64  # the latest outcomes whose errors are kept
+MAX_STD = 0.5  # noise deviations; outcomes with a less certain mean do not count
+MIN_OUTCOMES = 20  # with fewer outcomes a learned unit is not trusted
 
 
 def checked_restart(restart: object) -> int | str | None:
-    """Return the argument ``restart=``, checked."""
+    """Return a user's argument ``restart=`` unchanged, or raise an error."""
     if restart is None:
         return None
     if not isinstance(restart, str):
@@ -65,7 +65,7 @@ def checked_restart(restart: object) -> int | str | None:
 
 
 def epoch_start(restart: int | str | None, t: int) -> int:
-    """Return the first round of round ``t``'s epoch.
+    """Return the first round of the epoch that round ``t`` is in.
 
     Args:
         restart: how many rounds an epoch has; ``"doubling"``: epoch ``i`` is the rounds
@@ -79,13 +79,14 @@ def epoch_start(restart: int | str | None, t: int) -> int:
     return t - (t - 1) % restart
 
 
-class Errors(NamedTuple):
-    """By how much the latest outcomes missed their predictions, in units.
+class PredictionErrors(NamedTuple):
+    """The errors of the latest predictions: outcome less mean, in units.
 
     Args:
-        last: errors, bands and noise variances of the last ones, ``(LAST, 3, T, F)``.
-        seen: how many there were, ``(T, F)``.
-        changed: the trials that have changed since the last round, ``(T,)`` bool.
+        last: errors, widths of bounds and noise variances of the latest outcomes,
+            ``(MAX_OUTCOMES, 3, T, F)``.
+        seen: how many outcomes there were, ``(T, F)``.
+        changed: the trials found changed since the last round, ``(T,)`` bool.
         start: the first round of each trial's epoch, ``(T,)``.
     """
 
@@ -95,9 +96,9 @@ class Errors(NamedTuple):
     start: Tensor
 
     @classmethod
-    def none(cls, like: Tensor) -> Errors:
-        """Return the errors before the first round, for ``like (T, F)``, float64."""
-        last = like.new_zeros(LAST, 3, *like.shape)
+    def none(cls, like: Tensor) -> PredictionErrors:
+        """Return the state before any outcome; ``like (T, F)`` is float64."""
+        last = like.new_zeros(MAX_OUTCOMES, 3, *like.shape)
         last[:, 1] = torch.inf
         start = torch.ones(len(like), dtype=torch.long, device=like.device)
         return cls(last, torch.zeros_like(like), start < 1, start)
@@ -109,91 +110,70 @@ class Errors(NamedTuple):
         beliefs: Beliefs,
         widths: BoundWidths,
         bound_count: int,
-    ) -> Errors:
-        """Return the errors with those of the news; look for a change.
+    ) -> PredictionErrors:
+        """Return the state with the errors of the news, after a test for changes.
 
-        ``beliefs`` do not hold the news yet.
+        ``beliefs`` have not absorbed the news yet.
         """
         mean, std = (part[..., 0] for part in beliefs.anywhere(place.x.unsqueeze(1)))
         noise = beliefs.noises().double().clone()
-        known = std <= KNOWN_STD * noise.sqrt()
+        known = std <= MAX_STD * noise.sqrt()
         for part, at in widths.rkhs_parts():
             noise[:, at] = part.subgaussian.square()
         units = beliefs.units() or Units.own(noise)
         values, came, noise = news.readings(noise, units.size)
-        came &= known & units.known & (units.seen >= MANY)
+        came &= known & units.known & (units.seen >= MIN_OUTCOMES)
         error = (values - units.center) / units.size - mean
         band = widths.around(beliefs, place.t, bound_count).abs() * std
         new = torch.stack([error, band, noise]).unsqueeze(0)
         last = torch.where(came, torch.cat([self.last[1:], new]), self.last)
         (errors, bands, variances), seen = last.unbind(1), self.seen + came
-        found = change_detected(errors, bands, variances, seen, DELTA).any(-1)
-        return Errors(last, seen, self.changed | found, self.start)
+        found = change_detected(errors, bands, variances, seen, RESTART_RATE).any(-1)
+        return PredictionErrors(last, seen, self.changed | found, self.start)
 
-    def begun(self, t: int) -> Errors:
-        """Return the errors after changed trials have started anew in round ``t``."""
-        fresh, gone = Errors.none(self.seen), self.changed
+    def restarted(self, t: int) -> PredictionErrors:
+        """Return the state after changed trials have started anew in round ``t``."""
+        fresh, gone = PredictionErrors.none(self.seen), self.changed
         last = torch.where(gone.unsqueeze(-1), fresh.last, self.last)
         start = torch.where(gone, t, self.start)
-        return Errors(last, self.seen, fresh.changed, start)
+        return PredictionErrors(last, self.seen, fresh.changed, start)
 
 
-class Restarts(Concern[Errors | None]):
-    """Say when an epoch begins. Its state is that of adaptive restarts, else ``None``.
-
-    Args:
-        restart: see :func:`epoch_start`, or ``"adaptive"``.
-        shape: the numbers of trials and of functions, ``(T, F)``.
-        device: where beliefs live.
-        widths: of the bounds that predictions are compared with.
-        bound_count: how many bounds must hold together.
-    """
-
-    in_studies = True
-
-    def __init__(
-        self,
-        restart: int | str,
-        shape: tuple[int, int],
-        device: torch.device,
-        widths: BoundWidths,
-        bound_count: int,
-    ) -> None:
-        self._restart, self._shape, self._device = restart, shape, device
-        self._widths, self._chances = widths, bound_count
+class Restarts(Concern[PredictionErrors | None]):
+    """Say when an epoch begins. Without ``"adaptive"`` the state is ``None``."""
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
         """Return the concern of a policy that restarts."""
-        restart, widths = setup.restart, setup.widths
-        if restart is None or widths is None:
+        if setup.restart is None:
             return None
         at_once = type(setup.timing) is AtOnce and not setup.linked
         bounds = setup.forget and isinstance(setup.explore, UCB)
-        if restart == ADAPTIVE and not (at_once and bounds):
-            raise CBanditError(NOT_ADAPTIVE)
-        shape = setup.size, setup.functions
-        bound_count = setup.timing.bound_count(setup.functions)
-        return cls(restart, shape, setup.device, widths, bound_count)
+        if setup.restart == ADAPTIVE and not (at_once and bounds):
+            raise CBanditError(NOT_ADAPTIVE_ERROR)
+        return cls(setup)
 
-    def start(self) -> Errors | None:
-        """Return the errors before the first round."""
-        if self._restart != ADAPTIVE:
+    def start(self) -> PredictionErrors | None:
+        """Return the state before any outcome."""
+        setup = self.setup
+        if setup.restart != ADAPTIVE:
             return None
-        return Errors.none(torch.zeros(self._shape).double().to(self._device))
+        like = torch.zeros(setup.size, setup.functions, dtype=torch.float64)
+        return PredictionErrors.none(like.to(setup.device))
 
     def hear(
-        self, state: Errors | None, news: News, beliefs: Beliefs
-    ) -> tuple[Errors | None, News]:
-        """Compare what was told with what was predicted."""
-        if state is None or not (news.rewards or news.costs):
+        self, state: PredictionErrors | None, news: News, beliefs: Beliefs
+    ) -> tuple[PredictionErrors | None, News]:
+        """Compare new outcomes with their predictions."""
+        setup, widths = self.setup, self.setup.widths
+        if state is None or widths is None or not (news.rewards or news.costs):
             return state, news
-        given = beliefs, self._widths, self._chances
-        return state.after(news, news.place, *given), news
+        bound_count = setup.timing.bound_count(setup.functions)
+        return state.after(news, news.place, beliefs, widths, bound_count), news
 
     def open_epoch(
-        self, state: Errors | None, t: int
-    ) -> tuple[Errors | None, Tensor | None]:
+        self, state: PredictionErrors | None, t: int
+    ) -> tuple[PredictionErrors | None, Tensor | None]:
         """Return the state, and the trials ``(T,)`` whose epoch begins in round ``t``.
 
         ``None``: no trial's does.
@@ -201,7 +181,7 @@ class Restarts(Concern[Errors | None]):
         if state is not None:
             if not bool(state.changed.any()):
                 return state, None
-            return state.begun(t), state.changed
-        if epoch_start(self._restart, t) != t:
+            return state.restarted(t), state.changed
+        if epoch_start(self.setup.restart, t) != t:
             return None, None
-        return None, torch.ones(self._shape[0], dtype=torch.bool)
+        return None, torch.ones(self.setup.size, dtype=torch.bool)

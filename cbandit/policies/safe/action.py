@@ -1,4 +1,4 @@
-"""The action known to be safe: as a user gives it, and as tensors."""
+"""The action known to be safe: as a user gives it, and as tensors of ``T`` trials."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ class Safe:
     """An action whose costs are below their thresholds.
 
     Args:
-        index: its number in the set, or ``(*trials,)``.
+        index: its number in the set, or one for each trial, ``(*trials,)``.
         x: or its coordinates, ``(d,)`` or ``(*trials, d)``; on a :class:`~cbandit.Star`
-            its centre.
+            these are the centre's.
         reward: its expected reward, a number or ``(*trials,)``; left out, the policy
             plays the action first to estimate it.
-        cost: its expected costs, a number, ``(m,)`` or ``(*trials, m)``; likewise.
+        cost: its expected costs, a number, ``(m,)`` or ``(*trials, m)``; left out, the
+            policy plays the action first to estimate them.
 
     Example:
         >>> import cbandit as cb
@@ -54,17 +55,18 @@ class Safe:
 
 @dataclass(frozen=True, eq=False)
 class SafeAction:
-    """The safe action of ``T`` trials, and what the user states of it.
+    """The safe action in each of ``T`` trials, and its stated reward and costs.
 
     Args:
-        index: its number, ``(T,)``; ``None`` on a star.
-        x: where it lies, ``(T, d)``.
+        index: its number in the policy's set, ``(T,)``; ``None`` on a star.
+        x: its coordinates, ``(T, d)``.
         reward: its expected reward, ``(T,)``; ``None``: to be estimated.
-        cost: its expected costs, ``(T, m)``; likewise.
+        cost: its expected costs, ``(T, m)``; ``None``: to be estimated.
         subgaussian: ``R`` of the noise of reward and costs, ``(T, 1 + m)``.
         largest: ``r_max``, the largest possible mean reward, ``(T,)``.
-        log: ``2 ln((m + 1) T / delta)``, for tests on estimates; 0 if there are none.
-        fixed: whether the thresholds never change.
+        log_term: ``2 ln((m + 1) horizon / delta)``, which the tests on estimates use; 0
+            if nothing is to be estimated.
+        fixed_thresholds: whether the thresholds never change.
     """
 
     index: Tensor | None
@@ -73,8 +75,8 @@ class SafeAction:
     cost: Tensor | None
     subgaussian: Tensor
     largest: Tensor
-    log: float
-    fixed: bool
+    log_term: float
+    fixed_thresholds: bool
 
     @classmethod
     def of(
@@ -83,17 +85,17 @@ class SafeAction:
         safe: Safe | None,
         subgaussian: Tensor,
         largest: ArrayLike | None,
-        usual: float = 1.0,
+        default_largest: float = 1.0,
         linear: bool = False,
     ) -> SafeAction:
-        """Return the user's safe action as tensors; raise an error if it is unfit.
+        """Return the user's safe action as tensors; raise an error if it is invalid.
 
         Args:
             policy: the policy, which has the set, ``delta`` and the horizon.
             safe: the safe action as the user gives it.
-            subgaussian: see the class.
-            largest: as the user gives it; ``None``: it is ``usual``.
-            usual: the default of ``largest``.
+            subgaussian: ``R`` of the noise of reward and costs, ``(T, 1 + m)``.
+            largest: the user's ``r_max``; ``None``: ``default_largest``.
+            default_largest: ``r_max`` if the user states none.
             linear: whether reward and costs are known to be 0 at the origin.
         """
         safe, batch = policy.objective.safe(safe), policy.batch_shape
@@ -103,12 +105,12 @@ class SafeAction:
                 + ("none" if safe is None else type(safe).__name__)
             )
         device, (size, functions) = subgaussian.device, subgaussian.shape
-        most = checks.tensor("largest", usual if largest is None else largest)
+        most = checks.tensor("largest", default_largest if largest is None else largest)
         if largest is not None:
             most = policy.objective.reward(most)
         most = checks.per_trial("largest", checks.finite("largest", most), batch)
         most = devices.put(most, device)
-        index, x = _place(safe, policy.actions, batch, size, device)
+        index, x = _number_and_point(safe, policy.actions, batch, size, device)
         reward = cost = None
         zero = 0.0 if linear and not bool((x != 0).any()) else None
         given_reward = zero if safe.reward is None else safe.reward
@@ -140,27 +142,27 @@ class SafeAction:
                     "are then estimated, by tests that rest on it"
                 )
             log = 2 * math.log(functions * policy.horizon / policy.delta)
-        fixed = not callable(policy.thresholds)
-        return cls(index, x, reward, cost, subgaussian, most, log, fixed)
+        fixed_thresholds = not callable(policy.thresholds)
+        return cls(index, x, reward, cost, subgaussian, most, log, fixed_thresholds)
 
     @property
     def origin(self) -> Tensor:
-        """The trials whose safe action is the origin, ``(T,)``."""
+        """The trials whose safe action is the origin, ``(T,)`` bool."""
         return (self.x == 0).all(-1)
 
     @cached_property
-    def rays(self) -> bool:
+    def from_origin(self) -> bool:
         """Whether the action is the origin in all trials and its costs are given."""
         return self.cost is not None and bool(self.origin.all())
 
-    def listed(self) -> list[tuple[int | None, Tensor]]:
-        """Return the action's number (or ``None``) and its point, for each trial."""
+    def numbers_and_points(self) -> list[tuple[int | None, Tensor]]:
+        """Return each trial's safe action: its number or ``None``, and its point."""
         numbers: list[Any] = [None] * len(self.x)
         if self.index is not None:
             numbers = self.index.tolist()
         return list(zip(numbers, self.x.double().cpu(), strict=True))
 
-    def below(self, limits: Tensor) -> None:
+    def check_below(self, limits: Tensor) -> None:
         """Raise an error unless the stated costs are below the limits ``(T, m)``."""
         if self.cost is None or not bool((limits <= self.cost).any()):
             return
@@ -172,12 +174,13 @@ class SafeAction:
         )
 
     def number_in(self, actions: Actions) -> Tensor | None:
-        """Return the action's number in another set, ``(T,)``; ``None`` on a star.
+        """Return the safe action's number in another set, ``(T,)``.
 
-        It raises an error if the set lacks the action. On a star it is the centre.
+        Raise an error if the set lacks the action. A ``cb.Star`` has no numbers: the
+        result is ``None``, and its centre must be the safe action.
         """
         if isinstance(actions, Star):
-            _centre(actions, self.x)
+            _check_centre(actions, self.x)
             return None
         try:
             return _find_numbers(actions, self.x)
@@ -187,21 +190,21 @@ class SafeAction:
             ) from None
 
 
-def numbered(index: Tensor | None) -> Tensor:
-    """Return actions' numbers; raise an error for ``None``, as on a star."""
+def require_numbers(index: Tensor | None) -> Tensor:
+    """Return actions' numbers; raise an error if there are none, as on a star."""
     if index is None:
         raise CBanditError("actions of this round must be numbered")
     return index
 
 
-def _place(
+def _number_and_point(
     safe: Safe,
     actions: Actions,
     batch: tuple[int, ...],
     size: int,
     device: torch.device,
 ) -> tuple[Tensor | None, Tensor]:
-    """Return the action's number ``(T,)`` (``None`` on a star) and point ``(T, d)``."""
+    """Return the safe action's number ``(T,)``, ``None`` on a star, and its point."""
     if actions.continuous:
         raise CBanditError(
             f"actions must be a Finite, ProductGrid or Star; got {actions}"
@@ -209,8 +212,8 @@ def _place(
     if isinstance(actions, Star):
         if safe.x is None:
             raise CBanditError("safe: on a Star the safe action is its centre; give x=")
-        x = _point(safe.x, actions.dim, batch, size).to(device)
-        _centre(actions, x)
+        x = _read_point(safe.x, actions.dim, batch, size).to(device)
+        _check_centre(actions, x)
         return None, x
     if safe.index is not None:
         numbers = checks.tensor("safe.index", safe.index, None, device)
@@ -226,7 +229,7 @@ def _place(
             return index.long(), actions.points(index).double()
         except CBanditError as error:
             raise CBanditError(f"safe.{error}") from None
-    x = _point(safe.x, actions.dim, batch, size).to(device)
+    x = _read_point(safe.x, actions.dim, batch, size).to(device)
     try:
         return _find_numbers(actions, x), x
     except CBanditError as error:
@@ -234,7 +237,7 @@ def _place(
 
 
 def _find_numbers(actions: Actions, x: Tensor) -> Tensor:
-    """Return the numbers ``(T,)`` of actions at ``x (T, d)``."""
+    """Return the number of the action at ``x (T, d)`` in each trial, ``(T,)``."""
     if actions.batch_shape:
         index: Tensor = actions.index(x.unsqueeze(1))
     else:  # a set that all trials share is searched once for equal points
@@ -242,7 +245,10 @@ def _find_numbers(actions: Actions, x: Tensor) -> Tensor:
     return index.reshape(-1).expand(len(x))
 
 
-def _point(x: ArrayLike | None, dim: int, batch: tuple[int, ...], size: int) -> Tensor:
+def _read_point(
+    x: ArrayLike | None, dim: int, batch: tuple[int, ...], size: int
+) -> Tensor:
+    """Return the user's coordinates for each trial, ``(size, dim)``."""
     point = checks.finite("safe.x", checks.tensor("safe.x", x))
     if tuple(point.shape) not in ((dim,), (*batch, dim)):
         raise CBanditError(
@@ -252,7 +258,8 @@ def _point(x: ArrayLike | None, dim: int, batch: tuple[int, ...], size: int) -> 
     return point.expand(size, dim)
 
 
-def _centre(star: Star, x: Tensor) -> None:
+def _check_centre(star: Star, x: Tensor) -> None:
+    """Raise an error unless the safe action ``x`` is the star's centre."""
     gap = float((star.center.to(x) - x).abs().max())
     close = max(1e-9, 8 * torch.finfo(star.center.dtype).eps)
     if gap > close * (1 + float(x.abs().max())):

@@ -1,21 +1,24 @@
-"""The model of stage-wise policies for independent arms, which have only numbers.
+"""The model of stage-wise policies for independent arms, known by number alone.
 
-It has the average and the count of every arm, and bounds for arms never pulled.
+The model keeps each arm's average and count; arms never pulled get bounds of their own.
+In shapes, ``T`` counts trials, ``m`` costs, ``F = 1 + m`` functions, ``K`` arms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import reduce
+from functools import partial, reduce
 
 import torch
 from torch import Tensor
 
 from cbandit.actions import Actions
 from cbandit.policies.safe.estimate import Block, SafeEstimate
+from cbandit.policies.safe.stagewise import SafeState
 from cbandit.posterior.tally import Tally
+from cbandit.recommend import Recommendation
 
-BLOCK = 2**16  # arms at a time, so that a block fits into the processor's cache
+BLOCK_ARMS = 2**16  # arms in a block, which then fits into the processor's cache
 
 
 class Arms:
@@ -36,54 +39,68 @@ class Arms:
         self._r = subgaussian
 
     def start(self) -> Tally:
-        """Return the tally before any pull."""
+        """Return the empty tally of averages and counts."""
         shape = (*self._r.shape, int(self._actions.size))
         return Tally.start(shape, self._dtype, self._r.device)
 
-    def place(self, x: Tensor, arm: Tensor | None) -> Tensor:
-        """Return ``arm``; if it is ``None``, the number of the arm at ``x (T, d)``."""
+    def identify(self, x: Tensor, arm: Tensor | None) -> Tensor:
+        """Return the arm's number ``(T,)``: ``arm`` if given, else the one at ``x``."""
         number: Tensor = self._actions.index(x) if arm is None else arm
         return number
 
     def has_data(self, observations: Tally) -> Tensor:
-        """Return the arms with data of all functions, ``(T, N)``."""
+        """Return the arms with data of reward and all costs, ``(T, K)`` bool."""
         return (observations.count > 0).all(1)
 
-    def believed(self, observations: Tally) -> Iterator[Block]:
-        """Yield the averages of all arms and the averages' deviations."""
+    def estimates(self, observations: Tally) -> Iterator[Block]:
+        """Yield one block: the averages of all arms, and their deviations."""
         mean = observations.mean
         yield 0, mean, observations.spread * self._r.to(mean).unsqueeze(-1)
 
+    def recommend_likely(
+        self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
+    ) -> Recommendation:
+        """Return the best distribution believed feasible in each trial."""
+        blocks, safe = partial(self.estimates, state.data), state.safe
+        return safe.recommend_mixture(self._actions, blocks, limits, confidence, left)
+
 
 def bound_unpulled(
-    u: Tensor, count: Tensor, safe: SafeEstimate, tau: Tensor, at: Tensor, top: Tensor
+    u: Tensor,
+    count: Tensor,
+    safe: SafeEstimate,
+    tau: Tensor,
+    safe_index: Tensor,
+    max_costs: Tensor,
 ) -> None:
     """Overwrite the bounds of arms that were never pulled, and of the safe arm.
 
-    A cost that was never observed may be as large as the largest mean stated; without a
-    statement the arm is not played. The reward's bound is raised until the largest
-    share ``g`` of the arm that fits beside the safe one has
+    The bound of a cost that was never observed is the largest mean stated for it;
+    without one the arm is not played. The reward's bound is raised until the arm,
+    played with the largest share ``g`` that fits beside the safe arm, has
     ``g u_r + (1 - g) u_r1 >= r_max``. With a lower bound the arm might look worse than
     known ones and never be tried.
 
     Args:
-        u: bounds ``u_r`` and every ``u_c``, ``(T, 1 + m, K)``.
+        u: the bounds ``u_r`` and every ``u_c``, ``(T, 1 + m, K)``; changed in place.
         count: the pulls of every arm, ``(T, 1 + m, K)``.
-        safe: what is known of the safe arm.
+        safe: the estimate of the safe arm's reward and costs.
         tau: the thresholds, ``(T, m)``.
-        at: the safe arm's number, ``(T,)``.
-        top: the largest mean stated for every cost, ``(m, 1)``; infinite if none is.
+        safe_index: the safe arm's number, ``(T,)``.
+        max_costs: the largest mean of every cost, ``(m, 1)``; infinite if not stated.
     """
-    safe.exact(u, tau, at)
-    known = u.gather(-1, at.view(-1, 1, 1).expand(-1, u.shape[1], 1))
+    safe.overwrite_bounds(u, tau, safe_index)
+    known = u.gather(-1, safe_index.view(-1, 1, 1).expand(-1, u.shape[1], 1))
     most = safe.action.largest.to(u).unsqueeze(-1)
     gap = (most - known[:, 0]).clamp_min(0.0)
     slope = gap.unsqueeze(-1) / (tau.to(u).unsqueeze(-1) - known[:, 1:])
-    top = top.to(u)
-    for part, pulls in zip(u.split(BLOCK, -1), count.split(BLOCK, -1), strict=True):
+    max_costs = max_costs.to(u)
+    for part, pulls in zip(
+        u.split(BLOCK_ARMS, -1), count.split(BLOCK_ARMS, -1), strict=True
+    ):
         reward, cost = part[:, 0], part[:, 1:]
-        torch.minimum(cost, top, out=cost)
-        cost.copy_(torch.where(pulls[:, 1:] > 0, cost, top))
+        torch.minimum(cost, max_costs, out=cost)
+        cost.copy_(torch.where(pulls[:, 1:] > 0, cost, max_costs))
         least = (cost - known[:, 1:]).mul_(slope)
         least = reduce(torch.maximum, [gap, *least.unbind(1)]).add_(known[:, 0])
         # an arm whose cost may be infinite is not played, so no bonus is infinite
@@ -91,4 +108,4 @@ def bound_unpulled(
         torch.maximum(reward, least, out=least)
         pulled = reduce(torch.minimum, pulls.unbind(1)) > 0
         reward.copy_(torch.where(pulled, reward, least))
-    safe.exact(u, tau, at)  # the safe arm may be one never pulled
+    safe.overwrite_bounds(u, tau, safe_index)  # the safe arm may be one never pulled

@@ -1,10 +1,13 @@
-"""Confidence sets of finite classes of functions, and the programmes over them.
+"""Confidence sets in finite classes of functions, and the programmes over them.
 
 The paper fits a cost among all functions, and keeps the functions near the fit that
 have the value ``c0`` at the safe arm. Here the fit is sought among functions with that
 value. The truth is one of them, so the paper's bound on its distance from the fit
 holds, and the set is never empty. There is a linear programme for each triple of
 functions; they are solved on the host.
+
+In shapes, ``T`` counts trials, ``m`` costs, ``F = 1 + m`` functions, ``K`` arms, and
+``G`` the members of a class.
 """
 
 from __future__ import annotations
@@ -21,22 +24,22 @@ from cbandit.actions import Actions
 from cbandit.beliefs.classes import FiniteClass
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
-from cbandit.policies.safe.action import SafeAction, numbered
+from cbandit.policies.safe.action import SafeAction, require_numbers
 from cbandit.recommend import Recommendation
 from cbandit.search.simplex.lp import solve_policy
 
 
-class Classes:
-    """The classes of the reward and of every cost, and their confidence sets.
+class ConfidenceSets:
+    """The confidence sets of the reward and of every cost.
 
-    Everything is on the host. Observations are counts and averages of every arm, ``(T,
-    1 + m, K)``.
+    All tensors are on the host. Observations are the ``count`` and the average,
+    ``mean``, of every arm, ``(T, F, K)`` each.
 
     Args:
-        beliefs: the functions, the reward's first. For a cost, only those with its
-            value ``c0`` at the safe arm.
+        beliefs: the classes of functions, the reward's first. Of a cost's class, only
+            functions with the cost's value ``c0`` at the safe arm are used.
         safe: the safe arm, and ``R`` of the noise.
-        arms: how many arms there are.
+        arms: the number of arms.
     """
 
     def __init__(
@@ -44,7 +47,7 @@ class Classes:
     ) -> None:
         self._beliefs = beliefs
         self._square = devices.host(safe.subgaussian)[0].square()  # R^2, T x (1 + m)
-        self._agree = []  # T x G each
+        self._agree = []  # the functions with value c0 at the safe arm, T x G each
         for j, belief in enumerate(beliefs):
             values = belief.values
             if values.shape[-1] != arms:
@@ -54,7 +57,7 @@ class Classes:
                 )
             agree = torch.ones(len(safe.x), len(values), dtype=torch.bool)
             if j > 0 and safe.cost is not None:
-                at, cost = devices.host(numbered(safe.index), safe.cost)
+                at, cost = devices.host(require_numbers(safe.index), safe.cost)
                 gap = (values[:, at].mT - cost[:, j - 1, None]).abs()
                 agree = gap <= 1e-9 * (1 + values.abs().max())
                 if not bool(agree.any(-1).all()):
@@ -65,28 +68,30 @@ class Classes:
             self._agree.append(agree)
 
     def fit(self, count: Tensor, mean: Tensor) -> Tensor:
-        """Return the functions nearest to the observations, ``(T, 1 + m, K)``."""
+        """Return the functions nearest to the observations, ``(T, F, K)``."""
         fits = []
         for j, (belief, agree) in enumerate(
             zip(self._beliefs, self._agree, strict=True)
         ):
-            error = _squared(belief.values - mean[:, j, None], count[:, j])
+            error = _squared_distances(belief.values - mean[:, j, None], count[:, j])
             place = error.masked_fill(~agree, torch.inf).argmin(-1)
             fits.append(belief.values[place])
         return torch.stack(fits, 1)
 
-    def inside(self, t: int, delta: float, count: Tensor, mean: Tensor) -> list[Tensor]:
-        """Return masks ``(T, G)`` of the functions in each class's confidence set."""
+    def members(
+        self, t: int, delta: float, count: Tensor, mean: Tensor
+    ) -> list[Tensor]:
+        """Return which functions are in each confidence set, ``(T, G)`` bool each."""
         fit, sets = self.fit(count, mean), []
         for j, (belief, agree) in enumerate(
             zip(self._beliefs, self._agree, strict=True)
         ):
-            squared = _squared(belief.values - fit[:, j, None], count[:, j])
+            squared = _squared_distances(belief.values - fit[:, j, None], count[:, j])
             sets.append(agree & (squared <= self._radius(j, t, delta)))
         return sets
 
     def _radius(self, j: int, t: int, delta: float) -> Tensor:
-        """Return the radius of round ``t``, the user's or the theory's, ``(T, 1)``."""
+        """Return the radius of function ``j``'s set in round ``t``, ``(T, 1)``."""
         belief, square = self._beliefs[j], self._square[:, j, None]
         radius = belief.radius
         if radius is None:
@@ -98,19 +103,15 @@ class Classes:
         value = checks.number("radius", value, minimum=0)
         return torch.full_like(square, value)
 
-    def left(self, inside: list[Tensor], trial: int) -> list[Tensor]:
-        """Return one trial's functions in each confidence set, ``(G', K)``."""
+    def functions_of(self, inside: list[Tensor], trial: int) -> list[Tensor]:
+        """Return the functions in each confidence set of one trial, ``(G, K)`` each."""
         pairs = zip(self._beliefs, inside, strict=True)
         return [belief.values[members[trial]] for belief, members in pairs]
 
-    def ends(self, inside: list[Tensor]) -> tuple[Tensor, Tensor]:
+    def extremes(self, inside: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Return each arm's least and greatest values over the confidence sets.
 
-        Both are ``(T, 1 + m, K)``, the reward first.
-
-        Args:
-            inside: for the reward and each cost, which functions are in its confidence
-                set, ``(T, G)`` bool.
+        Both are ``(T, F, K)``; ``inside`` is what :meth:`members` returns.
         """
         pairs = [
             (belief.values, members.unsqueeze(-1))
@@ -121,18 +122,23 @@ class Classes:
         return torch.stack(low, 1), torch.stack(high, 1)
 
 
-def _squared(away: Tensor, count: Tensor) -> Tensor:
-    """Return the squared distances ``(T, G)``, summed over all pulls ``(T, K)``."""
-    return (count.unsqueeze(1) * away.square()).sum(-1)
-
-
-def optimistic(theta: Tensor, mu: list[Tensor], alpha: Tensor) -> Tensor:
-    """Return ``theta + alpha_j (mu'_j - mu''_j)`` for all triples, ``(n, K)``.
+def _squared_distances(difference: Tensor, count: Tensor) -> Tensor:
+    """Return squared distances summed over all pulls, ``(T, G)``.
 
     Args:
-        theta: the reward's functions, ``(R, K)``.
-        mu: the functions of every cost, ``(G_j, K)``.
-        alpha: ``(m,)``.
+        difference: the differences at each arm, ``(T, G, K)``.
+        count: the pulls of each arm, ``(T, K)``.
+    """
+    return (count.unsqueeze(1) * difference.square()).sum(-1)
+
+
+def optimistic_rewards(theta: Tensor, mu: list[Tensor], alpha: Tensor) -> Tensor:
+    """Return ``theta + alpha_j (mu'_j - mu''_j)`` for all ``n`` triples, ``(n, K)``.
+
+    Args:
+        theta: the functions in the reward's confidence set, ``(G, K)``.
+        mu: the functions in every cost's confidence set, ``(G, K)`` each.
+        alpha: the factor of every cost's bonus, ``(m,)``.
     """
     gaps = [
         a * (h.unsqueeze(1) - h).flatten(0, 1) for a, h in zip(alpha, mu, strict=True)
@@ -141,22 +147,27 @@ def optimistic(theta: Tensor, mu: list[Tensor], alpha: Tensor) -> Tensor:
     return (theta.unsqueeze(1) + bonus).flatten(0, 1)
 
 
-def solved(u_r: Tensor, mu: list[Tensor], tau: Tensor) -> Distribution:
-    """Return the best distribution over all objectives, the rows of ``u_r (n, K)``.
+def best_distribution(u_r: Tensor, mu: list[Tensor], tau: Tensor) -> Distribution:
+    """Return the distribution of greatest value by any objective, a row of ``u_r``.
 
-    It keeps each cost's limit ``tau (m,)`` under every function in ``mu``.
+    Args:
+        u_r: the objectives, ``(n, K)``.
+        mu: the functions of every cost, ``(G, K)`` each; all must keep the limit.
+        tau: the limit of every cost, ``(m,)``.
     """
     limits = [limit.expand(len(h)) for limit, h in zip(tau, mu, strict=True)]
     u_c = torch.cat(mu).expand(len(u_r), -1, -1)
     pi = solve_policy(u_r, u_c, torch.cat(limits))
     value = pi.value.masked_fill(pi.infeasible, -torch.inf)
-    close = CLOSE * (u_r.amax() - u_r.amin())  # as there is no prior deviation
+    close = CLOSE * (u_r.amax() - u_r.amin())  # the range, for want of a deviation
     best = int(best_place(value.unsqueeze(0), close))
     return Distribution(pi.distribution.index[best], pi.distribution.probability[best])
 
 
-def stacked(answers: list[Distribution], device: torch.device) -> Distribution:
-    """Stack distributions, one for each trial, padded with zeros."""
+def stack_distributions(
+    answers: list[Distribution], device: torch.device
+) -> Distribution:
+    """Stack one distribution for each trial, padded with zeros, on ``device``."""
     k = max(answer.index.shape[-1] for answer in answers)
 
     def padded(value: Tensor) -> Tensor:
@@ -170,16 +181,16 @@ def stacked(answers: list[Distribution], device: torch.device) -> Distribution:
     )
 
 
-def valued(
+def as_recommendation(
     pi: Distribution, fit: Tensor, limits: Tensor, confidence: float, actions: Actions
 ) -> Recommendation:
     """Return distributions over the arms as a feasible recommendation.
 
     Args:
         pi: the distribution of each trial.
-        fit: the fitted functions, ``(T, 1 + m, K)``.
+        fit: the fitted functions, ``(T, F, K)``.
         limits: the thresholds, ``(T, m)``.
-        confidence: the probability that the expected costs keep them.
+        confidence: the probability that the expected costs keep the thresholds.
         actions: the set of arms.
     """
     fitted = fit.gather(-1, pi.index.unsqueeze(1).expand(-1, fit.shape[1], -1))

@@ -1,9 +1,13 @@
 """Estimates of the safe action's reward and costs, and decisions that use them.
 
-If reward and costs are not stated, Algorithm 5 estimates them: the action is played
-until the averages satisfy ``c0 + w <= tau`` and ``r0 + w <= r_max``, where
-``w = 3 R sqrt(2 ln((m + 1) T / delta) / n)``; each average is frozen when its test
-passes. Then both gaps are known within a factor of 1/2 to 3/2.
+If the user does not state reward and costs, Algorithm 5 estimates them: the action is
+played until the averages satisfy ``c0 + w <= tau`` and ``r0 + w <= r_max``, where
+``w = 3 R sqrt(2 ln((m + 1) horizon / delta) / n)`` after ``n`` plays; each average is
+frozen when its test passes. The gaps to ``tau`` and ``r_max`` are then known within a
+factor of 1/2 to 3/2.
+
+In shapes, ``T`` counts trials, ``m`` costs, ``F = 1 + m`` functions (the reward first),
+``N`` the actions of the set, and ``n`` those in a block of it.
 
 A. Pacchiano, M. Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise
 constraints, 2024, Algorithm 5, with the analysis' width.
@@ -19,34 +23,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit._core import devices
 from cbandit._core.log import warn
 from cbandit._core.randomness import Streams
 from cbandit.actions import Actions
-from cbandit.choice import Distribution
+from cbandit.choice import Distribution, draw_actions
 from cbandit.errors import CBanditError, InfeasibleError
 from cbandit.policies.choices import News
-from cbandit.policies.concerns.failure_list import remaining
-from cbandit.policies.safe.action import SafeAction, numbered
+from cbandit.policies.concerns.failure_list import blocks_within
+from cbandit.policies.safe.action import SafeAction, require_numbers
 from cbandit.policies.turn import Decision
 from cbandit.posterior.units import Units
 from cbandit.recommend import Recommendation, nothing_told, recommend_policy
 
-SELDOM = 64  # on a device, rounds between looks for rewards above the largest
+CHECK_INTERVAL = 64  # on a GPU, rounds between checks for rewards above ``r_max``
 
-Block = tuple[int, Tensor, Tensor]  # first action, means (T, F, n), spreads (T, F, n)
+Block = tuple[int, Tensor, Tensor]  # first action, means and deviations (T, F, n)
 
 
 @dataclass(frozen=True, eq=False)
 class Average:
-    """An average over plays of the safe action, frozen once its test has passed.
+    """Averages of ``k`` functions over plays of the safe action, until a test passes.
 
     Args:
-        mean: the average, ``(T, k)``.
+        mean: the averages, ``(T, k)``.
         scale: ``3 R``, ``(T, k)``.
-        log: ``2 ln((m + 1) T / delta)``.
+        log: ``2 ln((m + 1) horizon / delta)``.
         plays: how many plays are in each average, ``(T, k)``.
-        known: the trials in which the test has passed, ``(T,)``.
+        known: the trials whose test has passed, ``(T,)``; averages are then frozen.
     """
 
     mean: Tensor
@@ -57,7 +60,7 @@ class Average:
 
     @classmethod
     def start(cls, value: Tensor | None, r: Tensor, log: float) -> Average:
-        """Return the average before any play, or ``value (T, k)`` if that is given.
+        """Return the averages before any play; ``value (T, k)``, if given, is final.
 
         ``r`` is ``R`` of the noise, ``(T, k)``.
         """
@@ -67,20 +70,20 @@ class Average:
 
     @property
     def width(self) -> Tensor:
-        """The width ``w`` of the average, ``(T, k)``."""
+        """The widths ``w`` of the averages, ``(T, k)``."""
         return self.scale * (self.log / self.plays).sqrt()
 
-    def told(
+    def after_play(
         self, values: Tensor, where: Tensor, limit: Tensor, size: Tensor | float = 1.0
     ) -> Average:
-        """Return the average after one more play.
+        """Return the averages after one more play.
 
         Args:
-            values: what was observed, ``(T, k)``.
-            where: which values count, because the action was played and they were told,
-                ``(T, k)``.
-            limit: what the average plus its width must not exceed, ``(T, k)``.
-            size: the unit of ``scale``, ``(T, k)``; infinite while there is none.
+            values: the observed values, ``(T, k)``.
+            where: which values are those of a play of the safe action, ``(T, k)`` bool.
+            limit: what an average plus its width must not exceed, ``(T, k)``.
+            size: the unit of ``scale`` in the user's units, ``(T, k)``; infinite while
+                it is unknown.
         """
         fresh = (where & ~self.known.unsqueeze(-1)).double()
         plays = self.plays + fresh
@@ -93,14 +96,14 @@ class Average:
 
 @dataclass(frozen=True, eq=False)
 class SafeEstimate:
-    """The safe action's reward and costs, as far as they are known.
+    """The estimate of the safe action's reward and costs.
 
     Args:
         action: the safe action as the user states it.
         reward: its reward, ``(T, 1)``.
         cost: its costs, ``(T, m)``.
-        ready: whether both are known in all trials.
-        warned: whether a warning came that rewards are above ``r_max``.
+        ready: whether reward and costs are known in all trials.
+        warned: whether the policy has warned of rewards above ``r_max``.
     """
 
     action: SafeAction
@@ -112,61 +115,61 @@ class SafeEstimate:
     @classmethod
     def start(cls, action: SafeAction) -> SafeEstimate:
         """Return the estimate before any play."""
-        r, log = action.subgaussian, action.log
+        r, log = action.subgaussian, action.log_term
         reward = None if action.reward is None else action.reward.unsqueeze(-1)
         ready = reward is not None and action.cost is not None
         first = Average.start(reward, r[:, :1], log)
         return cls(action, first, Average.start(action.cost, r[:, 1:], log), ready)
 
     @property
-    def warm(self) -> Tensor:
-        """Trials in which both are known, ``(T,)``."""
+    def known(self) -> Tensor:
+        """The trials in which reward and costs are known, ``(T,)`` bool."""
         return self.reward.known & self.cost.known
 
     def after(self, news: News, units: Units | None = None) -> SafeEstimate:
-        """Return the estimate after feedback, if that is of the safe action.
+        """Return the estimate after feedback; only that of the safe action counts.
 
         Args:
             news: the choice and its feedback.
-            units: the units of the noise; ``None``: the user's own.
+            units: the units of the noise; ``None``: the user's units.
         """
-        size = self._sizes(units)
+        size = self._unit_sizes(units)
         x = news.choice.x.reshape(len(size), -1).double()
         at = (x == self.action.x).all(-1, keepdim=True)
         reward, cost, largest = self.reward, self.cost, self.action.largest
         for told in news.rewards:
             values, came = told.wide(1)
             limit = largest.unsqueeze(-1)
-            reward = reward.told(values, at & came, limit, size[:, :1])
+            reward = reward.after_play(values, at & came, limit, size[:, :1])
         for told in news.costs:
             values, came = told.wide(news.limits.shape[-1])
-            cost = cost.told(values, at & came, news.limits, size[:, 1:])
+            cost = cost.after_play(values, at & came, news.limits, size[:, 1:])
         ready = bool((reward.known & cost.known).all())
         return replace(self, reward=reward, cost=cost, ready=ready)
 
-    def compared(
+    def check_largest(
         self, news: News, policy: Any, units: Units | None = None
     ) -> SafeEstimate:
-        """Warn, once, if rewards are above ``r_max`` beyond doubt.
+        """Warn, once, if rewards are above ``r_max`` beyond doubt; return the estimate.
 
-        That is so if one reward is further above it than noise may be, or the safe
-        action's average is, whose test then never passes. In all but a share ``delta``
-        of runs no warning is wrong.
+        That is so if one reward, or the safe action's average reward, is further above
+        ``r_max`` than noise may be. In all but a share ``delta`` of runs no warning is
+        wrong.
 
         Args:
-            news: the choice and its feedback, which ``after`` took in.
-            policy: it has ``delta``, and the direction of rewards.
-            units: the units of the noise; ``None``: the user's own.
+            news: the choice and its feedback, which :meth:`after` has added.
+            policy: the policy, which has ``delta`` and the direction of rewards.
+            units: the units of the noise; ``None``: the user's units.
         """
         if self.warned or not news.rewards:
             return self
         largest, t = self.action.largest.unsqueeze(-1), news.choice.t
-        if news.rewards[0].values.is_cuda and t % SELDOM:
-            return self  # to wait for the device in every round would slow it down
+        if news.rewards[0].values.is_cuda and t % CHECK_INTERVAL:
+            return self  # waiting for the GPU in every round would slow it down
         r = self.action.subgaussian[:, :1]
-        if units is not None:  # noise may be learned; it is within the outcomes' spread
+        if units is not None:  # noise may be learned; 1 is the outcomes' spread
             r = r.clamp_min(1.0)
-        r, trials = r * self._sizes(units)[:, :1], 2 * math.log(len(r))
+        r, trials = r * self._unit_sizes(units)[:, :1], 2 * math.log(len(r))
         # noise is above this in any trial of round t with probability delta/(t (t + 1))
         noise = r * math.sqrt(2 * math.log(t * (t + 1) / policy.delta) + trials)
         seen = [("a reward", *told.wide(1), noise) for told in news.rewards]
@@ -199,33 +202,36 @@ class SafeEstimate:
                 return replace(self, warned=True)
         return self
 
-    def _sizes(self, units: Units | None) -> Tensor:
-        """Return the size of each function's unit, ``(T, 1 + m)``.
+    def _unit_sizes(self, units: Units | None) -> Tensor:
+        """Return the size of each function's unit in the user's units, ``(T, 1 + m)``.
 
-        It is infinite for a function without a unit yet, 1 if there are no ``units``.
+        Units not known yet have infinite size; without ``units`` all are 1.
         """
         if units is None:
             return torch.ones_like(self.action.subgaussian)
         return torch.where(units.known, units.size, torch.inf)
 
-    def unsafe(self, limits: Tensor, units: Units | None = None) -> Tensor | None:
+    def unsafe_trials(
+        self, limits: Tensor, units: Units | None = None
+    ) -> Tensor | None:
         """Return the trials ``(T,)`` whose data say that the safe action is unsafe.
 
-        ``None``: no trial. It raises an error if the data of all trials say so.
+        ``None`` stands for no trial. If the data of all trials say so, or the stated
+        cost is not below a limit that may change, raise an error.
 
         Args:
             limits: this round's thresholds, ``(T, m)``.
-            units: the units of the noise; ``None``: the user's own.
+            units: the units of the noise; ``None``: the user's units.
         """
         if self.action.cost is not None:
-            if not self.action.fixed:
-                self.action.below(limits)
+            if not self.action.fixed_thresholds:
+                self.action.check_below(limits)
             return None
         if self.ready:
             return None
         room, played = limits - self.cost.mean, (self.cost.plays > 0).any(-1)
         # w is three times a width that holds with probability 1 - delta
-        width = self.cost.width * self._sizes(units)[:, 1:]
+        width = self.cost.width * self._unit_sizes(units)[:, 1:]
         beyond = (room + width / 3 < 0).any(-1)
         unsafe = played & ~self.cost.known & beyond
         if bool(unsafe.all()):
@@ -237,25 +243,26 @@ class SafeEstimate:
             )
         return unsafe
 
-    def ratio(self, limits: Tensor, units: Units | None = None) -> Tensor:
+    def gap_ratio(self, limits: Tensor, units: Units | None = None) -> Tensor:
         """Return ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``.
 
-        A value that is estimated makes the factor 6, not 2; where too little is known
-        the gap counts as 1. With ``units``, the ratio is in these, and 0 where a
-        function has none. The limits are in the user's own units.
+        If reward or cost is estimated, the factor is 6 in place of 2; where it is not
+        known yet, the gap below counts as 1. With ``units`` the ratio is in these, and
+        0 where they are not known yet. ``limits`` are ``tau``, in the user's units.
         """
         stated = self.action.reward is not None and self.action.cost is not None
         gap = (self.action.largest - self.reward.mean[:, 0]).unsqueeze(-1)
-        room = torch.where(self.warm.unsqueeze(-1), limits - self.cost.mean, 1.0)
+        room = torch.where(self.known.unsqueeze(-1), limits - self.cost.mean, 1.0)
         ratio = (2.0 if stated else 6.0) * gap / room
         if units is None:
             return ratio
         return (ratio / units.ratio(limits.shape[-1])).nan_to_num(0.0)
 
-    def within(self, units: Units | None) -> SafeEstimate:
-        """Return this with the stated reward and costs converted to units.
+    def in_units(self, units: Units | None) -> SafeEstimate:
+        """Return the estimate with the safe action's stated values in units.
 
-        Where a cost has no unit yet, the safe action's cost is set to its threshold.
+        The stated reward and costs are 0 where a unit is not known yet. Without units
+        they stay as they are.
         """
         if units is None:
             return self
@@ -271,19 +278,21 @@ class SafeEstimate:
 
     # -- among the actions of a round ------------------------------------------------
 
-    def exact(self, u: Tensor, limits: Tensor, at: Tensor, start: int = 0) -> None:
-        """Overwrite the bounds ``u`` of the safe action by what is known of it.
+    def overwrite_bounds(
+        self, u: Tensor, limits: Tensor, safe_index: Tensor, start: int = 0
+    ) -> None:
+        """Overwrite the safe action's bounds in ``u`` by its stated values.
 
-        Even if its cost is only estimated, the action counts as within the limits.
+        A cost's bound that is not stated is lowered to the limit, if above.
 
         Args:
             u: bounds of the actions from number ``start`` on, ``(T, 1 + m, n)``.
             limits: this round's thresholds, ``(T, m)``.
-            at: the action's number in this round's set, ``(T,)``.
+            safe_index: the safe action's number in this round's set, ``(T,)``.
             start: the number of the first action in ``u``.
         """
-        at, last = at - start, u.shape[-1] - 1
-        present, place = (at >= 0) & (at <= last), at.clamp(0, last)
+        place, last = safe_index - start, u.shape[-1] - 1
+        present, place = (place >= 0) & (place <= last), place.clamp(0, last)
         place = place[:, None, None].expand(-1, u.shape[1], 1)
         bounds = u.gather(-1, place).squeeze(-1)
         known = bounds.clone()
@@ -296,41 +305,41 @@ class SafeEstimate:
         known = torch.where(present.unsqueeze(-1), known, bounds)
         u.scatter_(-1, place, known.unsqueeze(-1))
 
-    def drawn(
+    def draw(
         self,
         distribution: Distribution,
-        at: Tensor,
+        safe_index: Tensor,
         streams: Streams,
         infeasible: Tensor | None,
         enough: Tensor | None = None,
     ) -> Decision:
-        """Return an action drawn, or the safe one while too little is known of it.
+        """Draw an action; in trials with too little data play the safe action.
 
         Args:
-            distribution: what to draw from, ``(T, k)``.
-            at: the safe action's number in this round's set, ``(T,)``.
-            streams: where the draw comes from.
-            infeasible: trials whose data say that the safe action is unsafe, ``(T,)``.
-            enough: trials whose beliefs can say what is safe, ``(T,)``; ``None``: all.
+            distribution: the distribution to draw from, ``(T, k)``.
+            safe_index: the safe action's number in this round's set, ``(T,)``.
+            streams: the random streams.
+            infeasible: trials whose data say that the safe action is unsafe, ``(T,)``;
+                ``None``: no trial.
+            enough: trials whose beliefs have enough data, ``(T,)``; ``None``: all.
         """
         index, probability = distribution.index, distribution.probability
         if not self.ready or enough is not None:
-            warm = (self.warm if enough is None else self.warm & enough).unsqueeze(-1)
+            known = (self.known if enough is None else self.known & enough).unsqueeze(
+                -1
+            )
             first = torch.arange(index.shape[-1], device=index.device) == 0
-            index = torch.where(warm, index, at.unsqueeze(-1) * first)
-            probability = torch.where(warm, probability, first.to(probability))
-        share = probability.double()
-        last = (share > 0).sum(-1) - 1  # rounding must not lead into the zero padding
-        uniform = devices.put(streams.uniform().reshape(-1, 1), share.device)
-        place = torch.minimum((uniform >= share.cumsum(-1)).sum(-1), last)
-        number = index.gather(-1, place.unsqueeze(-1)).squeeze(-1)
+            index = torch.where(known, index, safe_index.unsqueeze(-1) * first)
+            probability = torch.where(known, probability, first.to(probability))
+        shares = Distribution(index, probability.double())
+        number = draw_actions(shares, streams)
         played = Distribution(index, probability)
         return Decision(number, infeasible, played, sure=True)
 
     # -- recommendations -------------------------------------------------------------
 
-    def among(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """Yield the blocks with the safe action's stated values put in, at spread 0."""
+    def with_safe_values(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """Yield the blocks, with the safe action's stated values at deviation 0."""
         at, reward, cost = self.action.index, self.action.reward, self.action.cost
         for start, mean, std in blocks:
             if at is None or (reward is None and cost is None):
@@ -347,7 +356,7 @@ class SafeEstimate:
                 std[rows, 1:, place] = 0.0
             yield start, mean, std
 
-    def mixture(
+    def recommend_mixture(
         self,
         actions: Actions,
         blocks: Callable[[], Iterable[Block]],
@@ -359,34 +368,36 @@ class SafeEstimate:
 
         Args:
             actions: the set.
-            blocks: returns estimates and spreads over the set, each time it is called.
+            blocks: returns estimates and deviations over the set, whenever called.
             limits: the thresholds, ``(T, m)``.
-            confidence: the probability that the expected costs keep them.
-            left: the actions to choose from, ``(T, N)``; ``None``: all.
+            confidence: the probability that the expected costs keep the thresholds.
+            left: the actions to choose from, ``(T, N)`` bool; ``None``: all.
         """
 
         def estimates() -> Iterator[Block]:
-            return remaining(self.among(blocks()), left)
+            return blocks_within(self.with_safe_values(blocks()), left)
 
         best = recommend_policy(estimates, int(actions.size), limits, confidence)
-        return replace(best, x=actions.at(numbered(best.index)), names=actions.names)
+        return replace(
+            best, x=actions.at(require_numbers(best.index)), names=actions.names
+        )
 
-    def recommended(
+    def recommend(
         self,
         data: Tensor,
         left: Tensor | None,
         best: Callable[[Tensor | None], Recommendation],
     ) -> Recommendation:
-        """Return the best recommendation among actions with data, for ``T`` trials.
+        """Return the best recommendation among the actions with data, in each trial.
 
-        The safe action needs no data if its cost is stated. A trial without such an
-        action recommends nothing; it is an error if no trial has one.
+        The safe action needs no data if its cost is stated. In a trial without such an
+        action nothing is recommended; if no trial has one, raise an error.
 
         Args:
-            data: the actions with data of all functions, ``(T, N)``.
-            left: the actions that have not failed, ``(T, N)``; ``None``: all.
-            best: takes actions ``(T, N)``, or ``None`` for all; returns the best of
-                them.
+            data: the actions with data of all functions, ``(T, N)`` bool.
+            left: the actions that have not failed, ``(T, N)`` bool; ``None``: all.
+            best: takes the actions to choose from, ``(T, N)`` bool or ``None`` for all;
+                returns the best of them.
         """
         action, bare = self.action, ~data.any(-1)
         unknown = torch.zeros_like(bare) if action.cost is not None else bare
@@ -403,8 +414,8 @@ class SafeEstimate:
         return replace(answer, value=torch.where(bare, torch.nan, answer.value))
 
 
-def must_hold(mask: Tensor | None, safe: Tensor | None) -> None:
-    """Raise an error unless ``among (1 or T, N)`` has the safe action ``(T,)``."""
+def check_has_safe(mask: Tensor | None, safe: Tensor | None) -> None:
+    """Raise an error unless ``mask (1 or T, N)`` allows the actions ``safe (T,)``."""
     if mask is None or safe is None:
         return
     allowed = mask.expand(len(safe), -1).gather(-1, safe.unsqueeze(-1))

@@ -1,4 +1,7 @@
-"""Distributions over vectors: the best one whose mean keeps its limits."""
+"""Distributions over vectors: the best one whose mean surely keeps the limits.
+
+In shapes, ``T`` counts trials, ``m`` costs, ``K`` actions, ``d`` coordinates.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,12 @@ from cbandit._core import devices
 from cbandit.choice import Distribution
 from cbandit.search.conic import Array, SafePolicies
 
-MOST_PAIRED = 64  # with at most so many actions, midpoints of pairs are considered too
-STARTS, NEAR = 8, 0.9  # starts of the ascent, and the cosine below which two differ
-CLIMBS = 3  # ascents; the starts of largest V_r after one step of all starts
-LEAP = 0.05  # the ascent's longest step ahead, as a share of a point's length
-SAME = 1e-8  # the distance within which means of distributions count as equal
+MAX_PAIRED_ACTIONS = 64  # with more actions, midpoints of pairs are not tried
+MAX_STARTS = 8  # points at which ascents may begin
+MAX_COSINE = 0.9  # between the directions of two starts
+MAX_ASCENTS = 3  # from the starts of largest V_r after one step each
+MAX_LEAP_SHARE = 0.05  # of a point's length; an ascent looks no further ahead
+EQUAL_DISTANCE = 1e-8  # means of distributions that are closer count as equal
 
 
 def best_mixture(
@@ -29,8 +33,8 @@ def best_mixture(
     Args:
         solver: ``"l1"`` or ``"ascent"``.
         points: the actions, ``(K, d)``.
-        w: the coefficients of reward and costs, ``(1 + m, d)``.
-        root: ``A`` of each ellipsoid, times its width, ``(1 + m, d, d)``.
+        w: the estimated coefficients of reward and costs, ``(1 + m, d)``.
+        root: ``beta A`` with ``A' A = Sigma^-1`` for each function, ``(1 + m, d, d)``.
         tau: the thresholds, ``(m,)``.
         x0: the safe action, ``(d,)``.
     """
@@ -48,44 +52,44 @@ def best_mixture(
         ]
         best, most = None, -math.inf
         for pi, after in tried:
-            if _gained(after, most):
+            if _is_better(after, most):
                 best, most = pi, after
         return best
 
-    def towards(x: Array) -> tuple[Array, float]:
-        """Return the ellipsoid's best ``theta'`` for ``x``, and ``V_r(x)``."""
+    def best_theta(x: Array) -> tuple[Array, float]:
+        """Return the ellipsoid's best ``theta'`` for the mean ``x``, and ``V_r(x)``."""
         length = float(np.linalg.norm(root[0] @ x))
         step = inverse @ x / length if length > 0 else np.zeros(dim)
         return w[0] + step, float(w[0] @ x) + length
 
-    ahead, first = [x0, *_promising(points, w, root, tau, x0)], _Places(dim)
+    ahead, first = [x0, *_ascent_starts(points, w, root, tau, x0)], _VisitedPoints(dim)
     starts: list[tuple[float, Array, Array]] = []  # V_r, the distribution, its mean
-    for theta in [*vertices, *(towards(x)[0] for x in ahead)]:
+    for theta in [*vertices, *(best_theta(x)[0] for x in ahead)]:
         pi = safe.best(theta)
         if pi is not None and not first.holds(x := points.T @ pi):
             first.add(x)
-            starts.append((towards(x)[1], pi, x))
-    # equal values differ by rounding, which must not choose between them
+            starts.append((best_theta(x)[1], pi, x))
+    # rounding must not decide the order of equal values
     starts.sort(key=lambda start: -round(start[0], 9))
-    best, reached, met = None, -math.inf, _Places(dim)
-    for height, start, x in starts[:CLIMBS]:
-        climbed = _climb(safe, towards(x)[0], towards, met)
+    best, reached, visited = None, -math.inf, _VisitedPoints(dim)
+    for height, start, x in starts[:MAX_ASCENTS]:
+        climbed = _ascend(safe, best_theta(x)[0], best_theta, visited)
         for found, after in ((start, height), climbed):
-            if _gained(after, reached):
+            if _is_better(after, reached):
                 best, reached = found, after
     return best
 
 
-class _Places:
-    """Points that ascents have visited, ``(n, dim)``."""
+class _VisitedPoints:
+    """The points that ascents have visited, vectors of length ``dim``."""
 
     def __init__(self, dim: int) -> None:
         self._points, self._count = np.empty((64, dim)), 0
 
     def holds(self, x: Array) -> bool:
-        """Return whether a point was visited, within the solver's tolerance."""
+        """Return whether ``x`` was visited, up to ``EQUAL_DISTANCE``."""
         away = np.abs(self._points[: self._count] - x).max(-1, initial=0.0)
-        return bool((away <= SAME).any())
+        return bool((away <= EQUAL_DISTANCE).any())
 
     def add(self, x: Array) -> None:
         """Add a point."""
@@ -95,60 +99,60 @@ class _Places:
         self._count += 1
 
 
-def _gained(value: float, before: float) -> bool:
-    """Return whether a value is better by more than the solver's tolerance."""
+def _is_better(value: float, before: float) -> bool:
+    """Return whether ``value`` exceeds ``before`` by more than a solver's error."""
     return before == -math.inf or value > before + 1e-9 * (1 + abs(before))
 
 
-def _climb(
+def _ascend(
     safe: SafePolicies,
     theta: Array,
-    towards: Callable[[Array], tuple[Array, float]],
-    met: _Places,
+    best_theta: Callable[[Array], tuple[Array, float]],
+    visited: _VisitedPoints,
 ) -> tuple[Array | None, float]:
     """Return the distribution where an ascent from ``theta`` ends, and its ``V_r``.
 
-    Along a smooth limit there are many similar steps. So as long as it pays, the next
-    ``theta`` is that of a point further ahead, twice as far each time.
+    Along a smooth limit there are many similar steps. So while ``V_r`` grows, the next
+    ``theta`` is the best one for a point further ahead, twice as far each time.
 
     Args:
-        safe: the distributions.
+        safe: the distributions that keep the limits.
         theta: the coefficients to begin with.
-        towards: returns the ellipsoid's best coefficients for a point, and its ``V_r``.
-        met: points that ascents have visited; this ascent adds its own.
+        best_theta: returns the best ``theta'`` for a mean, and the mean's ``V_r``.
+        visited: the points that ascents have visited; this one adds its own.
     """
     best, reached, leap = None, -math.inf, 0.0
     last = np.zeros(safe.points.shape[1])
     while (pi := safe.best(theta)) is not None:
         x = safe.points.T @ pi
-        if met.holds(x):
+        if visited.holds(x):
             break
-        after = towards(x)[1]
-        if _gained(after, reached):
+        after = best_theta(x)[1]
+        if _is_better(after, reached):
             way = x - last if best is not None else np.zeros_like(x)
             best, reached, last = pi, after, x
-            met.add(x)
+            visited.add(x)
             size = max(float(np.linalg.norm(way)), 1e-300)
-            far = min(leap, LEAP * float(np.linalg.norm(x)) / size)
-            theta, leap = towards(x + far * way)[0], max(1.0, 2 * leap)
+            far = min(leap, MAX_LEAP_SHARE * float(np.linalg.norm(x)) / size)
+            theta, leap = best_theta(x + far * way)[0], max(1.0, 2 * leap)
         elif leap > 0:
-            theta, leap = towards(last)[0], 0.0
+            theta, leap = best_theta(last)[0], 0.0
         else:
             break
     return best, reached
 
 
-def _promising(
+def _ascent_starts(
     points: Array, w: Array, root: Array, tau: Array, x0: Array
 ) -> list[Array]:
-    """Return up to ``STARTS`` feasible points with a high upper bound of the reward.
+    """Return up to ``MAX_STARTS`` feasible points with a high bound on the reward.
 
     They lie in different directions. Each is on a line from the safe action to another
-    action, as far along it as is surely feasible. With at most ``MOST_PAIRED`` actions
-    the midpoints of pairs are ends of lines too.
+    action, or, with few actions, to the midpoint of two, as far along it as is surely
+    feasible. The arguments are those of :func:`best_mixture`.
     """
     ends = points
-    if len(points) <= MOST_PAIRED:
+    if len(points) <= MAX_PAIRED_ACTIONS:
         first, second = np.triu_indices(len(points), 1)
         ends = np.concatenate([points, (points[first] + points[second]) / 2])
     candidates = np.concatenate([x0[None], ends])
@@ -166,14 +170,14 @@ def _promising(
     away = image / np.maximum(length, 1e-300)[:, None]
     picked: list[int] = []
     for i in np.argsort(-value, kind="stable"):
-        if len(picked) == STARTS:
+        if len(picked) == MAX_STARTS:
             break
-        if all(away[i] @ away[j] < NEAR for j in picked):
+        if all(away[i] @ away[j] < MAX_COSINE for j in picked):
             picked.append(int(i))
     return [boundary[i] for i in picked]
 
 
-def within_limits(
+def mix_with_safe(
     shares: Tensor,
     points: Tensor,
     w: Tensor,
@@ -181,19 +185,19 @@ def within_limits(
     tau: Tensor,
     x0: Tensor,
     c0: Tensor | None,
-    at: Tensor,
+    safe_index: Tensor,
 ) -> Tensor:
-    """Return ``shares`` mixed with the safe action as far as ``V_c <= tau`` needs.
+    """Return ``shares`` mixed with the safe action just enough that ``V_c <= tau``.
 
     Args:
         shares: the distributions, ``(T, K)``; zero in a trial where none was found.
         points: the actions, ``(T, K, d)``.
-        w: the coefficients, ``(T, 1 + m, d)``.
-        root: ``A`` of the ellipsoids, ``(T, 1 + m, d, d)``.
+        w: the estimated coefficients, ``(T, 1 + m, d)``.
+        root: ``beta A`` for each function, ``(T, 1 + m, d, d)``.
         tau: the thresholds, ``(T, m)``.
         x0: the safe action, ``(T, d)``.
-        c0: its costs, ``(T, m)``, if they are stated.
-        at: its number, ``(T,)``.
+        c0: the safe action's costs, ``(T, m)``; ``None``: they are not stated.
+        safe_index: the safe action's number, ``(T,)``.
     """
     x0 = x0.unsqueeze(1)  # T x 1 x d
     way = torch.einsum("tk,tkd->td", shares, points).unsqueeze(1) - x0
@@ -214,11 +218,11 @@ def within_limits(
     empty = shares.sum(-1, keepdim=True) == 0
     mixed = shares * torch.where(empty, 0.0, a)
     remainder = 1 - mixed.sum(-1, keepdim=True)
-    return mixed.scatter_add(-1, at.unsqueeze(-1), remainder.clamp_min(0.0))
+    return mixed.scatter_add(-1, safe_index.unsqueeze(-1), remainder.clamp_min(0.0))
 
 
-def played(shares: Tensor, device: torch.device) -> Distribution:
-    """Return the actions with a positive share as a zero-padded distribution."""
+def as_distribution(shares: Tensor, device: torch.device) -> Distribution:
+    """Return ``shares (T, K)`` as a zero-padded distribution of the actions in use."""
     number, some = torch.arange(shares.shape[1]).expand_as(shares), shares > 0
     order = some.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
     order = order[:, : int(some.sum(-1).max())]

@@ -1,4 +1,7 @@
-"""The base of policies with a safe action and a constraint at every stage."""
+"""The base class of policies with a safe action, which keep limits in every round.
+
+In shapes, ``T`` counts trials, ``m`` costs, ``F = 1 + m`` functions, ``N`` actions.
+"""
 
 from __future__ import annotations
 
@@ -18,64 +21,73 @@ from cbandit.errors import CBanditError
 from cbandit.policies.abilities import SAFE_REFUSES, Abilities
 from cbandit.policies.base import Policy, Posterior
 from cbandit.policies.checks import listed, read_points
-from cbandit.policies.choices import News, Told
+from cbandit.policies.choices import News, Outcome
 from cbandit.policies.inbox import check_ranges
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe, SafeAction
-from cbandit.policies.safe.bounds import Scales
-from cbandit.policies.safe.estimate import Block, SafeEstimate, must_hold
+from cbandit.policies.safe.bounds import WidthFactors
+from cbandit.policies.safe.estimate import Block, SafeEstimate, check_has_safe
 from cbandit.policies.saving import locked
 from cbandit.policies.signs import names_of
 from cbandit.policies.turn import Turn
 from cbandit.recommend import Recommendation
 
-REWARD, COSTS, EVERY = slice(0, 1), slice(1, None), slice(None)
+REWARD_COLUMN, COST_COLUMNS = slice(0, 1), slice(1, None)
 
 
 class Model(Protocol):
-    """The model of a stage-wise policy: linear functions or independent arms."""
+    """A policy's model of reward and costs: linear functions or independent arms."""
 
     @property
     def longest(self) -> Tensor | None:
-        """The longest action's length, ``(1 or T,)``; ``None`` without coordinates."""
+        """Length of the longest action, ``(1 or T,)``; ``None`` without coordinates."""
 
     def start(self) -> Any:
-        """Return the empty observations before the first round."""
+        """Return the observations before the first round: none."""
 
-    def place(self, x: Tensor, arm: Tensor | None) -> Tensor:
+    def identify(self, x: Tensor, arm: Tensor | None) -> Tensor:
         """Return what identifies an action in the observations: its point or number.
 
         Args:
             x: the action, ``(T, d)``.
-            arm: its number in the policy's set, ``(T,)``, if that is known.
+            arm: its number in the policy's set, ``(T,)``; ``None``: unknown.
         """
 
     def has_data(self, observations: Any) -> Tensor:
         """Return the actions with data of all functions, ``(T, 1 or N)`` bool."""
 
-    def believed(self, observations: Any) -> Iterator[Block]:
-        """Yield estimates and spreads over the policy's own set."""
+    def estimates(self, observations: Any) -> Iterator[Block]:
+        """Yield estimates and deviations over the policy's set, in blocks."""
+
+    def recommend_likely(
+        self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
+    ) -> Recommendation:
+        """Return the best action or distribution believed feasible.
+
+        Args:
+            state: the policy's state.
+            limits: the thresholds, ``(T, m)``.
+            confidence: the probability that the costs keep the thresholds.
+            left: the actions that have not failed, ``(T, N)`` bool; ``None``: all.
+        """
 
 
-class Stage(NamedTuple):
+class SafeState(NamedTuple):
     """The state of a stage-wise policy between rounds.
 
     Args:
-        seen: the observations, as the model keeps them.
-        safe: what is known of the safe action's reward and costs.
+        data: the observations, as the model keeps them.
+        safe: the estimate of the safe action's reward and costs.
         multiplier: the dual solution of the last programme, ``(T, m)``; 0 without one.
-        ratio: ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``, if it cannot change any
-            more.
         longest: in linear policies, the greatest length of an action so far,
-            ``(1 or T,)``.
-        warned: in linear policies, whether they have warned that they may never leave
-            the safe action.
+            ``(1 or T,)``; ``None`` in others.
+        warned: whether a linear policy has warned that it may never leave the safe
+            action.
     """
 
-    seen: Any
+    data: Any
     safe: SafeEstimate
     multiplier: Tensor
-    ratio: Tensor | None = None
     longest: Any = None
     warned: bool = False
 
@@ -83,14 +95,15 @@ class Stage(NamedTuple):
 class Stagewise(Policy):
     """Base class of policies with a safe action and limits in every round.
 
-    It has the safe action, the scales of optimism and the observations. A policy adds
-    its rule, and calls ``_start`` at the end of its constructor.
+    It has the safe action, the factors of the widths and the observations. A policy
+    adds its rule, and calls ``_start`` at the end of its constructor.
 
     Args:
         actions: what can be chosen.
-        kind: the class of the beliefs.
+        belief_type: the class of the beliefs.
         reward: the belief about the reward.
-        costs: the belief about the cost, or one a cost, also by name.
+        costs: the belief about the cost, a list with one for each cost, or a dict of
+            them by name.
         safe: the action known to be safe.
         delta: the share of runs in which a bound may fail.
         alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; by the theorem unless given.
@@ -105,7 +118,7 @@ class Stagewise(Policy):
     def __init__(
         self,
         actions: Actions,
-        kind: type[Linear | Counts | FiniteClass],
+        belief_type: type[Linear | Counts | FiniteClass],
         reward: object,
         costs: object,
         safe: Safe | None,
@@ -114,14 +127,15 @@ class Stagewise(Policy):
         largest: ArrayLike | None,
         **common: Unpack[PolicyKeywords],
     ) -> None:
-        beliefs, names = [reward, *listed(costs, kind)], names_of(costs)
+        beliefs, names = [reward, *listed(costs, belief_type)], names_of(costs)
         for j, belief in enumerate(beliefs):
-            if not isinstance(belief, kind):
+            if not isinstance(belief, belief_type):
                 name = "reward" if j == 0 else f"costs[{j - 1}]"
+                wanted = f"cb.{belief_type.__name__}"
                 raise CBanditError(
-                    f"{name} must be a cb.{kind.__name__}; got {checks.kind(belief)}"
+                    f"{name} must be a {wanted}; got {checks.kind(belief)}"
                 )
-        if kind is Linear and getattr(actions, "covariance", None) is not None:
+        if belief_type is Linear and getattr(actions, "covariance", None) is not None:
             raise CBanditError(
                 "actions must have coordinates: cb.Linear knows nothing of arms given "
                 "by their covariance alone"
@@ -136,52 +150,43 @@ class Stagewise(Policy):
             for belief in self._beliefs
         ]
         self._subgaussian = r = torch.stack(noises, -1)
-        self._scales = Scales.of(alpha, self._per_trial)
-        usual = 1.0 if reward_range is None else reward_range[1]
-        linear = kind is Linear
-        self._safe = SafeAction.of(self, safe, r, largest, usual, linear)
+        self._factors = WidthFactors.of(alpha, self._per_trial)
+        default_largest = 1.0 if reward_range is None else reward_range[1]
+        linear = belief_type is Linear
+        self._safe = SafeAction.of(self, safe, r, largest, default_largest, linear)
         if self._safe.reward is not None:
             stated = self._safe.reward.unsqueeze(-1)
             check_ranges("safe.reward", stated, (0,), self._ranges)
         if self._safe.cost is not None:
             stated, every = self._safe.cost, range(1, self.m + 1)
             check_ranges("safe.cost", stated, every, self._ranges)
-            self._safe.below(self.limits(1))
+            self._safe.check_below(self.limits(1))
 
     def _must_work(self) -> list[tuple[int | None, Tensor]]:
-        """Return the safe action of each trial."""
-        return self._safe.listed()
+        """Return the number and point of each trial's action that must not fail."""
+        return self._safe.numbers_and_points()
 
     def _start(self, model: Model) -> None:
-        """Set the model and the state before the first round."""
+        """Set the model, and the state before the first round."""
         self._model, safe = model, SafeEstimate.start(self._safe)
         zero = torch.zeros(self.size, self.m, dtype=torch.float64, device=self.device)
-        ratio = self._lasting_ratio(safe)
-        self.begin(Stage(model.start(), safe, zero, ratio, model.longest))
+        self.begin(SafeState(model.start(), safe, zero, model.longest))
 
     @property
     @locked
     def multiplier(self) -> Tensor:
         """The dual solution of the last programme, ``(*trials, m)``; 0 without one."""
-        return self._outside(self._now.state.multiplier.clone())
+        return self._user_shape(self._now.state.multiplier.clone())
 
     # -- deciding --------------------------------------------------------------------
 
-    def _ratio(self, state: Stage, limits: Tensor) -> Tensor:
-        """Return this round's ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``."""
-        return state.safe.ratio(limits) if state.ratio is None else state.ratio
-
-    def _lasting_ratio(self, safe: SafeEstimate) -> Tensor | None:
-        """Return the ratio of all rounds to come; ``None``: it may still change."""
-        if not safe.ready or callable(self.thresholds):
-            return None
-        return safe.ratio(self.limits(1))
-
-    def _unsafe(self, state: Stage, turn: Turn, tau: Tensor) -> Tensor | None:
+    def _unsafe_trials(
+        self, state: SafeState, turn: Turn, tau: Tensor
+    ) -> Tensor | None:
         """Return the trials in which the data say the safe arm is unsafe, ``(T,)``.
 
-        It is for policies that know arms by their numbers. It raises an error if the
-        round has another set, or one without the safe arm.
+        ``None`` stands for no trial. This is for policies that know arms by number
+        alone: raise an error if the round has another set, or lacks the safe arm.
         """
         if turn.actions is not self.actions:
             raise CBanditError(
@@ -189,36 +194,42 @@ class Stagewise(Policy):
                 f"{self.name} knows its arms by their numbers alone and takes "
                 "ask(among=...)"
             )
-        unsafe = state.safe.unsafe(tau)
-        must_hold(turn.mask, self._safe.index)
+        unsafe = state.safe.unsafe_trials(tau)
+        check_has_safe(turn.mask, self._safe.index)
         return unsafe
 
     # -- learning --------------------------------------------------------------------
 
-    def absorb(self, state: Stage, news: News) -> Stage:
+    def absorb(self, state: SafeState, news: News) -> SafeState:
         """Return the state after feedback of one choice."""
         choice = news.choice
         arm = None
         if choice.index is not None and choice.actions is None:
             arm = choice.index.reshape(self.size)
-        place = self._model.place(choice.x.reshape(self.size, -1).double(), arm)
+        place = self._model.identify(choice.x.reshape(self.size, -1).double(), arm)
         if not state.safe.ready:
-            safe = state.safe.after(news)
-            state = state._replace(safe=safe, ratio=self._lasting_ratio(safe))
-        state = state._replace(safe=state.safe.compared(news, self))
-        told = [(REWARD, item) for item in news.rewards]
-        told += [(COSTS, item) for item in news.costs]
-        if len(told) == 2 and all(_whole(item) for _, item in told):
+            state = state._replace(safe=state.safe.after(news))
+        state = state._replace(safe=state.safe.check_largest(news, self))
+        told = [(REWARD_COLUMN, item) for item in news.rewards]
+        told += [(COST_COLUMNS, item) for item in news.costs]
+        plain = all(item.is_full and item.noise is None for _, item in told)
+        if len(told) == 2 and plain:
             values = torch.cat([item.values for _, item in told], -1)
-            return state._replace(seen=state.seen.added(place, values))
-        seen = state.seen
+            return state._replace(data=state.data.added(place, values))
+        observations = state.data
         for functions, item in told:
-            seen = seen.added(place, *self._weighed(functions, item), functions)
-        return state._replace(seen=seen)
+            row = self._values_and_weights(functions, item)
+            observations = observations.added(place, *row, functions)
+        return state._replace(data=observations)
 
-    def _weighed(self, functions: slice, told: Told) -> tuple[Tensor, Tensor | None]:
-        """Return told values and their weights, ``(T, f)``; ``None``: all 1."""
-        if _whole(told):
+    def _values_and_weights(
+        self, functions: slice, told: Outcome
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the values of one told outcome and their weights in the estimates.
+
+        Both are ``(T, f)``, for the columns ``functions``. Weights ``None`` are all 1.
+        """
+        if told.is_full and told.noise is None:
             return told.values, None
         values, came = told.wide(self.m)
         weight = came.to(values)
@@ -242,21 +253,22 @@ class Stagewise(Policy):
 
         Args:
             index: the actions' numbers, ``(n,)`` or ``(*trials, n)``.
-            x: or the actions themselves, ``(n, d)`` or ``(*trials, n, d)``.
+            x: or the actions' coordinates, ``(n, d)`` or ``(*trials, n, d)``.
             params: or the actions by name, ``n`` dicts, or with trials lists of dicts.
-            reward: ``(n,)`` or ``(*trials, n)``.
-            cost: ``(n, m)`` or ``(*trials, n, m)``; without the last axis if m = 1.
+            reward: the rewards, ``(n,)`` or ``(*trials, n)``; left out: not observed.
+            cost: the costs, ``(n, m)`` or ``(*trials, n, m)``, or without the last axis
+                if m = 1; left out: not observed.
         """
         x = read_points(self.actions, x, params)
         if (index is None) == (x is None):
             raise CBanditError("observe takes one of index=, x= and params=")
         if reward is None and cost is None:
             raise CBanditError("observe needs reward=, cost= or both; got neither")
-        arms, points = self._rows_of(index, x)
+        arms, points = self._read_rows(index, x)
         parts: list[tuple[slice, Tensor]] = []
         for name, data, functions, m in (
-            ("reward", reward, REWARD, 1),
-            ("cost", cost, COSTS, self.m),
+            ("reward", reward, REWARD_COLUMN, 1),
+            ("cost", cost, COST_COLUMNS, self.m),
         ):
             if data is None:
                 continue
@@ -269,20 +281,20 @@ class Stagewise(Policy):
             check_ranges(name, value.reshape(-1, m), every, self._ranges)
             parts.append((functions, value))
         state = self._catch_up().state
-        seen = state.seen
+        observations = state.data
         for i in range(points.shape[1]):
             arm = None if arms is None else arms[:, i]
-            place = self._model.place(points[:, i], arm)
+            place = self._model.identify(points[:, i], arm)
             for functions, value in parts:
-                seen = seen.added(place, value[:, i], None, functions)
-        self._change(state._replace(seen=seen))
+                observations = observations.added(place, value[:, i], None, functions)
+        self._set_state(state._replace(data=observations))
 
-    def _rows_of(
+    def _read_rows(
         self, index: ArrayLike | None, x: ArrayLike | None
     ) -> tuple[Tensor | None, Tensor]:
         """Return the actions' numbers ``(T, n)`` and their points ``(T, n, d)``.
 
-        The numbers are ``None`` if the user gave points.
+        The numbers are ``None`` if the user gave points, ``x``.
         """
         if index is not None:
             numbers = checks.tensor("index", index, None, self.device)
@@ -294,53 +306,44 @@ class Stagewise(Policy):
 
     # -- what is believed ------------------------------------------------------------
 
-    def _believed(self, state: Stage) -> Iterator[Block]:
-        """Yield estimates and spreads over the policy's own set."""
-        return self._model.believed(state.seen)
+    def _estimates(self, state: SafeState) -> Iterator[Block]:
+        """Yield estimates and deviations over the policy's set, in blocks."""
+        return self._model.estimates(state.data)
 
     @locked
     def posterior(self) -> Posterior:
-        """Return estimates over the set, and their deviations under noise ``R^2``."""
-        blocks = self._believed(self._catch_up().state)
+        """Return estimates over the set, and deviations under noise ``R^2``."""
+        blocks = self._estimates(self._catch_up().state)
         _, means, stds = zip(*blocks, strict=True)
         mean, std = torch.cat(means, -1), torch.cat(stds, -1)
-        return self._posterior(mean, std)
+        return self._make_posterior(mean, std)
 
     @locked
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Return what to deploy: the best distribution believed feasible.
 
-        It is over the policy's own set, and its expected costs are feasible with
-        probability ``confidence``. If the policy plays single actions, it is the best
-        action. Before data it is the safe action, if its cost was stated.
+        It is over the policy's set, and its expected costs keep the limits with
+        probability ``confidence``. A policy that plays single actions recommends one.
+        Before any data this is the safe action, if its cost was stated.
         """
         confidence = checks.share("confidence", confidence)
         now = self._catch_up()
         limits = self.limits(max(now.t, 1))
         size = (self.size, int(self.actions.size))
-        data, left = self._has_data(now.state).expand(size), self._to_recommend().mask
+        data, left = self._has_data(now.state).expand(size), self._unplayed_turn().mask
 
         def best(among: Tensor | None) -> Recommendation:
             return self._recommend_likely(now.state, limits, confidence, among)
 
-        answer = now.state.safe.recommended(data, left, best)
-        return self.objective.recommended(answer.of(self._outside))
+        answer = now.state.safe.recommend(data, left, best)
+        return self.objective.recommended(answer.of(self._user_shape))
 
-    def _has_data(self, state: Stage) -> Tensor:
-        """Return the actions with data of all functions, ``(T, 1 or N)``."""
-        return self._model.has_data(state.seen)
+    def _has_data(self, state: SafeState) -> Tensor:
+        """Return the actions with data of all functions, ``(T, 1 or N)`` bool."""
+        return self._model.has_data(state.data)
 
     def _recommend_likely(
-        self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
+        self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
     ) -> Recommendation:
-        """Return each trial's best that is believed feasible with ``confidence``."""
-
-        def blocks() -> Iterator[Block]:
-            return self._model.believed(state.seen)
-
-        return state.safe.mixture(self.actions, blocks, limits, confidence, left)
-
-
-def _whole(told: Told) -> bool:
-    """Return whether an item has all functions and trials, and the usual noise."""
-    return told.where is None and told.noise is None and told.columns is None
+        """Return what is best among all that is believed feasible, in each trial."""
+        return self._model.recommend_likely(state, limits, confidence, left)

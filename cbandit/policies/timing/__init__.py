@@ -1,4 +1,4 @@
-"""When feedback counts: at once, after a delay, or for some rounds; a file each."""
+"""Timings: when feedback counts. At once, within a delay, or for some rounds only."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def timing_of(
     """Return the timing that a policy's argument ``feedback=`` asks for.
 
     Args:
-        feedback: the argument.
-        functions: how many functions there are beliefs about.
+        feedback: the argument; ``None``: feedback counts at once.
+        functions: how many functions have a belief, ``F``.
         batch_shape: the shape of the trials.
         device: where beliefs live.
-        horizon: the last round; ``None``: it is unknown.
+        horizon: the last round; ``None``: unknown.
     """
     if isinstance(feedback, specs.Delayed):
         return Delayed(feedback, batch_shape, device, horizon)

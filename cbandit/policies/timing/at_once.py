@@ -1,7 +1,7 @@
-"""Feedback that counts from when it comes, and for ever: every policy's default.
+"""Feedback counts from the moment it comes, and for ever: every policy's default.
 
-Feedback of some trials only is held until all that was told is heard. It is then packed
-into as few observations as possible.
+Feedback for all trials is absorbed at once. Feedback for some trials only is held until
+all news is heard, and is then packed into as few observations as possible.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from cbandit.policies.choices import News, Place
 from cbandit.policies.timing.base import Held, Timing
 from cbandit.posterior.log import Part, joined
 
-Partial = tuple[Place, Part]
-"""Feedback of some trials: where the choice is, and what came of it."""
+PartialFeedback = tuple[Place, Part]
+"""Feedback for some trials: where the choice is, and its values."""
 
-Row = list[int | None]
-"""For each trial which feedback an observation holds, by number; ``None``: none."""
+PackedRow = list[int | None]
+"""For each trial, the number of the feedback in an observation; ``None``: none."""
 
 
 class AtOnce(Timing):
-    """Timing under which feedback counts from when it comes, and for ever."""
+    """Timing under which feedback counts from the moment it comes, and for ever."""
 
     def absorb(self, beliefs: Any, held: Held, news: News) -> tuple[Any, Held]:
-        """Absorb feedback of all trials; hold feedback of only some trials."""
+        """Absorb feedback for all trials; hold feedback for some trials only."""
         place, parts = news.place, news.parts()
         if all(all(part.wanted) for part in parts):
             return beliefs.absorb(place.keys, place.x, parts, place.t), held
@@ -36,7 +36,7 @@ class AtOnce(Timing):
         return beliefs, held._replace(partial=held.partial + partial)
 
     def due(self, beliefs: Any, held: Held, t: int) -> tuple[Any, Held]:
-        """Absorb the feedback of some trials that was held."""
+        """Absorb the held feedback, packed into observations."""
         if not held.partial:
             return beliefs, held
         for row in _pack(held.partial, beliefs.dated):
@@ -44,19 +44,19 @@ class AtOnce(Timing):
         return beliefs, held._replace(partial=())
 
 
-def _pack(partial: Sequence[Partial], dated: bool) -> list[Row]:
-    """Return the rows of as few observations as hold all the feedback.
+def _pack(partial: Sequence[PartialFeedback], dated: bool) -> list[PackedRow]:
+    """Pack partial feedback into few observations; return the row of each.
 
-    One observation may hold different rounds in different trials, so that where delays
-    differ from trial to trial, dozens of rounds fit into a few observations. If
-    outcomes are ``dated``, an observation holds one round.
+    An observation may hold different rounds in different trials. So where delays differ
+    from trial to trial, dozens of rounds fit into a few observations. If ``dated``, the
+    beliefs use the round of an outcome, and an observation holds one round only.
     """
-    rows: list[Row] = []
+    rows: list[PackedRow] = []
     for number, (place, part) in enumerate(partial):
         for trial in [i for i, want in enumerate(part.wanted) if want]:
             for row in rows:
                 first = partial[min(n for n in row if n is not None)]
-                if row[trial] is None and _fit(first, (place, part), dated):
+                if row[trial] is None and _can_share(first, (place, part), dated):
                     break
             else:
                 row = [None] * len(part.wanted)
@@ -65,8 +65,8 @@ def _pack(partial: Sequence[Partial], dated: bool) -> list[Row]:
     return rows
 
 
-def _fit(first: Partial, other: Partial, dated: bool) -> bool:
-    """Return whether one observation may hold both, in different trials."""
+def _can_share(first: PartialFeedback, other: PartialFeedback, dated: bool) -> bool:
+    """Return whether one observation may hold both feedbacks, in different trials."""
     (place, part), (other_place, other_part) = first, other
     if dated and place.t != other_place.t:
         return False
@@ -75,27 +75,29 @@ def _fit(first: Partial, other: Partial, dated: bool) -> bool:
     return same_kind and same_noise and part.functions == other_part.functions
 
 
-def _absorb_row(beliefs: Any, partial: Sequence[Partial], row: Row) -> Any:
-    """Return the beliefs with one more observation."""
+def _absorb_row(
+    beliefs: Any, partial: Sequence[PartialFeedback], row: PackedRow
+) -> Any:
+    """Return the beliefs after the observation that ``row`` makes of the feedback."""
     numbers = sorted({n for n in row if n is not None})
-    # for each trial, which of these feedbacks it takes; the first where it has none
+    # for each trial, the position of its feedback in numbers; 0 where it has none
     at = [0 if n is None else numbers.index(n) for n in row]
     places, parts = [partial[n][0] for n in numbers], [partial[n][1] for n in numbers]
     tries = [part.tries for part in parts if part.tries is not None]
     observation = Part(
         parts[0].functions,
-        _pick([part.values for part in parts], at),
+        _select([part.values for part in parts], at),
         [n is not None for n in row],
         parts[0].noise,
-        _pick(tries, at) if tries else None,
+        _select(tries, at) if tries else None,
     )
     keys = [places[k].keys[trial] for trial, k in enumerate(at)]
-    x, t = _pick([place.x for place in places], at), max(place.t for place in places)
+    x, t = _select([place.x for place in places], at), max(place.t for place in places)
     return beliefs.absorb(keys, x, [observation], t)
 
 
-def _pick(values: list[Tensor], at: list[int]) -> Tensor:
-    """Return ``(T, k)``: for each trial its own row of ``values[at[trial]]``."""
+def _select(values: list[Tensor], at: list[int]) -> Tensor:
+    """Return ``values[at[trial]][trial]`` for each trial, ``(T, k)``."""
     if len(values) == 1:
         return values[0]
     trial = torch.arange(len(at), device=values[0].device)

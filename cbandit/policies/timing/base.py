@@ -1,7 +1,8 @@
 """The interface of timings, which say when feedback enters the beliefs.
 
-A policy has one timing. It absorbs feedback when it comes, does the work that is due
-before the next round, and says how wide bounds are.
+A policy has one timing. It absorbs feedback, does the work that is due before the next
+round, and says how wide bounds are. ``T`` counts the trials, ``m`` the costs, ``d`` the
+coordinates of an action, and ``F`` the functions that have a belief.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ class Held(NamedTuple):
 
     Args:
         too_late: how many values came too late to count, ``(T,)``.
-        partial: feedback of some trials only, until it is packed.
-        recent_points: the last choices ``(T, d)``, where a timing needs them.
+        partial: feedback for some trials only, not yet in the beliefs.
+        recent_points: the last choices ``(T, d)``; empty if the timing needs none.
     """
 
     too_late: Tensor
@@ -31,7 +32,7 @@ class Held(NamedTuple):
 
 
 class Timing(ABC):
-    """When feedback counts. No method changes what it is given.
+    """A rule for when feedback counts. Its methods do not change their arguments.
 
     ``beliefs`` are the policy's, and ``held`` is what the timing keeps beside them.
     """
@@ -47,7 +48,7 @@ class Timing(ABC):
 
     @abstractmethod
     def absorb(self, beliefs: Any, held: Held, news: News) -> tuple[Any, Held]:
-        """Return ``beliefs`` and ``held`` after feedback of one choice."""
+        """Return ``beliefs`` and ``held`` after new feedback of one choice."""
 
     @abstractmethod
     def due(self, beliefs: Any, held: Held, t: int) -> tuple[Any, Held]:
@@ -60,18 +61,18 @@ class Timing(ABC):
 
         Args:
             beliefs: the policy's.
-            held: what is kept beside them.
+            held: what the timing keeps beside them.
             place: where the choice is, and its round.
-            limits: the thresholds of its round, ``(T, m)``.
+            limits: the thresholds of the choice's round, ``(T, m)``.
         """
         return beliefs, held
 
     def adapt(self, widths: Widths) -> Widths:
-        """Return a user's widths in the form that holds under this timing."""
+        """Return a user's widths, changed to be valid under this timing."""
         return widths
 
     def bound_count(self, functions: int) -> int:
-        """Return how many bounds must hold together, the ``c`` of RKHS widths."""
+        """Return how many bounds must hold together: the ``c`` in RKHS widths."""
         return functions
 
     def width(
@@ -81,16 +82,16 @@ class Timing(ABC):
 
         Args:
             t: the round.
-            widths: the user's.
+            widths: the user's, as :meth:`adapt` returns them.
             bound_count: how many bounds must hold together.
             beliefs: the policy's.
-            held: what is kept beside them.
+            held: what the timing keeps beside them.
         """
         return widths.around(beliefs, t, bound_count)
 
     def allowance(self, t: int) -> Tensor | None:
-        """Return what a drift adds to the widths in round ``t``, ``(T, F)``.
+        """Return what a drift adds to the bounds' widths in round ``t``, ``(T, F)``.
 
-        ``None``: nothing drifts. It is the same tensor each time if it never changes.
+        ``None``: nothing drifts. A drift that never changes is the same tensor always.
         """
         return None

@@ -1,4 +1,4 @@
-"""RPOL-CensoredUCB: late feedback, waited for within a window of rounds.
+"""RPOL-CensoredUCB: late feedback counts if it comes within a window of rounds.
 
 This is how any GP policy takes ``feedback=cb.Delayed(window)``. Round ``s`` counts in
 round ``t`` if its feedback came within ``min(window, t - 1 - s)`` rounds. Each round:
@@ -43,14 +43,14 @@ from cbandit.policies.timing.base import Held, Timing
 class Delayed(Timing):
     """Timing under which a choice enters the beliefs when it is made.
 
-    Until its feedback comes, a stand-in counts in its place. Feedback that comes later
-    than a window of rounds does not replace the stand-in.
+    Until its feedback comes, a stand-in value counts in its place. Feedback that comes
+    later than a window of rounds does not replace the stand-in.
 
     Args:
         spec: the user's ``feedback=``.
         batch_shape: the shape of the trials.
         device: where beliefs live.
-        horizon: the last round; ``None``: it is unknown.
+        horizon: the last round; ``None``: unknown.
     """
 
     adds_pending = True
@@ -86,9 +86,9 @@ class Delayed(Timing):
         return beliefs, held._replace(recent_points=recent)
 
     def absorb(self, beliefs: Any, held: Held, news: News) -> tuple[Any, Held]:
-        """Fill in the feedback that comes in time; count values that come too late."""
+        """Fill in feedback that comes in time; count values that come too late."""
         t, late = news.place.t, held.too_late
-        for told, functions in news.by_functions():
+        for told, functions in news.with_functions():
             mask = told.mask()
             if told.at - t > self._window:
                 late = late + mask
@@ -101,7 +101,7 @@ class Delayed(Timing):
         return beliefs.stop_waiting(t - self._window), held
 
     def adapt(self, widths: Widths) -> Widths:
-        """Return the widths unchanged; raise an error if one is not proven here."""
+        """Return the widths unchanged; raise if one is not proven for delays."""
         for beta in (widths.beta, widths.cost_beta):
             if isinstance(beta, RKHS) and beta.form == "tight":
                 raise CBanditError(
@@ -111,13 +111,13 @@ class Delayed(Timing):
         return widths
 
     def bound_count(self, functions: int) -> int:
-        """Return the divisor of ``delta``: two bands a function share half of it."""
+        """Return the divisor of ``delta``: half of it, for two bands per function."""
         return 4 * functions
 
     def width(
         self, t: int, widths: BoundWidths, bound_count: int, beliefs: Any, held: Held
     ) -> Tensor:
-        """Return ``v_t``, ``(T, F)``, of round ``t``."""
+        """Return the width ``v_t`` of round ``t``, ``(T, F)``."""
         theory, beta = widths.rkhs_parts(), widths.around(beliefs, t, bound_count)
         b_r = self._b_r(widths, beta, bound_count)
         if theory:
@@ -133,7 +133,7 @@ class Delayed(Timing):
         return beta + b_r * sigma.sum(-1)
 
     def _b_r(self, widths: BoundWidths, beta: Tensor, bound_count: int) -> Tensor:
-        """Return ``B_r``, ``(T, F)``: the user's, or the theory's."""
+        """Return the weight ``B_r``, ``(T, F)``: the user's, or else the theory's."""
         if self._weight is not None:
             count = beta.shape[-1]
             weights = checks.per_cost("weight", self._weight, self._batch_shape, count)

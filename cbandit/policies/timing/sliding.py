@@ -1,4 +1,4 @@
-"""RPOL-SWUCB: a world that drifts, so that only the last rounds count.
+"""RPOL-SWUCB: only the last rounds count, for a world that drifts.
 
 This is how any GP policy takes ``feedback=cb.Sliding(window, drift)``. Each round:
 
@@ -34,10 +34,10 @@ class Sliding(Timing):
 
     Args:
         spec: the user's ``feedback=``.
-        functions: how many functions there are beliefs about, ``F``.
+        functions: how many functions have a belief, ``F``.
         batch_shape: the shape of the trials.
         device: where beliefs live.
-        horizon: the last round; ``None``: it is unknown.
+        horizon: the last round; ``None``: unknown.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class Sliding(Timing):
         self._device, self._horizon = device, horizon
         self._drift, self._fixed = spec.drift, None
         if self._drift is not None and not callable(self._drift):
-            # a drift of a wrong shape says so here, not at the first ask
-            self._fixed = self._shaped(self._drift)
+            # raise for a wrong shape here, not at the first ask
+            self._fixed = self._drift_tensor(self._drift)
 
     def absorb(self, beliefs: Any, held: Held, news: News) -> tuple[Any, Held]:
-        """Absorb the news of a round in the window; count others as too late."""
+        """Absorb feedback of a round in the window; count other values as too late."""
         place, parts = news.place, news.parts()
         if place.t < news.now + 1 - self.memory:
             came = sum(torch.tensor(part.wanted) for part in parts)
@@ -70,17 +70,17 @@ class Sliding(Timing):
         return beliefs.expire(t + 1 - self.memory, self.memory), held
 
     def adapt(self, widths: Widths) -> Widths:
-        """Return the widths with RKHS schedules in the form for any noise."""
+        """Return the widths, RKHS schedules in the form that holds for any noise."""
         return widths.for_any_noise()
 
     def bound_count(self, functions: int) -> int:
-        """Return how many bounds must hold together: each round has another window."""
+        """Return how many bounds must hold together: ``functions`` in every round."""
         return functions * (self._horizon or 1)
 
     def width(
         self, t: int, widths: BoundWidths, bound_count: int, beliefs: Any, held: Held
     ) -> Tensor:
-        """Return ``beta_t``, ``(T, F)``, of round ``t``."""
+        """Return the width ``beta_t`` of round ``t``, ``(T, F)``."""
         if self._horizon is None and widths.rkhs_parts():
             raise CBanditError(
                 "RKHS widths hold for horizon= rounds with feedback=cb.Sliding(...), "
@@ -89,21 +89,21 @@ class Sliding(Timing):
         return widths.around(beliefs, t, bound_count)
 
     def allowance(self, t: int) -> Tensor | None:
-        """Return ``Gam_t``, ``(T, F)``; ``None``: no drift was given."""
+        """Return the drift's allowance ``Gam_t``, ``(T, F)``; ``None``: no drift."""
         if callable(self._drift):
-            return self._shaped(self._drift(t))
+            return self._drift_tensor(self._drift(t))
         return self._fixed
 
-    def _shaped(self, drift: Any) -> Tensor:
+    def _drift_tensor(self, drift: Any) -> Tensor:
         """Return a user's drift in one round as ``(T, F)``."""
         batch, functions = self._batch_shape, self._functions
         if isinstance(drift, tuple) and len(drift) == 2 and functions > 1:
             reward, costs = (checks.nonnegative("drift", part) for part in drift)
             first = checks.per_trial("drift", reward, batch).unsqueeze(-1)
-            costs = _column(costs, batch)
+            costs = _as_column(costs, batch)
             others = checks.per_cost("drift", costs, batch, functions - 1)
             return devices.put(torch.cat([first, others], -1), self._device)
-        size = _column(checks.nonnegative("drift", drift), batch)
+        size = _as_column(checks.nonnegative("drift", drift), batch)
         try:
             size = checks.per_cost("drift", size, batch, functions)
         except CBanditError:
@@ -115,6 +115,6 @@ class Sliding(Timing):
         return devices.put(size, self._device)
 
 
-def _column(size: Tensor, batch: tuple[int, ...]) -> Tensor:
-    """Return ``(*trials,)`` numbers as a column; leave other shapes unchanged."""
+def _as_column(size: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """Return numbers ``(*trials,)`` as a column; leave other shapes unchanged."""
     return size.unsqueeze(-1) if batch and tuple(size.shape) == batch else size
