@@ -46,7 +46,7 @@ def test_versions_are_lists_that_nobody_changes(seed):
             rows[at] = (rows[at][0], value)
         versions.append(log)
         known.append(rows)
-        numbers.add(log.number)
+        numbers.add(log.version)
     for log, rows in zip(versions, known, strict=True):
         assert rounds(log) == rows
         assert len(log) == len(rows)
@@ -70,6 +70,6 @@ def test_a_pickle_keeps_rows_and_number():
     older, log = log, log.enter(row(200))
     again, before = pickle.loads(pickle.dumps((log, older)))
     assert rounds(again) == rounds(log)
-    assert again.number == log.number
+    assert again.version == log.version
     assert rounds(before.enter(row(200, 2.0)))[-1] == (200, 2.0)
     assert rounds(again) == rounds(log)

@@ -202,7 +202,7 @@ class Log:
         return self._rows[self._start + place]
 
     @property
-    def number(self) -> tuple[int, int]:
+    def version(self) -> tuple[int, int]:
         """The version's identity: its lineage's number, and its own number in that."""
         return self._lineage.number, self._version
 
@@ -216,17 +216,17 @@ class Log:
             log._lineage, log._version = self._lineage, self._version + 1
         return log
 
-    def since(self, number: tuple[int, int] | None) -> list[Step] | None:
+    def since(self, version: tuple[int, int] | None) -> list[Step] | None:
         """Return the steps from an earlier version to this one, oldest first.
 
         ``None``: none lead here.
         """
         first, steps = self._lineage.kept
-        if number is None or number[0] != self._lineage.number:
+        if version is None or version[0] != self._lineage.number:
             return None
-        if not first <= number[1] <= self._version:
+        if not first <= version[1] <= self._version:
             return None
-        return steps[number[1] - first : self._version - first]
+        return steps[version[1] - first : self._version - first]
 
     def taken(self) -> None:
         """Drop the steps to this version, as an engine has taken them."""

@@ -102,7 +102,7 @@ class Engine:
     stale = False
     """Whether the means in its arrays belong to earlier targets."""
     version: tuple[int, int] | None = None
-    """The number of the log that its arrays hold; ``None``: of none for certain."""
+    """The version of the log that its arrays hold; ``None``: of none for certain."""
     rebuilds = 0
     """How often it was computed from a log with data."""
     _blank = True  # whether it has never held data
@@ -174,14 +174,14 @@ class Engine:
             update: returns a row of the log as an engine takes it.
             mixed: whether some of them have a noise of their own.
         """
-        version, number = self.version, log.number
-        if version == number and self.history.whole:
+        held, wanted = self.version, log.version
+        if held == wanted and self.history.whole:
             return
         self.version = None  # an interrupt leads to a rebuild
-        steps = log.since(version) if self.history.whole else None
+        steps = log.since(held) if self.history.whole else None
         if steps is None or functions != self.functions or not self._take(steps, mixed):
             self._rebuild(log, functions, update)
-        self.version = number
+        self.version = wanted
         log.taken()
 
     def _take(self, steps: Sequence[Step], mixed: bool) -> bool:
