@@ -197,8 +197,9 @@ class Engine:
         self, log: Log, functions: int, update: Callable[[Observation], Update]
     ) -> None:
         """Compute everything from a log."""
-        blank, self._blank = self._blank, False
-        if not blank or functions != self.functions:
+        blank = self._blank and self.history.whole and functions == self.functions
+        self._blank = False
+        if not blank:
             sharpness = self.history.sharpness
             self.clear(functions)
             self.history.sharpness = sharpness  # saves waiting for the device again
