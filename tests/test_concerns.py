@@ -119,7 +119,9 @@ class NeverTwice(Concern):
         return ()
 
     def open_turn(self, state, turn):
-        return state, turn.without(state, "was just played") if state else turn
+        if not state or turn.purpose == "recommend":
+            return state, turn
+        return state, turn.without(state, "was just played")
 
     def check_pick(self, state, turn, pick):
         x = turn.actions.at(pick.index) if pick.x is None else pick.x

@@ -18,9 +18,17 @@ a round's best action, and ``timing/`` says when feedback counts: at once, after
 (RPOL-CensoredUCB), or for a window of rounds (RPOL-SWUCB). The stage-wise policies
 share ``safe/``.
 
-A new concern needs a file in ``concerns/``, whose ``of`` makes it from a ``Setup``; a
-place in ``concerns/order.py``; its name in ``_core/names.py``, so that checkpoints may
-hold it; and its keyword, if any, in ``keywords.py``, for type checkers.
+A new concern is a file in ``concerns/``, whose ``of`` makes it from a ``Setup``;
+``NeverTwice`` in ``tests/test_concerns.py`` is one in ten lines. It needs
+
+* a place in ``concerns/order.py``;
+* its name, and that of its state, in ``_core/names.py``, so that checkpoints may hold
+  them;
+* its keyword, if any, in ``ConcernKeywords`` of ``keywords.py``, for type checkers. GP
+  policies then take it and show its help; for other policies it stands in
+  ``POLICY_HELP`` too;
+* ``in_studies = False`` if its state cannot be computed anew from an Optuna study;
+* a row of ``BRINGING`` in ``tests/test_concerns.py``: keywords that bring it in.
 
 A new algorithm is a file here, or in :mod:`cbandit.baselines` if papers only compare
 with it. Add its name

@@ -29,7 +29,7 @@ class Abilities:
             on GP beliefs.
         shards: whether processes may share the set; otherwise each holds all of it.
         by_score: whether the policy plays the action of greatest score. Only then can
-            concerns narrow what may be chosen.
+            concerns put a :class:`Fence` around what may be chosen.
         acquires: whether the class defines ``acquire``, which computes the score.
         moves: whether the class defines ``move``, which updates a multiplier.
         told_costs: whether ``move`` uses the costs that users told.
@@ -48,7 +48,8 @@ class Abilities:
             ``explore`` is the default there too.
         refuses: what the class does not take, with the reason: ``"contexts"``,
             ``"design"``, ``"limit"``, ``"noise"``, ``"Delayed"``, ``"Sliding"``,
-            ``"hallucinate"`` or ``"caution"`` (a margin, or a negative cost_beta).
+            ``"hallucinate"``, ``"caution"`` (a margin, or a negative cost_beta), or
+            whatever else a concern's ``of`` looks up here.
     """
 
     budgets: bool = False

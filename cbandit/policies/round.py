@@ -98,7 +98,10 @@ class Concern(Generic[S]):
         return state, None
 
     def open_turn(self, state: S, turn: Turn) -> tuple[S, Turn]:
-        """Return the state, and the turn as the rule is to see it."""
+        """Return the state, and the turn as the rule is to see it.
+
+        It is called for recommendations too: ``turn.purpose`` says what a turn is for.
+        """
         return state, turn
 
     def choose(self, state: S, turn: Turn) -> Decision | None:

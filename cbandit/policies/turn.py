@@ -145,8 +145,10 @@ class Turn(NamedTuple):
     def without(self, points: Sequence[Tensor], reason: str) -> Turn:
         """Return the turn without the actions at ``points``, ``(k, d)`` for each trial.
 
-        On a box the balls around the points are ruled out, see :mod:`.balls`. Raise an
-        error with ``reason``, such as "has failed", if a trial has no action left.
+        On a box the balls around the points are ruled out, see :mod:`.balls`; there
+        points are choices alone, and on a set with contexts they hold the context too.
+        Raise an error with ``reason``, such as "has failed", if a trial has no action
+        left.
         """
         actions = self.actions
         if actions.continuous:
