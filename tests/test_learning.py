@@ -11,6 +11,7 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
+from botorch.models.kernels.categorical import CategoricalKernel
 from inside import (
     VAGUE,
     Closed,
@@ -209,6 +210,24 @@ def test_the_closed_fit_is_at_least_as_good(name, count):
         )
         values.append(judge(judge.starts()[0])[0])
     assert values[0] <= values[1] + 1e-6
+
+
+def test_a_fit_avoids_points_without_slopes():
+    # the likelihood is flat along the categories' lengthscales, so steps become long,
+    # until their slopes are no numbers, while the value still is one
+    data, noise = data_on(MIXED, 8, seed=9, stated=False), torch.tensor([0.05]).double()
+    parts = gpytorch.kernels.MaternKernel(ard_num_dims=2, active_dims=[0, 1])
+    parts = parts * CategoricalKernel(ard_num_dims=2, active_dims=[2, 3])
+    kernel = gpytorch.kernels.ScaleKernel(parts).double().requires_grad_(False)
+    about = data.less(average(data)), Learning(True, True, None, False), spread(data)
+
+    def loss(noise):
+        judge = General(kernel, noise, *about)
+        return judge(judge.starts()[0])[0]
+
+    before = loss(noise)
+    fitted, _ = fit_hyperparameters(kernel, noise, data, about[1])
+    assert loss(fitted) < before - 1.0
 
 
 @pytest.mark.parametrize("default", [True, False])

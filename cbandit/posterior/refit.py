@@ -29,6 +29,7 @@ from cbandit.posterior.likelihood import (
 APART = 1e-3  # difference in the loss from which another optimum counts as better
 LARGE_FIT = 500  # distinct actions, from which a fit gains from more threads
 HOST_SLOTS = 256  # at most so many distinct actions are fitted on the host
+FAILED = 1e12  # the loss where there is none; after 1e20 the next step rounds to 0
 
 
 def fit_hyperparameters(
@@ -201,9 +202,9 @@ def _minimum(problem: Problem, starts: list[Array]) -> Array:
             with np.errstate(all="ignore"):  # a step may lead anywhere
                 value, gradient = problem(vector)
         except RuntimeError:  # the factorisation failed: avoid this point
-            return 1e300, np.zeros_like(vector)
-        if not np.isfinite(value):
-            return 1e300, np.zeros_like(vector)
+            return FAILED, np.zeros_like(vector)
+        if not (np.isfinite(value) and np.isfinite(gradient).all()):
+            return FAILED, np.zeros_like(vector)
         return value, gradient
 
     best, least, margin = starts[0], value(starts[0])[0], 0.0
