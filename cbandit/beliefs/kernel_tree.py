@@ -1,6 +1,7 @@
 """Kernels read as GPyTorch evaluates them, as a tree and as a sum of products.
 
-Only this module knows GPyTorch's classes of kernels; others read a :class:`Node`.
+Priors, engines and fits tell kernels apart by :class:`Node` alone: what the library
+knows of a GPyTorch class is written here.
 
 ``Kernel.__call__`` hands ``forward`` the coordinates in ``active_dims``. Sums and
 products call their parts; a ``ScaleKernel`` copies its base's ``active_dims`` and calls
@@ -10,6 +11,7 @@ the base's ``forward``, so that coordinates are chosen once.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -75,9 +77,10 @@ class Node:
         return smooth or self.kind == "categories"
 
     def scales(self, dim: int) -> Tensor:
-        """Return what multiplies each of ``dim`` coordinates, ``(*trials, dim)``.
+        """Return the closed form's scales of ``dim`` coordinates, ``(*trials, dim)``.
 
-        For categories, what the logarithm falls by where two points differ.
+        Coordinates are multiplied by them. Those of categories are what the logarithm
+        of the kernel falls by in each coordinate in which two points differ.
         """
         if self.kind == "linear":
             values = self.kernel.variance.detach().sqrt()
@@ -169,10 +172,11 @@ def products(node: Node, expand: bool = True) -> list[Product]:
         return [product for part in node.parts for product in products(part)]
     if node.kind != "product":
         return [Product(1.0, (node,))]
-    out = []
-    for chosen in itertools.product(*(products(part, expand) for part in node.parts)):
-        amplitude, factors = node.amplitude, ()
-        for part in chosen:
-            amplitude, factors = amplitude * part.amplitude, factors + part.factors
-        out.append(Product(amplitude, factors))
-    return out
+    choices = itertools.product(*(products(part, expand) for part in node.parts))
+    return [
+        Product(
+            math.prod((part.amplitude for part in chosen), start=node.amplitude),
+            tuple(leaf for part in chosen for leaf in part.factors),
+        )
+        for chosen in choices
+    ]

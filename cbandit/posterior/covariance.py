@@ -654,7 +654,7 @@ def _changed(
 
 
 def _hyperparameters(part: gpk.Kernel) -> list[Tensor]:
-    """Return parameters and buffers of a kernel without those of its parts."""
+    """Return a kernel's parameters and buffers, without ``active_dims`` and parts'."""
     buffers = part.named_buffers(recurse=False)
     fixed = [value for name, value in buffers if name != "active_dims"]
     return [*part.parameters(recurse=False), *fixed]
