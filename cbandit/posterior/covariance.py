@@ -26,9 +26,9 @@ from cbandit._core.log import warn
 from cbandit._core.peaks import CLOSE, CLOSE_NARROW
 from cbandit.actions import Actions, Finite, ProductGrid, Unit, spread_points
 from cbandit.beliefs.features import FeatureKernel, Frame
-from cbandit.beliefs.kernel_tree import Node, of_categories, read
+from cbandit.beliefs.kernel_tree import Node, products, read
 from cbandit.errors import CBanditError
-from cbandit_kernels import kernel_matrix_ref
+from cbandit_kernels import KINDS, kernel_matrix_ref
 
 DIAGONAL = 1024
 COARSE = 1e-3  # lengthscales between neighbouring floats that cause a warning
@@ -83,43 +83,6 @@ class Form:
     scale: Tensor
 
 
-def factors_of(node: Node) -> tuple[Tensor | float, list[Node]]:
-    """Return the amplitude and the factors of a kernel that is a product."""
-    if type(node.kernel) is gpk.ConstantKernel:
-        return node.kernel.constant.detach().squeeze(-1), []
-    scaled = isinstance(node.kernel, gpk.ScaleKernel)
-    if not node.parts or not (scaled or isinstance(node.kernel, gpk.ProductKernel)):
-        return 1.0, [node]
-    amplitude: Tensor | float = 1.0
-    if scaled:
-        amplitude = node.kernel.outputscale.detach()
-    factors: list[Node] = []
-    for part in node.parts:
-        share, leaves = factors_of(part)
-        amplitude, factors = amplitude * share, factors + leaves
-    return amplitude, factors
-
-
-def form_of(node: Node, dim: int) -> Form | None:
-    """Return a kernel's closed form over ``dim`` axes, or ``None``."""
-    kernel, active = node.kernel, list(node.axes)
-    if len(set(active)) < len(active):
-        return None
-    if type(kernel) is gpk.RBFKernel:
-        kind, value = "rbf", 1.0 / kernel.lengthscale.detach()
-    elif type(kernel) is gpk.MaternKernel:
-        kind = {0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}[kernel.nu]
-        value = 1.0 / kernel.lengthscale.detach()
-    elif type(kernel) is gpk.LinearKernel:
-        kind, value = "linear", kernel.variance.detach().sqrt()
-    else:
-        return None
-    value = value.squeeze(-2)
-    scale = value.new_zeros(*value.shape[:-1], dim)
-    scale[..., active] = value.expand(*value.shape[:-1], len(active))
-    return Form(kind, scale)
-
-
 @dataclass(frozen=True)
 class Term:
     """A term of a sum kernel: an amplitude times closed forms, or a constant.
@@ -156,46 +119,27 @@ class Term:
             out = out * apart.prod(-1)
         return out
 
-    def times(self, other: Term) -> Term:
-        """Return the product with another term."""
-        apart = [term.apart for term in (self, other) if term.apart is not None]
-        return Term(
-            self.amplitude * other.amplitude,
-            self.forms + other.forms,
-            functools.reduce(torch.mul, apart) if apart else None,
-        )
 
-
-def terms_of(node: Node, dim: int) -> list[Term] | None:
+def terms_of(tree: Node, dim: int) -> list[Term] | None:
     """Return a kernel over ``dim`` axes as a sum of terms.
 
     ``None`` if some part of it has no closed form.
     """
-    kernel, one = node.kernel, torch.ones((), dtype=torch.float64)
-    if type(kernel) is gpk.ConstantKernel:
-        return [Term(kernel.constant.detach().squeeze(-1))]
-    if of_categories(kernel) and len(node.used) == len(node.axes):
-        length = kernel.lengthscale.detach().squeeze(-2)
-        apart = length.new_ones(*length.shape[:-1], dim)
-        apart[..., list(node.axes)] = torch.exp(-1 / (len(node.axes) * length))
-        return [Term(one, (), apart)]
-    if not node.parts:
-        form = form_of(node, dim)
-        return None if form is None else [Term(one, (form,))]
-    parts = []
-    for part in node.parts:
-        terms = terms_of(part, dim)
-        if terms is None:
+    terms = []
+    for product in products(tree):
+        if not all(leaf.closed for leaf in product.factors):
             return None
-        parts.append(terms)
-    if isinstance(kernel, gpk.AdditiveKernel):
-        return [term for terms in parts for term in terms]
-    out = [Term(one)]
-    if isinstance(kernel, gpk.ScaleKernel):
-        out = [Term(kernel.outputscale.detach())]
-    for terms in parts:
-        out = [a.times(b) for a, b in itertools.product(out, terms)]
-    return out
+        forms, apart = [], None
+        for leaf in product.factors:
+            scale = leaf.scales(dim)
+            if leaf.kind != "categories":
+                forms.append(Form(leaf.kind, scale))
+            else:
+                share = torch.exp(-scale)
+                apart = share if apart is None else apart * share
+        amplitude = torch.as_tensor(product.amplitude, dtype=torch.float64)
+        terms.append(Term(amplitude, tuple(forms), apart))
+    return terms
 
 
 class Covariance:
@@ -682,13 +626,9 @@ def load_trial(one: gpk.Kernel, kernel: gpk.Kernel, trial: int) -> None:
     """Copy the hyperparameters of a trial into ``one``, made by :func:`trial_of`."""
     for part, whole in zip(one.modules(), kernel.modules(), strict=True):
         if isinstance(part, gpk.Kernel):
-            pairs = zip(part.parameters(False), whole.parameters(False), strict=True)
+            pairs = zip(_hyperparameters(part), _hyperparameters(whole), strict=True)
             for value, values in pairs:
                 value.data = values.data[trial].clone()
-            buffers = dict(part.named_buffers(recurse=False))
-            for name, values in whole.named_buffers(recurse=False):
-                if name != "active_dims":
-                    buffers[name].data = values.data[trial].clone()
 
 
 def _changed(
@@ -707,13 +647,17 @@ def _changed(
         own = tuple(part._batch_shape)  # without the parts'
         if own == batch:
             continue
-        for value in part.parameters(recurse=False):
+        for value in _hyperparameters(part):
             value.data = change(value.data, own)
-        for name, value in part.named_buffers(recurse=False):
-            if name != "active_dims":
-                value.data = change(value.data, own)
         part.batch_shape = torch.Size(batch)
     return out
+
+
+def _hyperparameters(part: gpk.Kernel) -> list[Tensor]:
+    """Return a kernel's parameters and buffers, without ``active_dims`` and parts'."""
+    buffers = part.named_buffers(recurse=False)
+    fixed = [value for name, value in buffers if name != "active_dims"]
+    return [*part.parameters(recurse=False), *fixed]
 
 
 AxisKernel = Callable[[Tensor, Tensor], Tensor]
@@ -722,12 +666,12 @@ AxisKernel = Callable[[Tensor, Tensor], Tensor]
 
 def axes_of(covariance: Covariance, actions: ProductGrid) -> list[AxisKernel] | None:
     """Return one factor per axis whose product is the kernel, or ``None``."""
-    tree = read(covariance.kernel, range(covariance.dim))
-    amplitude, leaves = factors_of(tree)
+    (product,) = products(read(covariance.kernel, range(covariance.dim)), expand=False)
+    amplitude = product.amplitude
     factors: list[list[AxisKernel]] = [[] for _ in range(covariance.dim)]
-    for leaf in leaves:
+    for leaf in product.factors:
         used = leaf.used
-        if not used or (len(used) > 1 and not _product_over_axes(leaf.kernel)):
+        if not used or (len(used) > 1 and not leaf.separable):
             return None
         # a leaf on one axis is its own factor; one on several axes is divided by its
         # value at equal points, which becomes an amplitude
@@ -754,17 +698,16 @@ def axes_of(covariance: Covariance, actions: ProductGrid) -> list[AxisKernel] | 
 def _axis_factor(
     covariance: Covariance, leaf: Node, axis: int, unit: bool
 ) -> AxisKernel:
-    form = form_of(leaf, covariance.dim)
-    if unit and form is not None and form.kind != "rbf":
-        form = None  # not a product over its axes
+    closed = leaf.closed and leaf.kind in KINDS
+    scale = leaf.scales(covariance.dim)[..., axis, None] if closed else None
     places = [place for place, other in enumerate(leaf.axes) if other == axis]
 
     def factor(a: Tensor, b: Tensor) -> Tensor:
         a, b = _axis_inputs(covariance, a, axis), _axis_inputs(covariance, b, axis)
-        if form is not None:
-            scale = form.scale[..., axis, None].to(a.device)
+        if scale is not None:
+            near = scale.to(a.device)
             return kernel_matrix_ref(
-                (a * scale).unsqueeze(-1), (b * scale).unsqueeze(-1), form.kind
+                (a * near).unsqueeze(-1), (b * near).unsqueeze(-1), leaf.kind
             )
         x, y = (v.new_zeros(*v.shape, len(leaf.axes)) for v in (a, b))
         x[..., places], y[..., places] = a.unsqueeze(-1), b.unsqueeze(-1)
@@ -793,14 +736,6 @@ def _agrees(
         product = product * kernel(x[:, j], x[:, j])
     whole = covariance.cross(x, x)
     return bool((product - whole).abs().max() <= 1e-7 * whole.abs().max())
-
-
-def _product_over_axes(leaf: gpk.Kernel) -> bool:
-    if isinstance(leaf, gpk.RBFKernel | gpk.PeriodicKernel):
-        return True
-    if isinstance(leaf, gpk.ProductStructureKernel):
-        return bool(leaf.base_kernel.is_stationary)
-    return of_categories(leaf)
 
 
 def _product(parts: list[AxisKernel]) -> AxisKernel:

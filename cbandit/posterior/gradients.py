@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotri
 from torch import Tensor
 
-from cbandit.beliefs.kernel_tree import of_categories, read
-from cbandit.posterior.covariance import factors_of
+from cbandit.beliefs.kernel_tree import Node, products, read
 from cbandit.posterior.likelihood import VAGUE, Learning, Merged, noise_bounds
 
 Array = NDArray[np.float64]
@@ -34,33 +33,29 @@ class Factor:
     """One factor of a kernel over some coordinates.
 
     Args:
-        kernel: the factor itself.
-        axes: the coordinates that it depends on.
+        leaf: the factor itself and the coordinates that it depends on.
         place: where its lengthscales are in the vector of all hyperparameters.
         prior: the prior of its lengthscales.
     """
 
-    kernel: gpk.Kernel
-    axes: list[int]
+    leaf: Node
     place: slice
     prior: LogNormalPrior
 
     @classmethod
     def all_of(cls, kernel: gpk.Kernel, dim: int) -> list[Factor] | None:
         """Return the factors of a kernel; ``None`` if one is of another kind."""
-        amplitude, leaves = factors_of(read(kernel, range(dim)))
-        if isinstance(amplitude, Tensor):
+        (product,) = products(read(kernel, range(dim)), expand=False)
+        if isinstance(product.amplitude, Tensor):
             return None
         factors, first = [], 0
-        for node in leaves:
-            leaf, axes = node.kernel, list(node.axes)
-            known = type(leaf) is gpk.RBFKernel or of_categories(leaf)
-            known = known or (type(leaf) is gpk.MaternKernel and leaf.nu == 2.5)
-            priors = [prior for _, _, prior, _, _ in leaf.named_priors()]
-            if not known or [type(prior) for prior in priors] != [LogNormalPrior]:
+        for leaf in product.factors:
+            priors = [prior for _, _, prior, _, _ in leaf.kernel.named_priors()]
+            usual = [type(prior) for prior in priors] == [LogNormalPrior]
+            if leaf.kind not in ("rbf", "matern52", "categories") or not usual:
                 return None
-            last = first + leaf.lengthscale.numel()
-            factors.append(cls(leaf, axes, slice(first, last), priors[0]))
+            last = first + leaf.kernel.lengthscale.numel()
+            factors.append(cls(leaf, slice(first, last), priors[0]))
             first = last
         return factors
 
@@ -99,7 +94,7 @@ class Matrices:
             else:
                 z = x / length
                 square = _square_distances(z)
-                if isinstance(factor.kernel, gpk.RBFKernel):
+                if factor.leaf.kind == "rbf":
                     exponent = exponent - 0.5 * square
                 else:
                     square *= 5.0
@@ -155,8 +150,8 @@ def inputs_of(factors: list[Factor], x: Array) -> list[Array]:
     """
     inputs = []
     for factor in factors:
-        at = x[:, factor.axes]
-        if of_categories(factor.kernel):
+        at = x[:, factor.leaf.axes]
+        if factor.leaf.kind == "categories":
             differ = at.T[:, :, None] != at.T[:, None]
             inputs.append(differ / at.shape[1])
         else:
@@ -237,7 +232,7 @@ class Closed:
 
         With few data a fit may end where all variation is noise, or where none is.
         """
-        lengths = [f.kernel.lengthscale.detach().flatten() for f in self._factors]
+        lengths = [f.leaf.kernel.lengthscale.detach().flatten() for f in self._factors]
         noise = [self._noise] if self._learns else []
         now = torch.cat([*lengths, *noise]).log().numpy()
         if len(self._count) > FEW:
@@ -255,8 +250,8 @@ class Closed:
         """Set the hyperparameters."""
         values = torch.from_numpy(vector).exp()
         for factor in self._factors:
-            shape = factor.kernel.lengthscale.shape
-            factor.kernel.lengthscale = values[factor.place].view(shape)
+            shape = factor.leaf.kernel.lengthscale.shape
+            factor.leaf.kernel.lengthscale = values[factor.place].view(shape)
         if self._learns:
             self._noise = values[self._lengths :]
 
