@@ -251,7 +251,7 @@ def test_safe_lts_plays_the_best_for_its_draw():
     play(policy, problem.theta[0], problem.mu[0], 20)
     twin = copy.deepcopy(policy)
     choice = policy.ask()
-    ridge = settled(twin).seen
+    ridge = settled(twin).data
     # the draw, from the same stream
     eta = streams_of(twin).normal(4) * (1 + 2 / 0.4)
     w, _ = ridge.solved
@@ -303,7 +303,7 @@ def taught(kind, seed=4):
         seed=seed,
     )
     play(policy, theta, mu, 20)
-    ridge = settled(policy).seen
+    ridge = settled(policy).data
     sigma = ridge.system[0][:, 0].numpy()
     beta = [width(20, 4, delta) for delta in (0.1, 0.05, 0.05)]
     return policy, x.numpy(), ridge.solved[0].numpy(), sigma, np.array(beta)

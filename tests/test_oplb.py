@@ -55,7 +55,7 @@ def test_oplb_is_feasible_and_optimistic(solver, known):
     # the state now: V_r, V_c of every policy on the grid
     choice = policy.ask()
     _, scale = linear_scales(policy, policy.t)
-    ridge = settled(policy).seen
+    ridge = settled(policy).data
     mean, norm = ridge.at(mixed.unsqueeze(0))
     v_c = mean[0, 1:] + scale[0, 1:, None] * norm[0, 1:]
     v_r = mean[0, 0] + scale[0, 0] * norm[0, 0]

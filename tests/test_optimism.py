@@ -201,7 +201,7 @@ def linear_world(case, m, kind, actions, x0):
 
     # costs that the policy is given are those that the truths have at x0
     first, _ = taught(0.0, 0.1 * x0.norm().expand(m), 1.0, 1.0)
-    w, root = settled(first).seen.solved
+    w, root = settled(first).data.solved
     beta, _ = linear_scales(first, 1)
     away = unit(TRIALS, 1 + m, d, seed=3).unsqueeze(-1)
     return taught, w + (root.mT @ away).squeeze(-1) * beta.unsqueeze(-1)
@@ -226,7 +226,7 @@ def test_lc_lucb(m, origin, case):
         optimum = r0 + float(gained.amax().clamp_min(0.0))
         policy, choice = taught(r0, c0, tau, optimum + 1e-9)
         _, scale = linear_scales(policy, 1)
-        mean, norm = settled(policy).seen.at(choice.x.view(1, 1, d))
+        mean, norm = settled(policy).data.at(choice.x.view(1, 1, d))
         assert float(mean[0, 0, 0] + scale[0, 0] * norm[0, 0, 0]) >= optimum - 1e-9
         checked += optimum > r0
     assert checked > TRIALS / 2
@@ -246,7 +246,7 @@ def test_oplb(case):
         pi = choice.distribution
         x = pi.probability @ points[pi.index]
         _, scale = linear_scales(policy, 1)
-        mean, norm = settled(policy).seen.at(x.view(1, 1, d))
+        mean, norm = settled(policy).data.at(x.view(1, 1, d))
         # the ascent's answer is exact to the rounding of its solver
         assert float(mean[0, 0, 0] + scale[0, 0] * norm[0, 0, 0]) >= optimum - 1e-6
 
