@@ -29,7 +29,6 @@ from cbandit.actions import (
 )
 from cbandit.baselines import safe_set
 from cbandit.baselines.admmbo import feasible_improvement, improvement
-from cbandit.baselines.bkb import Sketched, Sketches
 from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
 from cbandit.confidence.drift import change_detected
@@ -81,7 +80,7 @@ from cbandit.posterior.draws import lots
 from cbandit.posterior.draws.roots import Root, pivoted_root, prior_root
 from cbandit.posterior.engines import choice as engine_choice
 from cbandit.posterior.engines.joint import Joint
-from cbandit.posterior.engines.protocol import Engine, Plan
+from cbandit.posterior.engines.protocol import Dictionary, Engine, Plan
 from cbandit.posterior.engines.swept import Swept
 from cbandit.posterior.gradients import Closed
 from cbandit.posterior.group import Group

@@ -12,6 +12,7 @@ import torch
 from dense import GP, LAM, K, X, drive, functions, noise, rbf
 
 import cbandit as cb
+from cbandit.baselines.bkb import dimensions
 
 
 def test_bkb_with_all_in_the_dictionary_is_gp_ucb():
@@ -46,18 +47,17 @@ def test_bkb_is_its_formula():
     played, _ = drive(policy, truth, noises)
     policy.ask()
     found = policy.posterior().reward
-    (belief,) = policy._beliefs.each
+    engine = policy._beliefs.groups[0].engine
     for i in range(2):
-        keys = belief.history.keys()[i]
-        chosen = [k for k, c in zip(keys, belief.chosen[i].tolist(), strict=False) if c]
+        keys = engine.history.keys()[i]
+        chosen = [k for k, c in zip(keys, engine.chosen[i].tolist(), strict=False) if c]
         assert 0 < len(chosen) < len(set(played[:, i]))
         at = played[:, i]
         y = truth[i, 0, at] + noises[:, i, 0] - 0.3
-        z = np.linalg.solve(
-            np.linalg.cholesky(K[np.ix_(chosen, chosen)] + 1e-12 * np.eye(len(chosen))),
-            K[chosen],
-        )
-        v = np.linalg.inv(z[:, at] @ z[:, at].T + LAM * np.eye(len(chosen)))
+        value, vector = np.linalg.eigh(K[np.ix_(chosen, chosen)])
+        sound = value > 1e-13 * value.max()
+        z = (vector[:, sound] / np.sqrt(value[sound])).T @ K[chosen]
+        v = np.linalg.inv(z[:, at] @ z[:, at].T + LAM * np.eye(len(z)))
         mean = 0.3 + z.T @ v @ z[:, at] @ y
         gram = z[:, at] @ z[:, at].T @ v
         var = np.diag(K) - np.einsum("in,ij,jn->n", z, gram, z)
@@ -114,7 +114,7 @@ def test_bkb_stays_within_the_papers_width(lam):
     for _ in range(rounds):
         choice = policy.ask()
         belief = policy.posterior().reward
-        dimension, mass = policy._beliefs.dimension()
+        dimension, mass = dimensions(policy._beliefs)
         one = torch.ones(runs, 1, dtype=torch.float64)
         beta = cb.confidence.sketched_width(
             one, r * one, dimension, mass, lam * one, 0.1
@@ -182,7 +182,8 @@ def test_ckb_on_sketches_is_its_formula():
     for t in range(50):
         choice = policy.ask()
         looks = []
-        for f, belief in enumerate(policy._beliefs.each):
+        for f, group in enumerate(policy._beliefs.groups):
+            belief = group.engine
             k, lam = kernels[f], lams[f]
             mean, var = np.full(len(k), means[f]), np.diag(k).copy()
             if at:
@@ -233,6 +234,43 @@ def test_ckb_on_sketches_shares_delta_among_its_functions():
     np.testing.assert_allclose(found, [0.7, -beta, -beta], rtol=1e-6)
 
 
+def test_a_sketch_is_an_engine_of_other_policies():
+    """The same as BKB; looks between rounds and a file change nothing."""
+    truth, noises = functions(2, 1, shift=0.1), noise(2, 1, 40)
+    given = {"reward": GP, "costs": GP, "explore": cb.UCB(1.5), "trials": 2}
+    given |= {"step": 0.3, "cap": 5.0}
+    bkb = cb.baselines.BKB(cb.Finite(X), **given)
+    ckb = cb.CKB(cb.Finite(X), **given, engine="sketch")
+    assert "dictionary" in ckb.engine
+    for t in range(40):
+        one, other = bkb.ask(), ckb.ask()
+        assert torch.equal(one.index, other.index)
+        y = truth[np.arange(2), :, one.index] + noises[t]
+        bkb.tell(one, reward=y[:, 0], cost=y[:, 1])
+        ckb.tell(other, reward=y[:, 0])
+        ckb.posterior()
+        ckb.tell(other, cost=y[:, 1])
+        ckb.posterior()
+    assert int(ckb._beliefs.groups[0].engine.chosen.sum(-1).max()) < len(X)
+
+
+def test_choices_to_come_by_a_sketch():
+    """With all in the dictionary their variances are the exact engine's."""
+    actions = cb.Finite(X)
+    exact, ours = (
+        cb.GPUCB(actions, reward=GP, explore=cb.UCB(2.0), engine=engine)
+        for engine in ("joint", "sketch")
+    )
+    ours._beliefs.groups[0].held._dictionary = ours._beliefs.groups[
+        0
+    ].held._dictionary._replace(oversampling=1e9)
+    for policy in (exact, ours):
+        for place in (3, 17, 25, 3):
+            policy.tell(policy.ask(among=[place]), reward=float(place % 5))
+    for _ in range(5):
+        assert int(exact.ask().index) == int(ours.ask().index)
+
+
 def test_bkb_on_a_set_of_the_round():
     policy = cb.baselines.BKB(
         cb.Finite(X), reward=GP, explore=cb.UCB(2.0), oversampling=1e9
@@ -261,7 +299,7 @@ def test_bkb_dictionary_stays_small():
         tried.add(place)
         # the argmax moves all the time, so that nearly each round tries a new action
         policy.tell(choice, reward=float(np.sin(7 * place + 0.05 * t)))
-        sizes.append(int(policy._beliefs.each[0].chosen.sum()))
+        sizes.append(int(policy._beliefs.groups[0].engine.chosen.sum()))
     assert len(tried) > 60
     # the effective dimension is 1/2 of ... at most a dozen for this kernel and noise
     assert max(sizes[20:]) < 60

@@ -17,6 +17,7 @@ from inside import (
     Beliefs,
     Coming,
     Covariance,
+    Dictionary,
     Engine,
     Kronecker,
     Log,
@@ -25,8 +26,6 @@ from inside import (
     Part,
     Recomputed,
     Rows,
-    Sketched,
-    Sketches,
     Step,
     Stored,
     Streams,
@@ -608,7 +607,8 @@ def believed(engine="auto", count=2, actions=GRID, apart=False, **more):
 def sketched():
     gps = [cb.GP(kernel(), noise=NOISE, mean=mean) for mean in (0.2, -0.1)]
     where = GRID, (TRIALS,), F64, CPU
-    return Sketches(tuple(Sketched.start(gp, *where) for gp in gps))
+    by = Dictionary(5.0, 1, range(TRIALS), torch.ones(()))
+    return Beliefs(gps, *where, "sketch", dictionary=by)
 
 
 BELIEFS = {
@@ -627,10 +627,7 @@ def learned(beliefs, count=12, seed=1, t=0):
         every = list(range(beliefs.functions))
         part = Part(every, seen.values, seen.wanted)
         beliefs = beliefs.absorb(seen.keys, seen.x, [part], t + number)
-    # a sketch knows what its dictionary does, which is drawn anew
-    if not isinstance(beliefs, Sketches):
-        return beliefs
-    return beliefs.resampled(5.0, Streams(seed, TRIALS))
+    return beliefs
 
 
 def look_at(beliefs, score="primal-dual", **more):

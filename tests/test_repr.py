@@ -47,5 +47,5 @@ def test_bkb_says_what_it_is():
     gp, points = belief(), cb.Finite(line())
     policy = cb.baselines.BKB(points, reward=gp, explore=cb.UCB(1.0))
     policy.tell(policy.ask(), reward=1.0)
-    said = "BKB(Finite(points, size=20, dim=1), engine=dictionary, costs=0, t=1)"
+    said = "BKB(Finite(points, size=20, dim=1), engine=sketch, costs=0, t=1)"
     assert repr(policy) == said

@@ -31,7 +31,7 @@ CLASSES = {
     "cbandit.baselines": """
         ADMMBO BanditOCO BKB BoTorchPolicy CKBRestart CONFIG Expansion LoSBO Played
         Progress Random Reach ROFUL SafeLTS SafeOpt SafeSet SafeSets SCOLTS SGPUCB
-        Sketch Sketched Sketches Split StageOpt Walk
+        Split StageOpt Walk
     """,
     "cbandit.beliefs": """
         Counts Delayed FeatureKernel FiniteClass Frame GP Linear Sliding
@@ -55,11 +55,11 @@ CLASSES = {
         Sliding Unanswered UnscaledExcess WidthFactors
     """,
     "cbandit.posterior": """
-        Ahead Beliefs Best Block Change Coming Covariance Engine ExactGPs Form Group
-        History Inputs Joint Known Kronecker Lineage Link Log Lots Merged Moments
-        Observation _Opened Outcomes Part _Pending Plan Prior Recent Recomputed Ridge
-        Root Scale Slots Spot Stacked Step Stored Swept System TableKernel Tally Term
-        Units Update Weights
+        Ahead Beliefs Best Block Change Coming Covariance Dictionary Engine ExactGPs
+        Form Group History Inputs Joint Known Kronecker Lineage Link Log Lots Merged
+        Moments Observation _Opened Outcomes Part _Pending Plan Prior Recent Recomputed
+        Ridge Root Scale Sketch Sketched Slots Spot Stacked Step Stored Swept System
+        TableKernel Tally Term Units Update Weights
     """,
     "cbandit.scores": "Feasible LeastViolating PrimalDual Rectified Reward",
     "cbandit.search": "Climbs",

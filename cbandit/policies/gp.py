@@ -63,6 +63,7 @@ from cbandit.policies.status import Status
 from cbandit.policies.timing import Held, timing_of
 from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.beliefs import Beliefs
+from cbandit.posterior.engines.protocol import Dictionary
 from cbandit.posterior.links import BINARY
 from cbandit.posterior.look import Best, Score
 from cbandit.posterior.units import Units, level, linked, told
@@ -210,6 +211,7 @@ class GPPolicy(Policy):
 
     abilities = BY_SCORE
     common = GP_POLICY_HELP
+    _oversampling = 5.0  # of the dictionary, with engine="sketch"
 
     def __init__(
         self,
@@ -459,6 +461,9 @@ class GPPolicy(Policy):
             self.device,
             engine=self._engine,
             samples=samples,
+            dictionary=Dictionary(
+                self._oversampling, self.seed, self.trials, torch.ones(())
+            ),
             apart=self._timing.adds_pending and beliefs[0].standardize,
             ranks=self._ranks,
             # probabilities and rates take their unit from their limits; others have

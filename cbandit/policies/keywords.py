@@ -52,7 +52,9 @@ GP_POLICY_HELP = {
     "engine": "how the posterior is computed, one of "
     + ", ".join(f'``"{name}"``' for name in ENGINES)
     + """. ``"gpytorch"`` asks GPyTorch's own models for the whole set each round: slow,
-        for comparison.""",
+        for comparison. ``"sketch"`` looks through a dictionary of the actions tried,
+        drawn anew with each observation, at a cost that does not grow with their
+        number.""",
     "feedback": """when feedback counts: ``None``, at once; :class:`~cbandit.Delayed`;
         :class:`~cbandit.Sliding`.""",
     **KEYWORDS,

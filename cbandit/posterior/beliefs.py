@@ -27,7 +27,7 @@ from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Covariance, Prior
 from cbandit.posterior.draws.features import check_features
 from cbandit.posterior.engines.choice import BLOCK, plan
-from cbandit.posterior.engines.protocol import Fused, Path
+from cbandit.posterior.engines.protocol import Dictionary, Fused, Path
 from cbandit.posterior.group import Group
 from cbandit.posterior.links import Link
 from cbandit.posterior.log import Observation, Part, joined
@@ -57,6 +57,7 @@ class Beliefs(Value):
         ranks: the processes that share the set; each keeps and scans its own part.
         limits: the costs' thresholds ``(T, m)``, which set the units of binary and
             counted costs.
+        dictionary: how the sketch engine draws its dictionaries.
     """
 
     actions: Actions
@@ -87,6 +88,7 @@ class Beliefs(Value):
         apart: bool = False,
         ranks: Ranks = ALONE,
         limits: Tensor | None = None,
+        dictionary: Dictionary | None = None,
     ) -> None:
         groups, waiting = [], list(range(len(beliefs)))
         while waiting:
@@ -118,7 +120,8 @@ class Beliefs(Value):
                 fade = checks.per_trial("fade", gp.fade, batch_shape).to(device)
             prior = Prior(actions, covariance, batch_shape, dtype, device, fade=fade)
             # one rank decides, as ranks may differ in free memory
-            chosen = ranks.first(partial(plan, engine, prior, samples, noise.amin()))
+            asked = engine, prior, samples, noise.amin(), dictionary
+            chosen = ranks.first(partial(plan, *asked))
             elastic = engine == "auto"
             groups.append(Group(gp, members, prior, scale, chosen, elastic, ranks))
         super().__init__(
@@ -449,6 +452,10 @@ class Beliefs(Value):
         if not group.held.by_slots:
             return group.tried_last(TRIED, column)
         history = group.engine.history
+        if not group.held.solves:
+            points, real = history.points[:, : history.used], history.precision > 0
+            mean = group.anywhere(points)[0][:, column]
+            return points, mean, real[:, : history.used]
         used, weights = history.used, history.system().weights(history.used)
         mean = group.scale.mean((history.gram @ weights).mT)
         real = history.precision[:, :used] > 0

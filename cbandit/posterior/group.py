@@ -138,6 +138,9 @@ class Group(Value):
 
     def _fresh(self, plan: Plan) -> Engine:
         prior = replace(self.prior, stretch=self._stretch())
+        if plan.dictionary is not None:
+            dictionary = plan.dictionary._replace(noise=self.noise)
+            plan = replace(plan, dictionary=dictionary)
         return make_engine(plan, prior, self.scale.columns)
 
     def _stretch(self) -> tuple[int, int] | None:
@@ -275,7 +278,7 @@ class Group(Value):
         """Return a row with its outcome's current stand-in."""
         if row.outcome is None:
             raise CBanditError("the observation holds no binary or counted outcome")
-        mean, var = self.engine.history.at(row.x.unsqueeze(1).double())
+        mean, var = self.engine.at(row.x.unsqueeze(1).double())
         share, tries = row.outcome.unbind(-1)
         center = (mean[:, 0] + self.scale.means).squeeze(-1)
         var = var.squeeze(-1).maximum(self.scale.least)
@@ -503,13 +506,13 @@ class Group(Value):
         coming = Coming.of(ahead, self.functions, torch.ones_like(self.noise))
         if coming is None:
             return None
-        mean = self.engine.history.at(coming.places())[0][:, 0] + self.scale.means
+        mean = self.engine.at(coming.places())[0][:, 0] + self.scale.means
         precision = self.scale.link.information(mean) * coming.precision
         return coming._replace(precision=precision)
 
     def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
         """Solve for means and deviations ``(T, f, n)`` at points ``x``, in units."""
-        return self._in_units(*self.engine.history.at(x, self._coming(ahead)))
+        return self._in_units(*self.engine.at(x, self._coming(ahead)))
 
     def _in_units(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         """Convert an engine's means and variances to means and deviations in units."""
@@ -535,7 +538,7 @@ class Group(Value):
 
     def deviations(self, x: Tensor) -> Tensor:
         """Return deviations at points ``x``, ``(T, f, n)``, in spreads."""
-        var = self.engine.history.at(x)[1]
+        var = self.engine.at(x)[1]
         return self._of_each(var.clamp_min(0).sqrt().unsqueeze(1))
 
     def _of_each(self, std: Tensor) -> Tensor:

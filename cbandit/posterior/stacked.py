@@ -31,7 +31,7 @@ class Stacked:
         Each kernel must be one closed form, of the same kind and with as many slots,
         and its coordinates may only be scaled and shifted.
         """
-        if not all(group.held.by_slots for group in groups):
+        if not all(group.held.by_slots and group.held.solves for group in groups):
             return False
         of = [group.prior.covariance for group in groups]
         kinds = {c.kinds if c.forms and not c.bent else () for c in of}

@@ -18,7 +18,8 @@ from cbandit.posterior.covariance import Covariance, Prior, axes_of
 from cbandit.posterior.digits import WIDE
 from cbandit.posterior.engines.exact_gps import ExactGPs
 from cbandit.posterior.engines.joint import Joint
-from cbandit.posterior.engines.protocol import Engine, Plan
+from cbandit.posterior.engines.protocol import Dictionary, Engine, Plan
+from cbandit.posterior.engines.sketch import Sketched
 from cbandit.posterior.engines.swept import Swept
 from cbandit.posterior.engines.weights import Weights
 from cbandit.posterior.rows.kronecker import Kronecker
@@ -57,12 +58,19 @@ MAKERS: dict[str, Callable[[Prior, int, Plan], Engine]] = {
     "stream": partial(_swept, Recomputed),
     "weights": Weights,
     "gpytorch": ExactGPs,
+    "sketch": Sketched,
 }
 """How each engine over a set is made, from a prior, the functions and a plan."""
 ENGINES = ("auto", *MAKERS)
 
 
-def plan(wanted: str, prior: Prior, samples: bool, noise: Tensor | None = None) -> Plan:
+def plan(
+    wanted: str,
+    prior: Prior,
+    samples: bool,
+    noise: Tensor | None = None,
+    dictionary: Dictionary | None = None,
+) -> Plan:
     """Plan the engine for a set: ``wanted``, or the best one for ``"auto"``.
 
     Args:
@@ -70,6 +78,7 @@ def plan(wanted: str, prior: Prior, samples: bool, noise: Tensor | None = None) 
         prior: the set and the prior over it.
         samples: whether joint draws will be asked for.
         noise: the least variance of an observation.
+        dictionary: how a sketch draws its dictionary.
     """
     checks.one_of("engine", wanted, "auto", *MAKERS)
     actions, covariance, device = prior.actions, prior.covariance, prior.device
@@ -93,6 +102,8 @@ def plan(wanted: str, prior: Prior, samples: bool, noise: Tensor | None = None) 
         if wanted == "weights":
             return Plan(wanted, "asked for")
         return Plan("dense", "a continuous box: points are solved for as asked")
+    if wanted == "sketch":
+        return Plan(wanted, "asked for", dictionary)
     if wanted != "auto":
         return Plan(wanted, "asked for")
     size, memory = actions.size, free_memory(device)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,12 +54,29 @@ choices or ``None``.
 """
 
 
+class Dictionary(NamedTuple):
+    """How the sketch engine draws its dictionary.
+
+    Args:
+        oversampling: ``q``: an observation enters it with the chance ``q var / lam``.
+        seed: the policy's seed.
+        trials: the numbers of the policy's trials; ``None``: no trials axis.
+        noise: ``lam``, ``(T,)``; a group sets it.
+    """
+
+    oversampling: float
+    seed: int
+    trials: range | None
+    noise: Tensor
+
+
 @dataclass(frozen=True)
 class Plan:
-    """An engine's name and the reason it was chosen."""
+    """An engine's name, the reason it was chosen, and a sketch's dictionary."""
 
     name: str
     why: str
+    dictionary: Dictionary | None = None
 
 
 class Engine:
@@ -82,6 +100,8 @@ class Engine:
     """Whether most of its bytes are kernel rows, faster to compute than to read."""
     by_features = True
     """Whether joint draws use random features, which not all kernels have."""
+    solves = True
+    """Whether points are solved for by the history, exactly."""
     by_slots = True
     """Whether the history keeps observations by action, in a small system."""
     dtype = torch.float64
@@ -396,10 +416,18 @@ class Engine:
         path = None if streams is None else self.path(streams)
         for start, stop in stretches:
             x = self.prior.actions.block(start, stop).double()
-            mean, var = self.history.at(x, ahead)
+            mean, var = self.at(x, ahead)
             std = var.clamp_min(0).sqrt_().unsqueeze(1)
             draw = None if path is None else path(x)
             yield Block(start, stop, mean, std, draw)
+
+    def at(self, x: Tensor, ahead: Coming | None = None) -> tuple[Tensor, Tensor]:
+        """Return means less prior means ``(T, F, n)`` and variances ``(T, n)``.
+
+        The points ``x`` are ``(n, d)`` or ``(T, n, d)``. The choices ``ahead`` reduce
+        the variance as if their outcomes had come.
+        """
+        return self.history.at(x, ahead)
 
     def recent(
         self, contexts: Tensor, point: Path, ahead: Coming | None = None

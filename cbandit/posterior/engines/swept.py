@@ -293,7 +293,7 @@ class Swept(Engine):
             floor[:, some] = self.FALLEN * var[:, some]
         return floor
 
-    def at(self, index: Tensor) -> tuple[Tensor, Tensor]:
+    def at_numbers(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return means ``(T, F, k)`` and variances ``(T, k)`` at stored actions."""
         self.settle()
         index = index - self._ends[0]
@@ -314,7 +314,7 @@ class Swept(Engine):
         precision = self.history.precision[:, :used].cpu()
         surest = precision.topk(min(self.SUREST, used)).indices
         index, points = self._with_others(numbers.gather(1, surest))
-        return points, Kept(*self.at(index))
+        return points, Kept(*self.at_numbers(index))
 
     def _mends(self) -> Iterable[Callable[[], None]]:
         if not self.drifts:
