@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import torch
 from numpy.typing import ArrayLike
@@ -43,6 +43,7 @@ from cbandit.policies.queue import Queue
 from cbandit.policies.saving import locked
 from cbandit.policies.turn import Turn
 from cbandit.posterior.beliefs import Beliefs
+from cbandit.posterior.engines.sketch import Sketched
 from cbandit.posterior.look import Best
 from cbandit_kernels import Look
 
@@ -190,7 +191,8 @@ class BKB(GPPolicy):
                     f"noise of its own, not learned and not standardised; got {gp!r}"
                 )
         self._engine = "sketch"
-        return super()._empty_beliefs(beliefs)
+        fresh: Beliefs = super()._empty_beliefs(beliefs)
+        return fresh
 
     def _coefficient(self, state: GPState, turn: Turn) -> Tensor:
         """Return the deviations' factors ``(T, F)``; RKHS widths become the paper's."""
@@ -224,7 +226,8 @@ class BKB(GPPolicy):
 
 def dimensions(beliefs: Beliefs) -> tuple[Tensor, Tensor]:
     """Return sums of ``var / lam`` over rounds, posterior and prior, ``(T, F)``."""
-    sums = [group.engine.dimension() for group in beliefs.groups]
+    engines = [cast("Sketched", group.engine) for group in beliefs.groups]
+    sums = [engine.dimension() for engine in engines]
     order = {f: i for i, group in enumerate(beliefs.groups) for f in group.functions}
     columns = [sums[order[f]] for f in range(beliefs.functions)]
     posterior, prior = zip(*columns, strict=True)
