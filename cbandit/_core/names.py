@@ -201,6 +201,11 @@ class Names:
     @staticmethod
     def _refused(name: str) -> CheckpointError:
         module, _, last = name.rpartition(":")
+        if module.partition(".")[0] == "cbandit":
+            return CheckpointError(
+                f"it holds {name}, which this version of cbandit does not know: to "
+                "save a new class, name it in cbandit/_core/names.py"
+            )
         return CheckpointError(
             f"it holds {name}, which cbandit does not know: if you trust that code, "
             f"pass trust=({last},), or on the command line --trust {module}"
