@@ -570,7 +570,7 @@ def test_a_round_broken_off_half_way(name, stop, between, cases, dense, rng):
     if between == "append":
         beliefs = beliefs.absorb(row.keys, row.x, told, 22)
     if between == "forget":
-        beliefs = beliefs.expire(3, 1000)
+        beliefs = beliefs.expire(3)
     hold(policy, beliefs)
     known = known_of(policy, dense, cases["rbf"].values)
     if between == "split":

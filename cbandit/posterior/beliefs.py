@@ -227,13 +227,9 @@ class Beliefs(Value):
         """Ignore feedback of rounds before ``first`` from now on."""
         return self if first <= self._closed else self._with(_closed=first)
 
-    def expire(self, first: int, refresh_every: int) -> Self:
-        """Forget observations of rounds before ``first``.
-
-        In narrow dtypes a removal leaves rounding errors, so their arrays are computed
-        afresh after every ``refresh_every`` removals.
-        """
-        left = [group.expire(first).refreshed(refresh_every) for group in self.groups]
+    def expire(self, first: int) -> Self:
+        """Forget observations of rounds before ``first``."""
+        left = [group.expire(first) for group in self.groups]
         same = all(map(operator.is_, left, self.groups))
         return self if same else self._with(groups=tuple(left))
 

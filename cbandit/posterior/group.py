@@ -71,7 +71,6 @@ class Group(Value):
     unfitted: int  # observations since the last fit
     fitted_to: int  # how many rows the log had at the last fit
     fitted: bool  # whether the noise was learned from many data
-    forgotten: int  # observations since the last refresh
     now: int  # the current round if data fade, else 0
     held: Engine
     """The engine in its last state; :attr:`engine` brings it up to date first."""
@@ -100,7 +99,6 @@ class Group(Value):
             unfitted=0,
             fitted_to=0,
             fitted=False,
-            forgotten=0,
             now=0,
             _elastic=elastic,
             _own_noise=False,
@@ -337,7 +335,7 @@ class Group(Value):
         log = self.log.without_first(Step("remove", (scale.update(row),)))
         if scale.drained(self.scale):
             scale = scale.over(log)
-        other = self._with(log=log, scale=scale, forgotten=self.forgotten + 1)
+        other = self._with(log=log, scale=scale)
         if scale.standardize and self._recounted(scale.outcomes):
             return other._over(log.anew())
         return other
@@ -347,13 +345,6 @@ class Group(Value):
         return (
             self._own_noise or outcomes.lost or (self.held.drifts and outcomes.astray)
         )
-
-    def refreshed(self, every: int) -> Self:
-        """Compute arrays of narrow dtype afresh after every ``every`` removals."""
-        if self.forgotten < every or not self.held.drifts:
-            return self
-        self.engine.refresh()
-        return self._with(forgotten=0)
 
     def retarget(self, target: Callable[[Any], Tensor]) -> Self:
         """Replace all outcomes by what ``target`` makes of their sources."""

@@ -67,7 +67,7 @@ class Sliding(Timing):
 
     def due(self, beliefs: Any, held: Held, t: int) -> tuple[Any, Held]:
         """Drop the rounds that have left the window."""
-        return beliefs.expire(t + 1 - self.memory, self.memory), held
+        return beliefs.expire(t + 1 - self.memory), held
 
     def adapt(self, widths: Widths) -> Widths:
         """Return the widths, RKHS schedules in the form that holds for any noise."""

@@ -126,6 +126,7 @@ class Engine:
     rebuilds = 0
     """How often it was computed from a log with data."""
     _blank = True  # whether it has never held data
+    _removals = 0  # in a narrow dtype each leaves a rounding error
 
     def __init__(self, prior: Prior, functions: int, plan: Plan) -> None:
         self.prior, self.plan = prior, plan
@@ -201,6 +202,9 @@ class Engine:
         steps = log.since(held) if self.history.whole else None
         if steps is None or functions != self.functions or not self._take(steps, mixed):
             self._rebuild(log, functions, update)
+        elif self.drifts and self._removals > len(log):
+            self.refresh()
+            self._removals = 0
         self.version = wanted
         log.taken()
 
@@ -211,6 +215,7 @@ class Engine:
             if mixed and call == "remove" and self.drowns(*given):
                 return False
             getattr(self, call)(*given)
+            self._removals += call == "remove"
         return True
 
     def _rebuild(
@@ -218,7 +223,7 @@ class Engine:
     ) -> None:
         """Compute everything from a log."""
         blank = self._blank and self.history.whole and functions == self.functions
-        self._blank = False
+        self._blank, self._removals = False, 0
         if not blank:
             sharpness = self.history.sharpness
             self.clear(functions)
