@@ -47,7 +47,7 @@ class TrialRecord(NamedTuple):
         return self.number + 1
 
     @property
-    def measured(self) -> bool:
+    def is_measured(self) -> bool:
         """Whether the trial's reward or costs were measured."""
         return self.reward is not None or bool(self.costs)
 

@@ -223,13 +223,13 @@ class Sampler(BaseSampler):
         trials = study.get_trials(deepcopy=False)
         names = self._cost_names(trials)
         records = [self._to_record(trial, domain, names) for trial in trials]
-        if not any(r.params and r.measured for r in records):
+        if not any(r.params and r.is_measured for r in records):
             return None
         minimise = study.direction == StudyDirection.MINIMIZE
         outcomes = self._cost_outcomes(trials)
         new_policy = self._new_policy(domain, minimise, len(names), outcomes)
         records = [self._drop_large_numbers(r, new_policy) for r in records]
-        measured = [r for r in records if r.params and r.measured]
+        measured = [r for r in records if r.params and r.is_measured]
         measured.sort(key=lambda r: (r.ended, r.number))
         key = domain, minimise, len(names), outcomes
         policy, used = self._fitted_to(new_policy, key, measured)

@@ -162,7 +162,7 @@ class News(NamedTuple):
         """The news with the values that the user told."""
         return self if self.as_told is None else self.as_told
 
-    def with_functions(self) -> list[tuple[Outcome, list[int]]]:
+    def outcomes_by_function(self) -> list[tuple[Outcome, list[int]]]:
         """Return each outcome with the numbers of its functions.
 
         The reward has number 0, and cost ``j`` has number ``1 + j``.
@@ -190,7 +190,7 @@ class News(NamedTuple):
         """
         values, came = torch.zeros_like(noise), torch.zeros_like(noise).bool()
         noise = noise.clone()
-        for told, f in self.with_functions():
+        for told, f in self.outcomes_by_function():
             mask = told.mask().unsqueeze(-1)
             values[:, f] = torch.where(mask, told.values.to(noise), values[:, f])
             came[:, f] |= mask
@@ -207,7 +207,7 @@ class News(NamedTuple):
             news = self._replace(
                 rewards=_merge_items(self.rewards), costs=_merge_items(self.costs)
             )
-        for told, functions in news.with_functions():
+        for told, functions in news.outcomes_by_function():
             wanted = every if told.where is None else told.where.tolist()
             out.append(Part(functions, told.values, wanted, told.noise, told.tries))
         return out

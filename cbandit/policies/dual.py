@@ -137,11 +137,11 @@ class GivenConstants:
         return self.slater is None and self.units is not None and self.units.shared
 
     def constants(self, needs_cap: bool) -> Constants:
-        """Return the constants: the user's, or else the theorem's.
+        """Return step, cap and slack: the user's, or else the theorem's.
 
         Args:
-            needs_cap: whether the rule has a cap. If so and the user gave none, it is
-                the theorem's; it is an error if what that follows from is missing.
+            needs_cap: whether the rule has a cap. If the user gave none, it is computed
+                by the theorem; an error names the arguments that this lacks.
         """
 
         def positive(name: str, value: ArrayLike) -> Tensor:

@@ -1219,7 +1219,10 @@ class GPPolicy(Policy):
         return model_list(self._catch_up().state.beliefs, signs=signs)
 
     def lighten(self, actions: bool = True) -> None:
-        """Drop large arrays before a checkpoint; they are recomputed when needed."""
+        """Drop large arrays before a checkpoint; they are recomputed when needed.
+
+        If ``actions`` is false, all arrays over the set are dropped.
+        """
         state, largest = self._now.state, MAX_SAVED_BYTES if actions else -1
         state.beliefs.lighten(largest)
         self._concerns.lighten(self._now.concerns, largest)

@@ -307,14 +307,14 @@ def _stack_known(values: Sequence[Tensor | None], shape: tuple[int, int]) -> Ten
     return _stack(values, (shape[0], width), torch.nan)
 
 
-def _append_column(before: Tensor, last: Tensor) -> Tensor:
+def _append_column(before: Tensor, newest: Tensor) -> Tensor:
     """Join two columns; an ``(n, T, 0)`` column is filled with NaN if need be."""
-    width = max(before.shape[-1], last.shape[-1]) if before.dim() == 3 else 0
+    width = max(before.shape[-1], newest.shape[-1]) if before.dim() == 3 else 0
     parts = [
         part.new_full((*part.shape[:2], width), torch.nan)
         if width and part.shape[-1] == 0
         else part
-        for part in (before, last)
+        for part in (before, newest)
     ]
     return torch.cat(parts)
 

@@ -243,7 +243,10 @@ class Objective:
         return torch.stack(torch.broadcast_tensors(*parts), dim)
 
     def columns(self, cost: object) -> list[int] | None:
-        """Return the numbers of the costs in a mapping; ``None``: it is no mapping."""
+        """Return which costs a user's mapping names, by number, from 0.
+
+        ``None`` if ``cost`` is no mapping.
+        """
         if not isinstance(cost, Mapping):
             return None
         self._check_names(cost, "cost", whole=False)

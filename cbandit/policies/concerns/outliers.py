@@ -68,7 +68,7 @@ class Readings(NamedTuple):
             bounds: gives the least and greatest readings to expect there, ``(T, F)``.
             objective: the user's names and signs.
         """
-        items = news.with_functions()
+        items = news.outcomes_by_function()
         if not items:
             return news, self
         # no value of a choice is told twice, so all outcomes can be judged together

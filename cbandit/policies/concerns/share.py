@@ -118,9 +118,10 @@ class ShareCount(NamedTuple):
         return settled._replace(least=least)
 
     def settle_before(self, beliefs: Beliefs, first: float) -> ShareCount:
-        """Return the count in which rounds before ``first`` keep today's probability.
+        """Return the count with rounds before ``first`` judged for the last time.
 
-        So do the oldest of the others, if these are more than ``MAX_OPEN_ROUNDS``.
+        Their probability of being within the limits stays what it is today. If more
+        than ``MAX_OPEN_ROUNDS`` other rounds are open, the oldest are judged too.
         """
         last = len(self.open) - MAX_OPEN_ROUNDS
         old = [each for i, each in enumerate(self.open) if i < last or each.t < first]

@@ -57,7 +57,10 @@ def best_mixture(
         return best
 
     def best_theta(x: Array) -> tuple[Array, float]:
-        """Return the ellipsoid's best ``theta'`` for the mean ``x``, and ``V_r(x)``."""
+        """Return the parameter in the reward's ellipsoid under which ``x`` earns most.
+
+        The second value is that reward, ``V_r(x)``.
+        """
         length = float(np.linalg.norm(root[0] @ x))
         step = inverse @ x / length if length > 0 else np.zeros(dim)
         return w[0] + step, float(w[0] @ x) + length

@@ -88,7 +88,7 @@ class Delayed(Timing):
     def absorb(self, beliefs: Any, held: Held, news: News) -> tuple[Any, Held]:
         """Fill in feedback that comes in time; count values that come too late."""
         t, late = news.place.t, held.too_late
-        for told, functions in news.with_functions():
+        for told, functions in news.outcomes_by_function():
             mask = told.mask()
             if told.at - t > self._window:
                 late = late + mask
@@ -111,7 +111,10 @@ class Delayed(Timing):
         return widths
 
     def bound_count(self, functions: int) -> int:
-        """Return the divisor of ``delta``: half of it, for two bands per function."""
+        """Return ``4 functions``, by which each band's ``delta`` is divided.
+
+        Each function has two bands, and all bands share half of ``delta``.
+        """
         return 4 * functions
 
     def width(
