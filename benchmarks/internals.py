@@ -77,7 +77,7 @@ def inner_of(policy: cb.CKB) -> int | None:
 
 def believed(policy: cb.CKB, index: Tensor) -> tuple[Tensor, Tensor]:
     """Means ``(F, n)`` and deviations ``(1, n)`` as the last pass left them."""
-    mean, var = _engine(policy).at(index.unsqueeze(0))
+    mean, var = _engine(policy).at_numbers(index.unsqueeze(0))
     return mean[0], var.clamp_min(0).sqrt()
 
 

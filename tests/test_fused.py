@@ -242,7 +242,7 @@ def test_what_a_stopped_pass_left_is_computed_afresh(monkeypatch):
     policy.posterior()
     index = torch.arange(40, device=DEVICE).unsqueeze(0)
     mean, var = engine.history.at(engine.prior.actions.all)
-    seen_mean, seen_var = engine.at(index)
+    seen_mean, seen_var = engine.at_numbers(index)
     assert (seen_mean - mean).abs().max() <= 1e-10
     assert (seen_var - var).abs().max() <= 1e-10
 
@@ -279,6 +279,6 @@ def test_a_grid_whose_first_group_is_several_axes(room, monkeypatch):
     assert engine.history.used > engine.rows._bases[-1].shape[-1]
     every = torch.arange(0, policy.actions.size, 7, device=DEVICE)
     mean, var = engine.history.at(policy.actions.at(every))
-    seen_mean, seen_var = engine.at(every.unsqueeze(0))
+    seen_mean, seen_var = engine.at_numbers(every.unsqueeze(0))
     assert (seen_mean - mean).abs().max() <= 1e-9
     assert (seen_var - var).abs().max() <= 1e-9
