@@ -55,7 +55,10 @@ def array_type(dtype: torch.dtype | str | None, device: torch.device) -> torch.d
 
 
 def listed(costs: Any, kind: type[Any]) -> list[Any]:
-    """Return a user's beliefs about costs as a list; the caller checks each of them."""
+    """Return a user's beliefs about costs as a list; their class must be ``kind``.
+
+    The caller checks the class of those in a list or a mapping.
+    """
     if isinstance(costs, kind):
         return [costs]
     if isinstance(costs, Mapping):
@@ -102,9 +105,12 @@ def believed_costs(costs: Costs) -> Costs:
 # -- of ask ----------------------------------------------------------------------------
 
 
-def observed_costs_error(name: str, sees: bool) -> CBanditError:
-    """Return the error: ``observed_costs`` is missing if ``sees``, else unwanted."""
-    if sees:
+def observed_costs_error(name: str, sees_costs: bool) -> CBanditError:
+    """Return the error that a policy lacks ``observed_costs``, or does not take them.
+
+    ``sees_costs`` says whether the policy ``name`` takes them.
+    """
+    if sees_costs:
         return CBanditError(
             f"{name} sees the costs before it chooses: give ask(observed_costs=g_t) of "
             "shape (*trials, m, N); to simulate, a problem whose round(t, generator) "
@@ -206,7 +212,7 @@ def _mask_by_name(among: Mapping[str, Any], base: Actions) -> Tensor:
 
 
 def _are_by_name(actions: object) -> bool:
-    """Return whether actions are dicts by parameter: one, a list, or lists of them."""
+    """Return whether actions are a dict by parameter, or dicts in one or two lists."""
     for _ in range(2):  # at most a list in a list; a list may contain itself
         if isinstance(actions, list | tuple) and actions:
             actions = actions[0]
@@ -408,7 +414,7 @@ def check_probability(name: str, values: Tensor, given: object) -> Tensor:
     return values
 
 
-def check_score(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
+def check_score(name: str, score: Any, weight_shape: tuple[int, int], hint: str) -> Any:
     """Return a rule's score; wrap a user's function so that its results are checked.
 
     The weight of a score is detached from its autograd graph.
@@ -416,17 +422,17 @@ def check_score(name: str, score: Any, weights: tuple[int, int], hint: str) -> A
     Args:
         name: the rule's name in errors.
         score: what the rule returned.
-        weights: the shape that weights of costs must have, ``(T, m)``.
+        weight_shape: the shape that weights of costs must have, ``(T, m)``.
         hint: a text to append to errors; may be empty.
     """
     weight = score.weight if isinstance(score, Formed) else None
     if weight is not None:
-        if floating_shape(weight) == weights:
+        if floating_shape(weight) == weight_shape:
             plain = not weight.requires_grad
             return score if plain else replace(score, weight=weight.detach())
         raise CBanditError(
-            f"{name} must weigh costs by a tensor of shape (T, m) = {weights}; got "
-            f"{floating_shape(weight)}{hint}"
+            f"{name} must weigh costs by a tensor of shape (T, m) = {weight_shape}; "
+            f"got {floating_shape(weight)}{hint}"
         )
     if isinstance(score, type) or not callable(score):
         raise CBanditError(

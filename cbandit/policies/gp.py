@@ -831,7 +831,7 @@ class GPPolicy(Policy):
         arrived = state.arrived
         if self.abilities.told_costs and self._start.shape[-1]:
             for costs in news.costs if news.place.t > self.design else ():
-                values, came = costs.wide(self.m)
+                values, came = costs.in_columns(self.m)
                 arrived = (*arrived, (values - news.limits) * came)
         beliefs, held = self._timing.absorb(state.beliefs, state.held, news)
         return state._replace(beliefs=beliefs, held=held, arrived=arrived, moved=None)

@@ -166,8 +166,8 @@ class Inbox(NamedTuple):
             feedback: the feedback, from :meth:`read`.
         """
         functions, mask = feedback.functions, feedback.mask
-        at_once = all(item.columns is None for item in feedback.costs)
-        came, closed = entry.came_after(functions, mask, self.labels, at_once)
+        as_array = all(item.columns is None for item in feedback.costs)
+        came, closed = entry.mark_values(functions, mask, self.labels, as_array)
         serial, held = next_serial(), entry.held
         rewards, costs = entry.rewards, entry.costs
         for item in feedback.rewards:
@@ -182,7 +182,7 @@ class Inbox(NamedTuple):
                     f"{self.name} takes noise= with all costs at once; got {names}"
                 )
             else:  # hold the costs told now until all have come
-                wide, told_now = told.wide(self.objective.m)
+                wide, told_now = told.in_columns(self.objective.m)
                 held = wide if held is None else torch.where(told_now, wide, held)
                 whole = came[:, 1:].all(-1) & ~entry.came[:, 1:].all(-1)
                 if bool(whole.any()):
@@ -246,7 +246,7 @@ class Inbox(NamedTuple):
             return entry
         columns = self.objective.columns(cost)
         every = self.costs if columns is None else [1 + j for j in columns]
-        entry.came_after(every, mask, self.labels, columns is None)
+        entry.mark_values(every, mask, self.labels, columns is None)
         values, _ = self._read_costs(cost, columns, mask, None)
         item = Outcome(values, mask, None, self.t, next_serial(), columns, time())
         return entry._replace(charged=(*entry.charged, item))

@@ -252,8 +252,8 @@ class GPOPB(GPPolicy):
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state after feedback of one choice.
 
-        It is added to the beliefs and, until the safe action's reward and costs are
-        known in all trials, to their estimate.
+        The beliefs absorb the feedback; so does the estimate of the safe action's
+        reward and costs, until it knows them in all trials.
         """
         safe, state = state.own, super().absorb(state, news)
         if not safe.ready:
@@ -267,9 +267,9 @@ class GPOPB(GPPolicy):
     ) -> Recommendation:
         """Return what to deploy: the best distribution believed feasible.
 
-        It is over the policy's set, which has no contexts, and its expected costs keep
-        the limits with probability ``confidence``. Before any data it is the safe
-        action, if its cost was given.
+        Its expected costs keep the limits with probability ``confidence``; the policy's
+        set has no contexts. Before any data, return the safe action if the user stated
+        its cost.
         """
         confidence = checks.share("confidence", confidence)
         self._read_context(context)

@@ -89,8 +89,8 @@ def blocks_in_user_units(
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield blocks of actions: their first number, means and deviations ``(T, F, n)``.
 
-    These are in the user's units, but latent for binary and counted costs, as are their
-    limits (:func:`normal_limits`).
+    They are in the user's units. For binary and counted costs they are those of the
+    latent function, as are these costs' limits (:func:`normal_limits`).
     """
     units = beliefs.units()
     return (

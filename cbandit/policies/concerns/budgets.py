@@ -149,7 +149,7 @@ class Account(NamedTuple):
             return self
         spent, at = self.spent, list(columns)
         for told in (*news.costs, *news.charged):
-            values, came = told.wide(m)
+            values, came = told.in_columns(m)
             more, promise = promise.charge(values[:, at].to(spent), came[:, at])
             spent = spent + more
         if news.failed is not None:

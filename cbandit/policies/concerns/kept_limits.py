@@ -81,9 +81,9 @@ class LimitCounts(NamedTuple):
                 held=(),
             )
         for items, limits in self.held:
-            values, there = items[0].wide(m)
+            values, there = items[0].in_columns(m)
             for item in items[1:]:  # costs told one by one
-                more, now = item.wide(m)
+                more, now = item.in_columns(m)
                 values, there = torch.where(now, more, values), there | now
             rows.append(torch.stack([values.double(), limits.expand_as(values)]))
             came.append(there)

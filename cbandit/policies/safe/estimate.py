@@ -138,11 +138,11 @@ class SafeEstimate:
         at = (x == self.action.x).all(-1, keepdim=True)
         reward, cost, largest = self.reward, self.cost, self.action.largest
         for told in news.rewards:
-            values, came = told.wide(1)
+            values, came = told.in_columns(1)
             limit = largest.unsqueeze(-1)
             reward = reward.after_play(values, at & came, limit, size[:, :1])
         for told in news.costs:
-            values, came = told.wide(news.limits.shape[-1])
+            values, came = told.in_columns(news.limits.shape[-1])
             cost = cost.after_play(values, at & came, news.limits, size[:, 1:])
         ready = bool((reward.known & cost.known).all())
         return replace(self, reward=reward, cost=cost, ready=ready)
@@ -172,7 +172,7 @@ class SafeEstimate:
         r, trials = r * self._unit_sizes(units)[:, :1], 2 * math.log(len(r))
         # noise is above this in any trial of round t with probability delta/(t (t + 1))
         noise = r * math.sqrt(2 * math.log(t * (t + 1) / policy.delta) + trials)
-        seen = [("a reward", *told.wide(1), noise) for told in news.rewards]
+        seen = [("a reward", *told.in_columns(1), noise) for told in news.rewards]
         waits = ~self.reward.known
         if bool(waits.any()):
             plays, waiting = self.reward.plays, waits.unsqueeze(-1)

@@ -231,7 +231,7 @@ class Stagewise(Policy):
         """
         if told.is_full and told.noise is None:
             return told.values, None
-        values, came = told.wide(self.m)
+        values, came = told.in_columns(self.m)
         weight = came.to(values)
         if told.noise is not None:
             # noisier observations count less; more precise ones count once
