@@ -126,7 +126,7 @@ class Player:
     def _multiplier(self, state: GPState, rounds: Sequence[TrialRecord]) -> Tensor:
         """Return the multiplier after the ``rounds``, all in the epoch of ``state``.
 
-        A round's costs are divided by their unit in the next round that has one.
+        Each cost is divided by its unit at the time of the next round where it has one.
         """
         policy, units, divisors = self._policy, self._units(state), []
         for record in reversed(rounds):

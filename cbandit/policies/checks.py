@@ -1,7 +1,8 @@
 """Checks of users' arguments, and of what users' own rules return.
 
 In shapes, ``T`` counts the trials (1 without a trials axis), ``m`` the costs, ``N`` the
-actions of a set and ``n`` some of them.
+actions of a set and ``n`` some of them. ``batch`` and ``batch_shape`` are ``(T,)``, or
+``()`` without a trials axis.
 """
 
 from __future__ import annotations

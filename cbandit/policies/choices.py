@@ -313,7 +313,8 @@ def _split_by_noise(
 ) -> list[tuple[list[bool], Tensor | None]]:
     """Split the trials ``wanted`` of row ``i`` by whether their variance was stated.
 
-    Return each group's trials and their variances; ``None``: not stated.
+    Return the trials and variances of each group; ``None``: not stated. ``noise`` is
+    as in :class:`DataPart`.
     """
     if noise is None:
         return [(wanted, None)]

@@ -332,7 +332,7 @@ class EpochPenalty(GPPolicy):
     def _add_target(
         self, state: GPState, place: Place, results: Tensor, wanted: Sequence[bool]
     ) -> GPState:
-        """Return the state with one round's target added in the trials ``wanted``."""
+        """Return the state with the target of ``results`` in the trials ``wanted``."""
         part = Part(
             [0], self._target(state.multiplier, results), wanted, source=results
         )

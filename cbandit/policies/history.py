@@ -41,6 +41,8 @@ RESERVED_COLUMNS = (
 class History:
     """The rounds whose feedback is complete.
 
+    The ``entries`` that methods take are the ledger's, of rounds that still wait.
+
     Args:
         size: how many trials there are.
         m: how many costs there are.
@@ -360,8 +362,8 @@ def read_rows(
 ) -> Rows:
     """Return the rows of a frame from :meth:`History.frame`, or of a part of it.
 
-    ``objective``, ``names`` and ``outcomes`` are those of the policy that reads it, as
-    in :meth:`History.frame`; its actions have ``dim`` coordinates.
+    ``objective``, ``names``, ``trials`` and ``outcomes`` are those of the policy that
+    reads it, as in :meth:`History.frame`; its actions have ``dim`` coordinates.
     """
     if not hasattr(frame, "columns") or "state" not in frame.columns:
         raise CBanditError(

@@ -333,7 +333,7 @@ class Inbox(NamedTuple):
         return values, torch.cat(of, -1)
 
     def _check_exposure(self, exposure: ArrayLike, functions: Sequence[int]) -> None:
-        """Raise an error unless one of the functions told has counted outcomes."""
+        """Raise an error for an ``exposure`` unless one of the functions is counted."""
         if all(self.outcomes.get(f) != "count" for f in functions):
             raise CBanditError(
                 "exposure goes with a reward or cost whose belief has outcome='count'; "
@@ -423,7 +423,7 @@ class Inbox(NamedTuple):
         return numbers, domain.at(numbers.expand(self.size, -1))
 
     def _locate(self, domain: Any, points: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Return the numbers and points of the actions at ``points``, see above."""
+        """Return numbers and points as :meth:`_read_places` does, given ``points``."""
         if domain.continuous:
             return None, domain.inside(points).expand(self.size, -1, -1)
         numbers = domain.index(points)

@@ -147,6 +147,7 @@ class OPLB(Stagewise):
     ) -> Distribution:
         """Return the best distribution found in each trial.
 
+        ``scale`` is as :meth:`LinearModel.scale` returns it; ``tau`` are the limits.
         The programmes are solved on the host, so their inputs are first copied there.
         """
         points = torch.cat([p for _, p in self._linear.blocks(turn.actions)], 1)

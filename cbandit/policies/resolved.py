@@ -69,7 +69,10 @@ class ResolvedState(NamedTuple):
     makes_step: bool = False
 
     def with_context(self, values: Tensor, window: int) -> ResolvedState:
-        """Return the state with a context ``(T, k)`` added; ``window`` are kept."""
+        """Return the state with the context ``values (T, k)``, and the last before it.
+
+        It keeps ``window`` contexts at most.
+        """
         latest = values.unsqueeze(1)
         if self.contexts is not None:
             latest = torch.cat([self.contexts, latest], 1)[:, -window:]

@@ -301,7 +301,7 @@ def round_blocks(
 ) -> Iterator[Block]:
     """Yield a round's set in blocks; with ``streams`` they hold a joint draw too.
 
-    A set given for this round alone is one block.
+    A set given for this round alone is one block. ``pending`` choices reduce variances.
     """
     if actions is beliefs.actions:
         yield from beliefs.blocks(streams, pending)

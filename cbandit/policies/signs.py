@@ -222,7 +222,7 @@ class Objective:
     def _check_names(
         self, named: Mapping[str, Any], argument: str, whole: bool
     ) -> None:
-        """Raise an error for unknown costs, and if ``whole`` for missing ones."""
+        """Raise an error if ``named`` has unknown costs, or if ``whole`` lacks some."""
         names = self.names or ()
         odd = [name for name in named if name not in names]
         missing = [name for name in names if name not in named] if whole else []
@@ -330,7 +330,7 @@ class Objective:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Objective:
-        """Rebuild the object from the dict of :meth:`as_dict`."""
+        """Rebuild the object from ``plain``, the result of :meth:`as_dict`."""
         limits = [">= 0" if above else 0.0 for above in plain["above"]]
         return cls(plain["costs"], limits, plain["minimise"])
 

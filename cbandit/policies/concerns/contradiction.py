@@ -57,7 +57,7 @@ class Contradiction(NamedTuple):
     against: tuple[int, ...] = ()
 
     def after(self, place: Place, news: News) -> Contradiction:
-        """Return the state with one more reading."""
+        """Return the state with the reading ``news`` of the choice at ``place``."""
         rounds = (*self.rounds, (place, news))[-MAX_READINGS:]
         return self._replace(rounds=rounds, fresh=self.fresh + 1)
 

@@ -227,7 +227,7 @@ def blocks_within(
 
 
 def worst_outside(left: Tensor | None, mean: Tensor) -> Tensor:
-    """Return means ``(T, F, n)``, the worst ones outside of ``left (1 or T, n)``."""
+    """Return means ``(T, F, n)``, made the worst outside of ``left (1 or T, n)``."""
     if left is None:
         return mean
     bad = torch.full_like(mean[:1, :, :1], torch.inf)

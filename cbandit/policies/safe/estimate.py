@@ -62,7 +62,7 @@ class Average:
     def start(cls, value: Tensor | None, r: Tensor, log: float) -> Average:
         """Return the averages before any play; ``value (T, k)``, if given, is final.
 
-        ``r`` is ``R`` of the noise, ``(T, k)``.
+        ``r`` is ``R`` of the noise, ``(T, k)``; ``log`` is as in the class.
         """
         nothing = torch.zeros_like(r)
         known = torch.full_like(nothing[:, 0], value is not None, dtype=torch.bool)
@@ -246,9 +246,9 @@ class SafeEstimate:
     def gap_ratio(self, limits: Tensor, units: Units | None = None) -> Tensor:
         """Return ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``.
 
-        If reward or cost is estimated, the factor is 6 in place of 2; where it is not
-        known yet, the gap below counts as 1. With ``units`` the ratio is in these, and
-        0 where they are not known yet. ``limits`` are ``tau``, in the user's units.
+        If reward or cost is estimated, the factor is 6 in place of 2, and the divisor
+        is 1 in trials where they are not known yet. ``limits`` are ``tau``, in the
+        user's units. With ``units`` the ratio is in these, 0 where one is unknown.
         """
         stated = self.action.reward is not None and self.action.cost is not None
         gap = (self.action.largest - self.reward.mean[:, 0]).unsqueeze(-1)
@@ -283,7 +283,7 @@ class SafeEstimate:
     ) -> None:
         """Overwrite the safe action's bounds in ``u`` by its stated values.
 
-        A cost's bound that is not stated is lowered to the limit, if above.
+        If its cost is not stated, the cost's bound is lowered to the limit, if above.
 
         Args:
             u: bounds of the actions from number ``start`` on, ``(T, 1 + m, n)``.

@@ -117,7 +117,7 @@ class LinearModel:
     # -- learning --------------------------------------------------------------------
 
     def start(self) -> Ridge:
-        """Return estimates without data; along the safe action stated costs count."""
+        """Return the estimates before any data: stated costs of the safe action."""
         dim, safe = self.actions.dim, self.safe
         if safe.cost is None:
             return Ridge.start(self._ridge, dim)
@@ -202,7 +202,7 @@ class LinearModel:
         return at, state._replace(longest=longest)
 
     def length(self, actions: Actions) -> Tensor:
-        """Return the longest action's length, ``(1 or T,)``; raise if too long."""
+        """Return the longest action's length, ``(1 or T,)``; raise if invalid."""
         if isinstance(actions, Star):
             ends = actions.ends.double()
             longest: Tensor = ends.norm(dim=-1).amax(-1).reshape(-1)

@@ -46,7 +46,7 @@ class Model(Protocol):
         """Return the observations before the first round: none."""
 
     def identify(self, x: Tensor, arm: Tensor | None) -> Tensor:
-        """Return what identifies an action in the observations: its point or number.
+        """Return the action's point, or number, by which observations are stored.
 
         Args:
             x: the action, ``(T, d)``.
@@ -322,9 +322,9 @@ class Stagewise(Policy):
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Return what to deploy: the best distribution believed feasible.
 
-        It is over the policy's set, and its expected costs keep the limits with
-        probability ``confidence``. A policy that plays single actions recommends one.
-        Before any data this is the safe action, if its cost was stated.
+        Its expected costs keep the limits with probability ``confidence``. A policy
+        that plays single actions recommends one. Before any data, return the safe
+        action if the user stated its cost.
         """
         confidence = checks.share("confidence", confidence)
         now = self._catch_up()
@@ -345,5 +345,5 @@ class Stagewise(Policy):
     def _recommend_likely(
         self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
     ) -> Recommendation:
-        """Return what is best among all that is believed feasible, in each trial."""
+        """Return each trial's best action or distribution that is believed feasible."""
         return self._model.recommend_likely(state, limits, confidence, left)
