@@ -360,7 +360,7 @@ class Failure(NamedTuple):
 
 
 def failed_in(failures: Sequence[Failure]) -> Tensor | None:
-    """Return the trials ``(T,)`` with a failure; ``None``: ``failures`` is empty."""
+    """Return the trials ``(T,)`` with a failure; ``None``: there is no failure."""
     if not failures:
         return None
     return torch.stack([failure.where for failure in failures]).any(0)

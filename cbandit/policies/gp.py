@@ -766,7 +766,7 @@ class GPPolicy(Policy):
     def _compute_offset(
         self, limits: Tensor, allowance: Tensor | None, units: Units | None
     ) -> Tensor | None:
-        """Compute :meth:`_offset`; ``allowance (T, F)`` or ``None``: no drift."""
+        """Compute :meth:`_offset`; ``allowance (T, F)`` is for drift, ``None``: 0."""
         out = None
         if allowance is not None:
             size = allowance.to(self.dtype)

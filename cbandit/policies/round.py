@@ -72,7 +72,7 @@ class Concern(Generic[StateT]):
         return state, news
 
     def limit(self, state: StateT, limits: Tensor, t: int) -> Tensor:
-        """Return the thresholds ``(T, m)`` of a later round, given those stated."""
+        """Return a later round's thresholds ``(T, m)``; the user gave ``limits``."""
         return limits
 
     def observe(self, state: StateT, data: Data, beliefs: Any) -> tuple[StateT, Data]:
@@ -208,7 +208,7 @@ class Concerns:
         return self._chain("hear", states, news, beliefs)
 
     def limit(self, states: States, limits: Tensor, t: int) -> Tensor:
-        """Return the thresholds ``(T, m)`` of a later round, given those stated."""
+        """Return a later round's thresholds ``(T, m)``; the user gave ``limits``."""
         for slot, limit in self._hooks["limit"]:
             limits = limit(states[slot], limits, t)
         return limits

@@ -222,7 +222,7 @@ class Objective:
     def _check_names(
         self, named: Mapping[str, Any], argument: str, whole: bool
     ) -> None:
-        """Raise an error if ``named`` has unknown costs, or if ``whole`` lacks some."""
+        """Raise if ``named`` has an unknown cost or, if ``whole``, lacks a cost."""
         names = self.names or ()
         odd = [name for name in named if name not in names]
         missing = [name for name in names if name not in named] if whole else []

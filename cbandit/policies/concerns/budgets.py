@@ -139,7 +139,7 @@ class Account(NamedTuple):
         return Account(moved(self.spent), promises)
 
     def after(self, news: News, columns: Sequence[int], m: int) -> Account:
-        """Return the account after news; ``columns`` are the costs with budgets.
+        """Return the account after news; ``columns`` of the ``m`` costs have budgets.
 
         The promise of a choice that is cancelled or has failed counts as spent.
         """
@@ -242,7 +242,7 @@ class Budgets(Concern[Account]):
     def check_pick(
         self, state: Account, turn: Turn, pick: Decision
     ) -> tuple[Account, Decision | None]:
-        """Add the choice's bounds to the promises; ``None`` if it does not fit."""
+        """Promise the bounds of ``pick``; if they do not fit, refuse it by ``None``."""
         left, pace = self.left(state), self.pace(state, turn.t)
         moments = turn.beliefs.anywhere(turn.point(pick))
         bound = self._bounds(turn, pace, *moments)[..., 0]

@@ -86,7 +86,8 @@ class PredictionErrors(NamedTuple):
         latest: errors, widths of bounds and noise variances of the latest outcomes,
             ``(MAX_OUTCOMES, 3, T, F)``.
         seen: how many outcomes there were, ``(T, F)``.
-        changed: the trials found changed since the last round, ``(T,)`` bool.
+        changed: the trials whose world was found changed since the last round,
+            ``(T,)`` bool.
         start: the first round of each trial's epoch, ``(T,)``.
     """
 

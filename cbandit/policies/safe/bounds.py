@@ -104,7 +104,7 @@ class EnoughData:
     """A check that beliefs have enough outcomes to call actions safe.
 
     Args:
-        name: the policy's name, for the check's only warning.
+        name: the policy's name, for the warning that the check gives once.
     """
 
     def __init__(self, name: str) -> None:

@@ -362,7 +362,7 @@ class SafeEstimate:
         blocks: Callable[[], Iterable[Block]],
         limits: Tensor,
         confidence: float,
-        left: Tensor | None,
+        mask: Tensor | None,
     ) -> Recommendation:
         """Return the best distribution believed feasible with ``confidence``.
 
@@ -371,11 +371,11 @@ class SafeEstimate:
             blocks: returns estimates and deviations over the set, whenever called.
             limits: the thresholds, ``(T, m)``.
             confidence: the probability that the expected costs keep the thresholds.
-            left: the actions to choose from, ``(T, N)`` bool; ``None``: all.
+            mask: the actions to choose from, ``(T, N)`` bool; ``None``: all.
         """
 
         def estimates() -> Iterator[Block]:
-            return blocks_within(self.with_safe_values(blocks()), left)
+            return blocks_within(self.with_safe_values(blocks()), mask)
 
         best = recommend_policy(estimates, int(actions.size), limits, confidence)
         return replace(
@@ -385,7 +385,7 @@ class SafeEstimate:
     def recommend(
         self,
         data: Tensor,
-        left: Tensor | None,
+        mask: Tensor | None,
         best: Callable[[Tensor | None], Recommendation],
     ) -> Recommendation:
         """Return the best recommendation among the actions with data, in each trial.
@@ -395,7 +395,7 @@ class SafeEstimate:
 
         Args:
             data: the actions with data of all functions, ``(T, N)`` bool.
-            left: the actions that have not failed, ``(T, N)`` bool; ``None``: all.
+            mask: the actions that have not failed, ``(T, N)`` bool; ``None``: all.
             best: takes the actions to choose from, ``(T, N)`` bool or ``None`` for all;
                 returns the best of them.
         """
@@ -406,8 +406,8 @@ class SafeEstimate:
         if action.cost is not None and action.index is not None:
             data = data.scatter(1, action.index.unsqueeze(-1), True)
         among = data | unknown.unsqueeze(-1)
-        if left is not None:
-            among = among & left
+        if mask is not None:
+            among = among & mask
         answer = best(None if bool(among.all()) else among).withheld(unknown)
         if action.reward is not None:
             return answer

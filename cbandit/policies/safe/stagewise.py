@@ -43,7 +43,7 @@ class Model(Protocol):
         """Length of the longest action, ``(1 or T,)``; ``None`` without coordinates."""
 
     def start(self) -> Any:
-        """Return the observations before the first round: none."""
+        """Return empty observations, for the time before the first round."""
 
     def identify(self, x: Tensor, arm: Tensor | None) -> Tensor:
         """Return the action's point, or number, by which observations are stored.
@@ -60,7 +60,7 @@ class Model(Protocol):
         """Yield estimates and deviations over the policy's set, in blocks."""
 
     def recommend_likely(
-        self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
+        self, state: SafeState, limits: Tensor, confidence: float, mask: Tensor | None
     ) -> Recommendation:
         """Return the best action or distribution believed feasible.
 
@@ -68,7 +68,7 @@ class Model(Protocol):
             state: the policy's state.
             limits: the thresholds, ``(T, m)``.
             confidence: the probability that the costs keep the thresholds.
-            left: the actions that have not failed, ``(T, N)`` bool; ``None``: all.
+            mask: the actions that have not failed, ``(T, N)`` bool; ``None``: all.
         """
 
 
@@ -330,12 +330,12 @@ class Stagewise(Policy):
         now = self._catch_up()
         limits = self.limits(max(now.t, 1))
         size = (self.size, int(self.actions.size))
-        data, left = self._has_data(now.state).expand(size), self._unplayed_turn().mask
+        data, mask = self._has_data(now.state).expand(size), self._unplayed_turn().mask
 
         def best(among: Tensor | None) -> Recommendation:
             return self._recommend_likely(now.state, limits, confidence, among)
 
-        answer = now.state.safe.recommend(data, left, best)
+        answer = now.state.safe.recommend(data, mask, best)
         return self.objective.recommended(answer.of(self._user_shape))
 
     def _has_data(self, state: SafeState) -> Tensor:
@@ -343,7 +343,7 @@ class Stagewise(Policy):
         return self._model.has_data(state.data)
 
     def _recommend_likely(
-        self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
+        self, state: SafeState, limits: Tensor, confidence: float, mask: Tensor | None
     ) -> Recommendation:
         """Return each trial's best action or distribution that is believed feasible."""
-        return self._model.recommend_likely(state, limits, confidence, left)
+        return self._model.recommend_likely(state, limits, confidence, mask)
