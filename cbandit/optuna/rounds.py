@@ -161,7 +161,7 @@ def _as_row(values: Sequence[float | None]) -> Tensor:
 
 
 def _frequent_failures(actions: Any, failed: Tensor, measured: Tensor) -> Tensor:
-    """Return the points of ``failed (n, d)`` that were measured less often."""
+    """Return the points ``failed (n, d)`` that were measured less often than failed."""
     if actions.continuous:
         z, successful = actions.unit.of(failed), actions.unit.of(measured)
         free, radius = actions.free, RADIUS

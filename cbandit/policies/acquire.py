@@ -72,7 +72,7 @@ class RelativeSearch(Running):
     """A search for the greatest score, with a tolerance relative to its size."""
 
     def reach(self, top: Tensor) -> Tensor:
-        """Return the least score that counts as equal to ``top``, ``(T,)`` both."""
+        """Return the least scores that count as equal to the greatest, ``top (T,)``."""
         return torch.where(top.isfinite(), top - RELATIVE_TOLERANCE * top.abs(), top)
 
 

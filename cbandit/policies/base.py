@@ -422,7 +422,7 @@ class Policy(metaclass=ABCMeta):
     def limits(self, t: int) -> Tensor:
         """Return the thresholds ``(T, m)`` of a round to come.
 
-        Those of a past round are stored with its choice, see ``news.limits``.
+        The thresholds of a past round are stored with its choice, ``news.limits``.
         """
         limits = self._stated_limits(t)
         if not self._concerns.defines("limit"):
@@ -459,8 +459,8 @@ class Policy(metaclass=ABCMeta):
     def limit(self, name: str, limit: Any) -> None:
         """Change the limit of a cost, from the next ``ask`` on.
 
-        Outstanding choices keep the limits of their rounds, and what was told stays
-        judged by them. Beliefs and multipliers go on. The limit is saved, and
+        Choices made before keep the limits of their rounds, and their costs are judged
+        by these. Beliefs and multipliers go on. The limit is saved, and
         :meth:`history` has a column ``limit_NAME`` once a limit has changed. Policies
         whose theorem or safe action rests on the limits refuse.
 

@@ -287,7 +287,7 @@ class Data:
         return self if self.as_told is None else self.as_told
 
     def rows(self) -> list[tuple[Sequence[Hashable], Tensor, list[Part]]]:
-        """Return each row's actions, as keys and points, and the parts to absorb."""
+        """Return each row's actions, as keys and points, and its parts for beliefs."""
         out: list[tuple[Sequence[Hashable], Tensor, list[Part]]] = []
         every, device = [True] * len(self.places), self.places.device
         for i in range(self.places.shape[1]):

@@ -79,7 +79,7 @@ class ResolvedState(NamedTuple):
         return self._replace(contexts=latest)
 
     def after(self, news: News) -> ResolvedState:
-        """Return the state after the feedback of one round."""
+        """Return the state after the feedback ``news`` of one round."""
         excess = self.excess
         for costs in news.costs:
             values, came = costs.in_columns(excess.shape[-1])

@@ -158,7 +158,7 @@ class Contradictions(Concern[Contradiction]):
         )
 
     def alarm(self, state: Contradiction, t: int, together: int) -> dict[str, str]:
-        """Say which functions' readings contradict the belief."""
+        """Return a warning that names functions whose readings contradict beliefs."""
         if not state.against:
             return {}
         labels = " and ".join(self.setup.labels[f] for f in state.against)

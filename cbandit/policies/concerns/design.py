@@ -29,7 +29,7 @@ POINTS_PER_ROUND = 8  # on a box; the first is played unless it has failed
 
 
 class Design(Concern[Any]):
-    """Choose in the rule's place while the design lasts; the state is the set."""
+    """Choose actions in the rule's place during the design; the state is the set."""
 
     needs_beliefs = False
     in_studies = False

@@ -104,7 +104,7 @@ class FailedActions:
         pairs = zip(index, away.tolist(), strict=True)
         return [number if moved else None for number, moved in pairs]
 
-    def left(self) -> Tensor:
+    def unfailed(self) -> Tensor:
         """Return the actions of the policy's set that have not failed, ``(T, N)``."""
         if self._left is None:
             shape = len(self.numbers), self.actions.size
@@ -205,7 +205,7 @@ class FailureList(Concern[FailedActions]):
                 "with another safe="
             )
         if turn.actions is state.actions and not turn.actions.continuous:
-            return state, turn.only(state.left(), REASON)
+            return state, turn.only(state.unfailed(), REASON)
         return state, turn.without(state.points_in(turn), REASON)
 
     def grow(self, state: FailedActions, actions: Actions) -> FailedActions:

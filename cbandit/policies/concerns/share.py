@@ -120,8 +120,8 @@ class ShareCount(NamedTuple):
     def settle_before(self, beliefs: Beliefs, first: float) -> ShareCount:
         """Return the count with rounds before ``first`` judged for the last time.
 
-        Their probability of being within the limits stays what it is today. If more
-        than ``MAX_OPEN_ROUNDS`` other rounds are open, the oldest are judged too.
+        Today's probability that they were within the limits is kept. If more than
+        ``MAX_OPEN_ROUNDS`` later rounds are open, the oldest are judged too.
         """
         last = len(self.open) - MAX_OPEN_ROUNDS
         old = [each for i, each in enumerate(self.open) if i < last or each.t < first]

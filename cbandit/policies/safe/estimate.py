@@ -339,7 +339,7 @@ class SafeEstimate:
     # -- recommendations -------------------------------------------------------------
 
     def with_safe_values(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """Yield the blocks, with the safe action's stated values at deviation 0."""
+        """Yield the blocks; the safe action has its stated values and deviation 0."""
         at, reward, cost = self.action.index, self.action.reward, self.action.cost
         for start, mean, std in blocks:
             if at is None or (reward is None and cost is None):

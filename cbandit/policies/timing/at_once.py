@@ -45,7 +45,7 @@ class AtOnce(Timing):
 
 
 def _pack(partial: Sequence[PartialFeedback], dated: bool) -> list[PackedRow]:
-    """Pack partial feedback into few observations; return the row of each.
+    """Pack partial feedback into few observations; return a row for each of these.
 
     An observation may hold different rounds in different trials. So where delays differ
     from trial to trial, dozens of rounds fit into a few observations. If ``dated``, the
