@@ -55,7 +55,7 @@ def array_type(dtype: torch.dtype | str | None, device: torch.device) -> torch.d
     raise CBanditError(f"dtype must be 'float32' or 'float64'; got {dtype!r}")
 
 
-def listed(costs: Any, kind: type[Any]) -> list[Any]:
+def belief_list(costs: Any, kind: type[Any]) -> list[Any]:
     """Return a user's beliefs about costs as a list; their class must be ``kind``.
 
     The caller checks the class of those in a list or a mapping.
@@ -80,7 +80,7 @@ def read_beliefs(reward: Any, costs: Any) -> tuple[list[GP], int | tuple[str, ..
     names = names_of(costs)
     counted = isinstance(costs, int) and not isinstance(costs, bool)
     unknown = counted or (names is not None and not isinstance(costs, Mapping))
-    beliefs = [reward, *([] if costs is None or unknown else listed(costs, GP))]
+    beliefs = [reward, *([] if costs is None or unknown else belief_list(costs, GP))]
     for j, belief in enumerate(beliefs):
         if not isinstance(belief, GP):
             label = names[j - 1] if names and j else j - 1

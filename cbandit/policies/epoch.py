@@ -52,7 +52,7 @@ from cbandit.policies.paired import Paired
 from cbandit.policies.penalties import Psi, penalty_of
 from cbandit.policies.round import PolicyState
 from cbandit.policies.saving import locked
-from cbandit.policies.signs import cost_count
+from cbandit.policies.signs import count_or_names
 from cbandit.policies.turn import Turn
 from cbandit.posterior.log import Part
 from cbandit.posterior.units import Units
@@ -188,7 +188,7 @@ class EpochPenalty(GPPolicy):
         **common: Unpack[GPKeywords],
     ) -> None:
         self.settings = stated(self, locals())
-        costs = cost_count(costs, COSTS_EXPECTED)
+        costs = count_or_names(costs, COSTS_EXPECTED)
         self.epoch = checks.whole("epoch", epoch)
         self.reuse = checks.flag("reuse", reuse)
         self.inner = checks.one_of(

@@ -53,7 +53,7 @@ from cbandit.policies.concerns.retirements import (
     without_values,
 )
 from cbandit.policies.keywords import GP_POLICY_HELP, CostBeliefs, RuleKeywords
-from cbandit.policies.recommending import recommended
+from cbandit.policies.recommending import recommend_best
 from cbandit.policies.round import with_state
 from cbandit.policies.round_search import Search, round_blocks
 from cbandit.policies.saving import locked
@@ -1160,7 +1160,7 @@ class GPPolicy(Policy):
         turn = self._unplayed_turn(self._read_context(context))
         streams = Streams(self.seed, self.trials, "recommend")
         linked = bool(self._outcomes)
-        best = recommended(beliefs, self.actions, turn, confidence, streams, linked)
+        best = recommend_best(beliefs, self.actions, turn, confidence, streams, linked)
         return self.objective.recommended(best.of(self._user_shape))
 
     def _explain_latest(self, turn: Turn) -> dict[str, Any]:

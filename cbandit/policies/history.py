@@ -185,7 +185,7 @@ class History:
             if not entry.closed or entry.cancelled or not whole:
                 state[i] = _state_numbers(entry)
         last = [[told.time for told in (*e.rewards, *e.costs)] for e in entries]
-        costs = _values([(*e.costs, *e.charged) for e in entries], size, m)
+        costs = _outcome_values([(*e.costs, *e.charged) for e in entries], size, m)
         for i, entry in enumerate(entries):
             if entry.held is not None:
                 came = entry.came[:, 1:] & (state[i] != STATES.index("failed"))[:, None]
@@ -200,7 +200,7 @@ class History:
             "state": state,
             "index": _action_numbers(choices, size),
             "x": _stack([c.x for c in choices], (size, self._dim), nan),
-            "reward": _values([e.rewards for e in entries], size, 1)[..., 0],
+            "reward": _outcome_values([e.rewards for e in entries], size, 1)[..., 0],
             "costs": costs,
             "tries": _tries_or_noise(entries, size, m, "tries"),
             "noise": _tries_or_noise(entries, size, m, "noise"),
@@ -229,7 +229,7 @@ def _state_numbers(entry: Entry) -> Tensor:
     return out.to(torch.uint8)
 
 
-def _values(by_entry: Sequence[Sequence[Outcome]], size: int, m: int) -> Tensor:
+def _outcome_values(by_entry: Sequence[Sequence[Outcome]], size: int, m: int) -> Tensor:
     """Return the values of ``n`` entries' outcomes, ``(n, T, m)``, NaN if missing."""
     out = torch.full((len(by_entry), size, m), torch.nan, dtype=torch.float64)
     single = [
@@ -281,7 +281,10 @@ def _tries_or_noise(
 def row_holds(row: Mapping[str, Tensor], told: Feedback) -> bool:
     """Return whether a table's row already holds all that is in ``told``."""
     size, m = row["costs"].shape
-    values = [_values([told.rewards], size, 1), _values([told.costs], size, m)]
+    values = [
+        _outcome_values([told.rewards], size, 1),
+        _outcome_values([told.costs], size, m),
+    ]
     now = torch.cat(values, -1)[0]
     same = now == torch.cat([row["reward"].unsqueeze(-1), row["costs"]], -1)
     for field in ("tries", "noise"):

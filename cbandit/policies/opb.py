@@ -57,7 +57,7 @@ from cbandit.confidence.widths import BayesWidth
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.abilities import OWN_RULE, PESSIMISTIC_REASON, SAFE_REFUSES
-from cbandit.policies.checks import listed
+from cbandit.policies.checks import belief_list
 from cbandit.policies.choices import News
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords, Keywords
@@ -197,7 +197,7 @@ class GPOPB(GPPolicy):
         self.settings = stated(self, locals())
         self.delta = checks.share("delta", delta)
         if explore is None:
-            functions = 1 + len(listed(costs, GP))
+            functions = 1 + len(belief_list(costs, GP))
             explore = UCB(BayesWidth(functions, actions.size, self.delta))
         super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
         self._factors = WidthFactors.of(alpha, self._per_trial)

@@ -26,7 +26,7 @@ from cbandit.search.box import best_feasible_point
 MAX_INCUMBENTS = 160  # latest points around which the search of a box starts
 
 
-def recommended(
+def recommend_best(
     beliefs: Beliefs,
     actions: Any,
     turn: Turn,

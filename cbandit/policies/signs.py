@@ -57,7 +57,7 @@ def names_of(costs: Any) -> tuple[str, ...] | None:
     return names
 
 
-def cost_count(costs: Any, expected: str) -> int | tuple[str, ...]:
+def count_or_names(costs: Any, expected: str) -> int | tuple[str, ...]:
     """Return ``costs``, a list of names or a number; errors show ``expected``."""
     if names_of(costs) is not None and not isinstance(costs, Mapping):
         return names_of(costs) or ()

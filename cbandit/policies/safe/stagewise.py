@@ -20,7 +20,7 @@ from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.abilities import SAFE_REFUSES, Abilities
 from cbandit.policies.base import Policy, Posterior
-from cbandit.policies.checks import listed, read_points
+from cbandit.policies.checks import belief_list, read_points
 from cbandit.policies.choices import News, Outcome
 from cbandit.policies.inbox import check_ranges
 from cbandit.policies.keywords import PolicyKeywords
@@ -127,7 +127,7 @@ class Stagewise(Policy):
         largest: ArrayLike | None,
         **common: Unpack[PolicyKeywords],
     ) -> None:
-        beliefs, names = [reward, *listed(costs, belief_type)], names_of(costs)
+        beliefs, names = [reward, *belief_list(costs, belief_type)], names_of(costs)
         for j, belief in enumerate(beliefs):
             if not isinstance(belief, belief_type):
                 name = "reward" if j == 0 else f"costs[{j - 1}]"
