@@ -156,7 +156,9 @@ def test_at_most_one_run_in_a_hundred_warns_of_a_fair_coin():
         last = torch.full((last_kept, 400, 1), torch.nan).double()
         last[-min(k, last_kept) :] = coins[max(0, k - last_kept) : k]
         for i in range(400):
-            single = one._replace(last=last[:, i : i + 1], looks=k // every - 1)
+            single = one._replace(
+                recent_excess=last[:, i : i + 1], looks=k // every - 1
+            )
             alone[i] |= bool(single.after_look().broken)
     assert alone.sum() <= 10
 

@@ -30,7 +30,7 @@ from cbandit.policies.choices import News
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.paired import Paired
 from cbandit.policies.saving import locked
-from cbandit.policies.signs import cost_count
+from cbandit.policies.signs import count_or_names
 from cbandit.policies.turn import Decision, Turn
 
 TRIES = 100  # directions tried before all actions count as failed
@@ -123,7 +123,7 @@ class BanditOCO(Policy):
                 f"BanditOCO moves in all coordinates; got {actions!r}, whose last ones "
                 "are chosen from rows"
             )
-        super().__init__(actions, cost_count(costs, COSTS_EXPECTED), **common)
+        super().__init__(actions, count_or_names(costs, COSTS_EXPECTED), **common)
         self._radius = self._column("radius", checks.positive("radius", radius))
         self._step = self._column("step", checks.nonnegative("step", step))
         dual_step = checks.nonnegative("dual_step", dual_step)

@@ -115,7 +115,7 @@ class LoSBO(GPPolicy):
         """Return the state with the news in its beliefs and its readings."""
         at = require_numbers(news.choice.index).reshape(self.size)
         for told in news.raw.costs:
-            state = self._read(state, at, *told.wide(self.m))
+            state = self._read(state, at, *told.in_columns(self.m))
         return super().absorb(state, news)
 
     def _absorb_data(self, state: GPState, data: Data) -> GPState:

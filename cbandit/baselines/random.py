@@ -16,7 +16,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.policies.abilities import Abilities
 from cbandit.policies.base import Policy
-from cbandit.policies.checks import listed
+from cbandit.policies.checks import belief_list
 from cbandit.policies.choices import News
 from cbandit.policies.keywords import CostBeliefs, PolicyKeywords
 from cbandit.policies.saving import locked
@@ -61,7 +61,7 @@ class Random(Policy):
         if isinstance(costs, int) and not isinstance(costs, bool):
             m: Any = checks.whole("costs", costs, 0, "how many costs there are")
         else:
-            m = names_of(costs) or len(listed(costs, GP))
+            m = names_of(costs) or len(belief_list(costs, GP))
         super().__init__(actions, m, **common)
 
     def decide(self, state: None, turn: Turn) -> tuple[Decision, None]:

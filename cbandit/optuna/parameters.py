@@ -56,7 +56,7 @@ class Domain:
         return {name: params[name] for name in self._parameters}
 
     def to_study(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the policy's choice with each value the nearest that Optuna allows."""
+        """Return ``params``, each moved to the nearest value that the study allows."""
         return {
             n: _nearest_allowed(d, params[n]) for n, d in self._distributions.items()
         }
@@ -68,7 +68,7 @@ class Domain:
 
 
 def _to_parameter(dist: BaseDistribution) -> Parameter:
-    """Return the parameter of this library that has an Optuna distribution's values."""
+    """Return an Optuna distribution as a parameter of this library."""
     if isinstance(dist, CategoricalDistribution):
         return Category(*dist.choices)
     if isinstance(dist, IntDistribution | FloatDistribution):

@@ -72,7 +72,7 @@ def usable_number(value: object) -> float | None:
 
 
 def is_probability(limit: float) -> bool:
-    """Return whether a limit may be one on a probability, above 0 and below 1."""
+    """Return whether a limit is above 0 and below 1, as limits on probabilities are."""
     return 0 < limit < 1
 
 

@@ -126,7 +126,7 @@ class Player:
     def _multiplier(self, state: GPState, rounds: Sequence[TrialRecord]) -> Tensor:
         """Return the multiplier after the ``rounds``, all in the epoch of ``state``.
 
-        A round's costs are divided by their unit in the next round that has one.
+        Each cost is divided by its unit at the time of the next round where it has one.
         """
         policy, units, divisors = self._policy, self._units(state), []
         for record in reversed(rounds):
@@ -161,7 +161,7 @@ def _as_row(values: Sequence[float | None]) -> Tensor:
 
 
 def _frequent_failures(actions: Any, failed: Tensor, measured: Tensor) -> Tensor:
-    """Return the points of ``failed (n, d)`` that were measured less often."""
+    """Return the points ``failed (n, d)`` that were measured less often than failed."""
     if actions.continuous:
         z, successful = actions.unit.of(failed), actions.unit.of(measured)
         free, radius = actions.free, RADIUS

@@ -138,7 +138,7 @@ class Sampler(BaseSampler):
         trial: FrozenTrial,
         search_space: dict[str, BaseDistribution],
     ) -> dict[str, Any]:
-        """Return what the policy chooses for this trial."""
+        """Return the parameters that the policy chooses for this trial."""
         fixed = self._attribute(trial, FIXED_KEY, is_params)
         if not search_space or fixed.keys() & search_space.keys():
             return {}  # the policy does not choose an enqueued trial
@@ -255,7 +255,7 @@ class Sampler(BaseSampler):
         return policy
 
     def _cost_names(self, trials: Sequence[FrozenTrial]) -> Sequence[str]:
-        """Return the costs' names."""
+        """Return the names of the limits, or of Optuna's constraints without limits."""
         if self._objective is not None:
             return self._objective.names or ()
         done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
@@ -266,7 +266,7 @@ class Sampler(BaseSampler):
         return sorted(names, key=lambda name: (len(name), name))
 
     def _cost_outcomes(self, trials: Sequence[FrozenTrial]) -> tuple[str | None, ...]:
-        """Return ``"binary"`` for each cost that is yes or no, ``None`` for others."""
+        """Return each cost's outcome: ``"binary"`` for yes or no, else ``None``."""
         done = [trial for trial in trials if trial.state.is_finished()]
         return tuple(
             "binary"
@@ -313,7 +313,7 @@ class Sampler(BaseSampler):
     def _to_record(
         self, trial: FrozenTrial, domain: Domain, names: Sequence[str]
     ) -> TrialRecord:
-        """Return the policy's view of a trial, whose costs are ``names``."""
+        """Return a trial in the form that the policy uses; ``names`` are the costs'."""
         # both may hold parameters that the trial has not asked for yet
         round_ = self._attribute(
             trial, ROUND_KEY, partial(is_stored_round, m=len(names))
@@ -475,7 +475,7 @@ def _read_policy(policy: Any, limited: bool) -> Any:
 
 
 def _keeps_limits(kind: Callable[..., Any]) -> bool:
-    """Return whether a policy's constructor takes costs."""
+    """Return whether a policy's constructor ``kind`` takes costs."""
     return "costs" in inspect.signature(kind).parameters
 
 

@@ -72,7 +72,7 @@ class RelativeSearch(Running):
     """A search for the greatest score, with a tolerance relative to its size."""
 
     def reach(self, top: Tensor) -> Tensor:
-        """Return the least score that counts as equal to ``top``, ``(T,)`` both."""
+        """Return the least scores that count as equal to the greatest, ``top (T,)``."""
         return torch.where(top.isfinite(), top - RELATIVE_TOLERANCE * top.abs(), top)
 
 
@@ -98,13 +98,13 @@ class AcquisitionScore:
     incumbent: Tensor
 
     def rows(self, estimate: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """Return the rows from estimates, means and deviations."""
+        """Join estimates, means and deviations into the rows of this class."""
         std = std.expand_as(mean)
         wide = (part.to(self.incumbent.dtype) for part in (estimate, mean, std))
         return torch.cat(list(wide), 1)
 
     def __call__(self, f: Tensor, below: Tensor) -> Tensor:
-        """Return the scores ``(T, n)``, given row ``f`` and the rows below it."""
+        """Return the scores ``(T, n)``, given row ``f`` and all rows below that row."""
         functions = (below.shape[1] - self.costs) // 2
         g, mean, std = below.split([self.costs, functions, functions], 1)
         latent = None

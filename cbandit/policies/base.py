@@ -367,7 +367,7 @@ class Policy(metaclass=ABCMeta):
 
     @property
     def _acquires(self) -> bool:
-        """Whether scores come from ``acquire``, so that they are in its unit."""
+        """Whether scores come from ``acquire``, and are in the unit of its result."""
         return self.abilities.acquires
 
     @locked
@@ -382,13 +382,19 @@ class Policy(metaclass=ABCMeta):
         return devices.put(checks.per_trial(name, value, self.batch_shape), self.device)
 
     def _per_cost(self, name: str, value: ArrayLike, graph: bool = False) -> Tensor:
-        """Return a number, ``(m,)`` or ``(*trials, 1 or m)``, as ``(T, m)``."""
+        """Return a number, ``(m,)`` or ``(*trials, 1 or m)``, as ``(T, m)``.
+
+        If ``graph``, the result keeps its autograd graph.
+        """
         value = checks.finite(name, checks.tensor(name, value, graph=graph))
         shaped = checks.per_cost(name, value, self.batch_shape, self.m, graph=graph)
         return devices.put(shaped, self.device)
 
     def _cost_number(self, name: str, value: ArrayLike, graph: bool = False) -> Tensor:
-        """Return a number, ``(*trials,)`` or ``(1 or *trials, m)``, as ``(T, m)``."""
+        """Return a number, ``(*trials,)`` or ``(1 or *trials, m)``, as ``(T, m)``.
+
+        If ``graph``, the result keeps its autograd graph.
+        """
         value = checks.tensor(name, value, graph=graph)
         if self.batch_shape and tuple(value.shape) == self.batch_shape:
             value = value.unsqueeze(-1)
@@ -399,7 +405,7 @@ class Policy(metaclass=ABCMeta):
         return self._cost_number(name, value, graph=True)
 
     def _user_shape(self, value: Tensor) -> Tensor:
-        """Return a tensor ``(T, ...)``, less its first axis if there are no trials."""
+        """Return a tensor ``(T, ...)``, or ``(...)`` where there is no trials axis."""
         return value if self.batch_shape else value[0]
 
     # -- limits ----------------------------------------------------------------------
@@ -416,7 +422,7 @@ class Policy(metaclass=ABCMeta):
     def limits(self, t: int) -> Tensor:
         """Return the thresholds ``(T, m)`` of a round to come.
 
-        Those of a past round are stored with its choice, see ``news.limits``.
+        The thresholds of a past round are stored with its choice, ``news.limits``.
         """
         limits = self._stated_limits(t)
         if not self._concerns.defines("limit"):
@@ -443,7 +449,7 @@ class Policy(metaclass=ABCMeta):
         return self._per_trial(f"the limit of {self.objective.label(j)}", limit)
 
     def _last_round(self, objective: Objective) -> int | None:
-        """Return the last round that may be asked for; ``None``: no limit."""
+        """Return the last round that may be asked for; ``None``: there is none."""
         last = [budget.last for budget in objective.budgets.values()]
         if self._own_horizon is not None:
             last.append(self._own_horizon)
@@ -453,8 +459,8 @@ class Policy(metaclass=ABCMeta):
     def limit(self, name: str, limit: Any) -> None:
         """Change the limit of a cost, from the next ``ask`` on.
 
-        Outstanding choices keep the limits of their rounds, and what was told stays
-        judged by them. Beliefs and multipliers go on. The limit is saved, and
+        Choices made before keep the limits of their rounds, and their costs are judged
+        by these. Beliefs and multipliers go on. The limit is saved, and
         :meth:`history` has a column ``limit_NAME`` once a limit has changed. Policies
         whose theorem or safe action rests on the limits refuse.
 
@@ -523,7 +529,7 @@ class Policy(metaclass=ABCMeta):
         }
 
     def _place_for_beliefs(self, choice: Choice) -> Place:
-        """Return the place of a choice; here without keys, which only beliefs need."""
+        """Return the place of a choice; without keys, as there are no beliefs here."""
         return Place([], choice.x.reshape(self.size, -1), choice.t)
 
     def _place(self, choice: Choice) -> Place:
@@ -558,7 +564,7 @@ class Policy(metaclass=ABCMeta):
         return Shown(self.actions, values)
 
     def _unplayed_turn(self, shown: Shown | None = None) -> Turn:
-        """Return a turn that is not played, to recommend an action."""
+        """Return a turn in the context ``shown`` that only serves to recommend."""
         on, mask = self.actions.menu, None
         if shown is not None:
             on, mask = shown.round(on, None, bool(self.batch_shape))
@@ -785,9 +791,10 @@ class Policy(metaclass=ABCMeta):
     def _take_turn(
         self, now: PolicyState, initial: Turn
     ) -> tuple[Turn, Decision, Any, Any]:
-        """Return the turn as played, its decision, and the two states after it.
+        """Return the turn as played, its decision, and the states after it.
 
-        These are the rule's state and the states of the concerns.
+        The states are the rule's, then those of the concerns. ``initial`` is the turn
+        before concerns change it.
         """
         hooks, opened = self._concerns, None
         while True:
@@ -1067,14 +1074,14 @@ class Policy(metaclass=ABCMeta):
         return float(size * self.size)
 
     def _warn_once(self, now: PolicyState) -> None:
-        """Give the present warnings, each kind once in the policy's life."""
+        """Give the warnings due in the state ``now``, each kind once per policy."""
         for kind, text in self._alarms(now).items():
             if kind not in self._alarmed:
                 self._alarmed |= {kind}
                 warn(f"{self.name}: {text}")
 
     def _alarms(self, now: PolicyState) -> dict[str, str]:
-        """Return the present warnings, by kind."""
+        """Return the warnings due in the state ``now``, by kind."""
         return self._concerns.alarms(now.concerns, now.t, self._largest_n)
 
     @locked

@@ -81,7 +81,7 @@ class Budget:
 def replace_budgets(
     thresholds: Any, names: Sequence[str] | None, m: int
 ) -> tuple[Any, dict[int, Budget]]:
-    """Return thresholds with each budget replaced by its pace; and budgets by cost.
+    """Return thresholds with budgets replaced by paces, and the budgets by cost number.
 
     Args:
         thresholds: the user's argument.

@@ -1,7 +1,8 @@
 """Checks of users' arguments, and of what users' own rules return.
 
 In shapes, ``T`` counts the trials (1 without a trials axis), ``m`` the costs, ``N`` the
-actions of a set and ``n`` some of them.
+actions of a set and ``n`` some of them. ``batch`` and ``batch_shape`` are ``(T,)``, or
+``()`` without a trials axis.
 """
 
 from __future__ import annotations
@@ -54,8 +55,11 @@ def array_type(dtype: torch.dtype | str | None, device: torch.device) -> torch.d
     raise CBanditError(f"dtype must be 'float32' or 'float64'; got {dtype!r}")
 
 
-def listed(costs: Any, kind: type[Any]) -> list[Any]:
-    """Return a user's beliefs about costs as a list; the caller checks each of them."""
+def belief_list(costs: Any, kind: type[Any]) -> list[Any]:
+    """Return a user's beliefs about costs as a list; their class must be ``kind``.
+
+    The caller checks the class of those in a list or a mapping.
+    """
     if isinstance(costs, kind):
         return [costs]
     if isinstance(costs, Mapping):
@@ -76,7 +80,7 @@ def read_beliefs(reward: Any, costs: Any) -> tuple[list[GP], int | tuple[str, ..
     names = names_of(costs)
     counted = isinstance(costs, int) and not isinstance(costs, bool)
     unknown = counted or (names is not None and not isinstance(costs, Mapping))
-    beliefs = [reward, *([] if costs is None or unknown else listed(costs, GP))]
+    beliefs = [reward, *([] if costs is None or unknown else belief_list(costs, GP))]
     for j, belief in enumerate(beliefs):
         if not isinstance(belief, GP):
             label = names[j - 1] if names and j else j - 1
@@ -102,9 +106,12 @@ def believed_costs(costs: Costs) -> Costs:
 # -- of ask ----------------------------------------------------------------------------
 
 
-def observed_costs_error(name: str, sees: bool) -> CBanditError:
-    """Return the error: ``observed_costs`` is missing if ``sees``, else unwanted."""
-    if sees:
+def observed_costs_error(name: str, sees_costs: bool) -> CBanditError:
+    """Return the error that a policy lacks ``observed_costs``, or does not take them.
+
+    ``sees_costs`` says whether the policy ``name`` takes them.
+    """
+    if sees_costs:
         return CBanditError(
             f"{name} sees the costs before it chooses: give ask(observed_costs=g_t) of "
             "shape (*trials, m, N); to simulate, a problem whose round(t, generator) "
@@ -206,7 +213,7 @@ def _mask_by_name(among: Mapping[str, Any], base: Actions) -> Tensor:
 
 
 def _are_by_name(actions: object) -> bool:
-    """Return whether actions are dicts by parameter: one, a list, or lists of them."""
+    """Return whether actions are a dict by parameter, or dicts in one or two lists."""
     for _ in range(2):  # at most a list in a list; a list may contain itself
         if isinstance(actions, list | tuple) and actions:
             actions = actions[0]
@@ -408,7 +415,7 @@ def check_probability(name: str, values: Tensor, given: object) -> Tensor:
     return values
 
 
-def check_score(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
+def check_score(name: str, score: Any, weight_shape: tuple[int, int], hint: str) -> Any:
     """Return a rule's score; wrap a user's function so that its results are checked.
 
     The weight of a score is detached from its autograd graph.
@@ -416,17 +423,17 @@ def check_score(name: str, score: Any, weights: tuple[int, int], hint: str) -> A
     Args:
         name: the rule's name in errors.
         score: what the rule returned.
-        weights: the shape that weights of costs must have, ``(T, m)``.
+        weight_shape: the shape that weights of costs must have, ``(T, m)``.
         hint: a text to append to errors; may be empty.
     """
     weight = score.weight if isinstance(score, Formed) else None
     if weight is not None:
-        if floating_shape(weight) == weights:
+        if floating_shape(weight) == weight_shape:
             plain = not weight.requires_grad
             return score if plain else replace(score, weight=weight.detach())
         raise CBanditError(
-            f"{name} must weigh costs by a tensor of shape (T, m) = {weights}; got "
-            f"{floating_shape(weight)}{hint}"
+            f"{name} must weigh costs by a tensor of shape (T, m) = {weight_shape}; "
+            f"got {floating_shape(weight)}{hint}"
         )
     if isinstance(score, type) or not callable(score):
         raise CBanditError(

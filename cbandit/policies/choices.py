@@ -46,7 +46,10 @@ def private_copy(choice: Choice) -> Choice:
 
 
 class Place(NamedTuple):
-    """Where a choice is: its actions' keys and points ``(T, d)``, and its round."""
+    """Where a choice is: each trial's action and the round.
+
+    Actions are points ``(T, d)``, and keys: numbers, or coordinates on a box.
+    """
 
     keys: list[Any]
     x: Tensor
@@ -79,7 +82,7 @@ class Outcome(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether there are values of all functions in all trials."""
+        """Whether no trial lacks a value, and no cost is left out."""
         return self.where is None and self.columns is None
 
     @property
@@ -96,8 +99,11 @@ class Outcome(NamedTuple):
             return torch.ones(shape, dtype=torch.bool, device=device)
         return devices.put(self.where, self.values.device)
 
-    def wide(self, m: int) -> tuple[Tensor, Tensor]:
-        """Return values and where there is one, ``(T, m)``; the reward's ``(T, 1)``."""
+    def in_columns(self, m: int) -> tuple[Tensor, Tensor]:
+        """Return a value for each of ``m`` costs, and which were told, ``(T, m)`` each.
+
+        For an outcome of the reward both are ``(T, 1)``.
+        """
         came = self.mask().unsqueeze(-1)
         if self.columns is None:
             return self.values, came.expand_as(self.values)
@@ -184,8 +190,8 @@ class News(NamedTuple):
         All are ``(T, F)``; the values are in the user's units.
 
         Args:
-            noise: the variances of the beliefs, in units, ``(T, F)``: they stand where
-                the user told no ``noise``.
+            noise: the variances of the beliefs, in units, ``(T, F)``, for values whose
+                variance the user did not tell.
             size: the size of each function's unit, ``(T, F)``.
         """
         values, came = torch.zeros_like(noise), torch.zeros_like(noise).bool()
@@ -214,7 +220,7 @@ class News(NamedTuple):
 
 
 def _merge_items(items: Sequence[Outcome]) -> Sequence[Outcome]:
-    """Return outcomes of different trials as one; return others unchanged."""
+    """Merge outcomes of different trials into one; return any others unchanged."""
     if len(items) < 2 or any(
         told.where is None
         or (told.noise, told.columns, told.tries) != (None, None, None)
@@ -230,7 +236,7 @@ def _merge_items(items: Sequence[Outcome]) -> Sequence[Outcome]:
 
 
 class DataPart(NamedTuple):
-    """Earlier values of functions that were told together, ``n`` rows a trial.
+    """The values of some functions in earlier data, ``n`` rows a trial.
 
     Args:
         functions: the numbers of ``f`` functions, 0 the reward.
@@ -269,7 +275,7 @@ class Data:
     as_told: Data | None = None
 
     def keys(self, i: int) -> list[Hashable]:
-        """Return the action's key in row ``i``, for each trial."""
+        """Return each trial's action in row ``i``, as its number or coordinates."""
         if self.numbers is None:
             return [tuple(point) for point in self.places[:, i].tolist()]
         keys: list[Hashable] = self.numbers[:, i].tolist()
@@ -281,7 +287,7 @@ class Data:
         return self if self.as_told is None else self.as_told
 
     def rows(self) -> list[tuple[Sequence[Hashable], Tensor, list[Part]]]:
-        """Return each row as keys, points and the parts that beliefs absorb."""
+        """Return each row's actions, as keys and points, and its parts for beliefs."""
         out: list[tuple[Sequence[Hashable], Tensor, list[Part]]] = []
         every, device = [True] * len(self.places), self.places.device
         for i in range(self.places.shape[1]):
@@ -305,7 +311,11 @@ class Data:
 def _split_by_noise(
     wanted: list[bool], noise: Tensor | None, i: int
 ) -> list[tuple[list[bool], Tensor | None]]:
-    """Return row ``i`` as trials without a stated variance, and trials with one."""
+    """Split the trials ``wanted`` of row ``i`` by whether their variance was stated.
+
+    Return the trials and variances of each group; ``None``: not stated. ``noise`` is
+    as in :class:`DataPart`.
+    """
     if noise is None:
         return [(wanted, None)]
     row = noise[:, i].expand(len(wanted))
@@ -350,7 +360,7 @@ class Failure(NamedTuple):
 
 
 def failed_in(failures: Sequence[Failure]) -> Tensor | None:
-    """Return the trials ``(T,)`` with a failure; ``None``: ``failures`` is empty."""
+    """Return the trials ``(T,)`` with a failure; ``None``: there is no failure."""
     if not failures:
         return None
     return torch.stack([failure.where for failure in failures]).any(0)
@@ -395,7 +405,7 @@ class Entry(NamedTuple):
         return failed_in(self.failures)
 
     def playing(self, mask: Tensor | None) -> Tensor | None:
-        """Return the mask ``(T,)`` without idle trials; ``None`` stands for all."""
+        """Return ``mask (T,)`` without trials that play nothing; ``None``: all."""
         idle = self.choice.idle
         if idle is None:
             return mask
@@ -406,22 +416,22 @@ class Entry(NamedTuple):
         """Return the trials that still wait for feedback, ``(T,)``."""
         return ~self.came[:, : self.awaits].all(-1)
 
-    def came_after(
+    def mark_values(
         self,
         functions: Sequence[int],
         mask: Tensor | None,
         labels: Sequence[str],
-        at_once: bool,
+        as_array: bool,
     ) -> tuple[Tensor, bool]:
-        """Return ``came`` after new values, and whether the entry is then complete.
+        """Return which functions have a value now, ``(T, 1 + m)``, and if all do.
 
-        Raises an error if one of these values had come before.
+        Raises an error if one of the new values had come before.
 
         Args:
             functions: the numbers of the functions with a new value, 0 the reward.
             mask: the trials with a new value, ``(T,)``; ``None``: all.
             labels: the names of the reward and the costs.
-            at_once: whether the user told all costs as one array, not by name.
+            as_array: whether the user told all costs as one array, not by name.
         """
         if mask is None and len(functions) == self.came.shape[1] and not self.rewards:
             whole = not self.failures and self.choice.idle is None
@@ -435,7 +445,7 @@ class Entry(NamedTuple):
             before, name = self.came[:, :1], "reward"
             if f:
                 before = self.came[:, 1:]
-                name = "cost" if at_once else f"cost {labels[f]!r}"
+                name = "cost" if as_array else f"cost {labels[f]!r}"
             some = "" if bool(before.all()) else " in some of these trials"
             raise ChoiceError(
                 f"choice of round {self.choice.t} was told its {name} already{some}"
@@ -447,7 +457,7 @@ class Entry(NamedTuple):
     def with_failure(self, mask: Tensor | None, serial: int) -> Entry:
         """Return the entry after its action has failed in the trials ``mask (T,)``.
 
-        Raises an error if one of these trials was waiting for nothing.
+        Raises an error if one of these trials waits for no feedback.
         """
         now = torch.ones_like(self.came[:, 0]) if mask is None else mask
         if bool((now & ~self.waits()).any()):
@@ -497,12 +507,12 @@ class Ledger:
     Args:
         size: how many trials there are.
         m: how many costs there are.
-        costs: whether a choice waits for its costs.
+        awaits_costs: whether a choice waits for its costs.
     """
 
-    def __init__(self, size: int, m: int, costs: bool) -> None:
+    def __init__(self, size: int, m: int, awaits_costs: bool) -> None:
         self._nothing = torch.zeros(size, 1 + m, dtype=torch.bool)
-        self.awaits = 1 + m if costs else 1
+        self.awaits = 1 + m if awaits_costs else 1
         self._entries: dict[int, Entry] = {}  # in the order of rounds
         self._touched: dict[int, None] = {}  # rounds that may have new feedback
         self._rounds: dict[str, int] = {}  # of the choices, by id
@@ -525,7 +535,10 @@ class Ledger:
     def open(
         self, choice: Choice, given: Choice, place: Place, made: DecisionRecord
     ) -> None:
-        """Add an entry for a new choice, just before the policy's state has it."""
+        """Add an entry for a new choice; the arguments are those of :class:`Entry`.
+
+        The policy calls this just before it stores the state after the round.
+        """
         self._rounds[choice.id] = choice.t
         came = self._nothing
         if choice.idle is not None:  # idle trials wait for nothing
@@ -536,7 +549,7 @@ class Ledger:
     def replace_choices(
         self, change: Callable[[Choice], Choice], place_of: Callable[[Choice], Place]
     ) -> None:
-        """Replace each entry's copy of its choice by ``change(choice)``."""
+        """Replace each entry's choice by ``change(choice)``, and its place to match."""
         entries = {}
         for t, entry in self._entries.items():
             choice = change(entry.choice)
@@ -687,7 +700,8 @@ class Ledger:
     def tidy(self, heard: int, keep: Callable[[Entry], None]) -> None:
         """Pass closed entries to ``keep`` and drop them, if all feedback is absorbed.
 
-        After an interrupt ``keep`` may get an entry twice.
+        ``heard`` is the largest serial number that the state has absorbed. After an
+        interrupt ``keep`` may get an entry twice.
         """
         if heard != self.last:
             return  # new feedback came meanwhile: wait for the next call

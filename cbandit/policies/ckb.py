@@ -261,7 +261,7 @@ class CKB(GPPolicy):
         )
 
     def absorb(self, state: GPState, news: News) -> GPState:
-        """Return the state after feedback, heard by the beliefs and the dual."""
+        """Return the state after the beliefs and the dual have absorbed feedback."""
         rule_state, state = state.own, super().absorb(state, news)
         if not news.costs:
             return state

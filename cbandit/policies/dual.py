@@ -133,7 +133,7 @@ class GivenConstants:
 
     @property
     def has_defaults(self) -> bool:
-        """Whether missing constants have defaults: all are in spreads."""
+        """Whether defaults, in spreads of the data, replace missing constants."""
         return self.slater is None and self.units is not None and self.units.shared
 
     def constants(self, needs_cap: bool) -> Constants:
@@ -194,9 +194,10 @@ class GivenConstants:
 
 
 class Dual(ABC):
-    """A rule by which CKB's multiplier moves, with what else it changes in a round.
+    """A rule by which CKB's multiplier ``phi (T, m)`` moves.
 
-    Gradients reach its constants. Copies and saved files hold them without gradients.
+    It may change other parts of a round too. Gradients reach its constants. Copies and
+    saved files hold them without gradients.
     """
 
     beta: Tensor | None = None
@@ -247,11 +248,14 @@ class Dual(ABC):
         return rule_state
 
     def coefficient(self, coefficient: Tensor) -> Tensor:
-        """Return the score's factors of deviations; ``coefficient`` unless changed."""
+        """Return the factors ``(T, 1 + m)`` of deviations in the round's estimates.
+
+        ``coefficient`` are the policy's factors, from its exploration.
+        """
         return coefficient
 
     def next_multiplier(self, phi: Tensor, state: GPState) -> Tensor:
-        """Return the next round's multiplier; ``phi`` is what :meth:`move` returned."""
+        """Return the next round's multiplier, given that :meth:`move` gave ``phi``."""
         return phi
 
     def pick(
@@ -268,5 +272,5 @@ class Dual(ABC):
         return pick_greatest(state, turn)
 
     def complete(self, decision: Decision) -> Decision:
-        """Return the decision with its distribution added, if choices show one."""
+        """Return the decision; a rule that draws actions adds its distribution."""
         return decision

@@ -52,7 +52,7 @@ from cbandit.policies.paired import Paired
 from cbandit.policies.penalties import Psi, penalty_of
 from cbandit.policies.round import PolicyState
 from cbandit.policies.saving import locked
-from cbandit.policies.signs import cost_count
+from cbandit.policies.signs import count_or_names
 from cbandit.policies.turn import Turn
 from cbandit.posterior.log import Part
 from cbandit.posterior.units import Units
@@ -69,7 +69,7 @@ class EpochState(NamedTuple):
             ``(T, m)`` for ``T`` trials and ``m`` costs.
         sums: sums of this epoch's costs, ``(T, m)``.
         counts: how many costs are in each sum, ``(T, m)``.
-        waiting: by round, the feedback of rounds of which some is still to come.
+        waiting: by round, the feedback of rounds that still wait for more.
         overflowed: whether a ``kappa`` is held at the largest number of its dtype.
     """
 
@@ -81,7 +81,7 @@ class EpochState(NamedTuple):
     overflowed: bool = False
 
     def hear(self, news: News, is_current: bool) -> tuple[EpochState, Tensor, Tensor]:
-        """Return the state after feedback, and the round's results if now complete.
+        """Return the state after feedback, and the results that it completes.
 
         Args:
             news: the feedback of one round.
@@ -188,7 +188,7 @@ class EpochPenalty(GPPolicy):
         **common: Unpack[GPKeywords],
     ) -> None:
         self.settings = stated(self, locals())
-        costs = cost_count(costs, COSTS_EXPECTED)
+        costs = count_or_names(costs, COSTS_EXPECTED)
         self.epoch = checks.whole("epoch", epoch)
         self.reuse = checks.flag("reuse", reuse)
         self.inner = checks.one_of(
@@ -264,7 +264,7 @@ class EpochPenalty(GPPolicy):
         return reward - charge.clamp(-largest, largest)
 
     def _epoch_at(self, t: int, epoch: EpochState) -> EpochState:
-        """Return the state of round ``t``'s epoch: a new epoch moves ``kappa``."""
+        """Return the state ``epoch`` in round ``t``; a new epoch moves ``kappa``."""
         number, raw_kappa = self._epoch_number(t), epoch.raw_kappa
         if number <= epoch.number:
             return epoch
@@ -286,7 +286,7 @@ class EpochPenalty(GPPolicy):
     def _next_multiplier(
         self, state: GPState, t: int, restarted: Tensor | None
     ) -> Tensor:
-        """Return ``kappa`` of round ``t``, always finite."""
+        """Return the multiplier ``kappa`` of round ``t``, ``(T, m)``, always finite."""
         raw_kappa = self._epoch_at(t, state.own).raw_kappa
         if self._psi is None:
             return raw_kappa.clone()
@@ -310,7 +310,7 @@ class EpochPenalty(GPPolicy):
     # -- feedback --------------------------------------------------------------------
 
     def absorb(self, state: GPState, news: News) -> GPState:
-        """Return the state after feedback; a round counts once all of it has come."""
+        """Return the state after feedback; a round counts once it is told in full."""
         number, current = self._epoch_number(news.place.t), state.own.number
         epoch, results, where = state.own.hear(news, number == current)
         state = state._replace(own=epoch, moved=None)
@@ -332,7 +332,7 @@ class EpochPenalty(GPPolicy):
     def _add_target(
         self, state: GPState, place: Place, results: Tensor, wanted: Sequence[bool]
     ) -> GPState:
-        """Return the state with one round's target added in the trials ``wanted``."""
+        """Return the state with the target of ``results`` in the trials ``wanted``."""
         part = Part(
             [0], self._target(state.multiplier, results), wanted, source=results
         )
@@ -359,7 +359,10 @@ class EpochPenalty(GPPolicy):
         return self._widths.with_noise(grown)
 
     def _convert_estimates(self, look: Look, units: Units | None) -> Look:
-        """Return the look, with estimates in the user's units unless in spreads."""
+        """Return a copy of ``look`` that gives estimates in the user's units.
+
+        Return ``look`` itself if this policy's estimates are in spreads of the data.
+        """
         if units is None or self._in_spreads or self._acquires:
             return look
         close = None if look.tolerance is None else look.tolerance * units.size[:, 0]

@@ -53,7 +53,7 @@ from cbandit.policies.concerns.retirements import (
     without_values,
 )
 from cbandit.policies.keywords import GP_POLICY_HELP, CostBeliefs, RuleKeywords
-from cbandit.policies.recommending import recommended
+from cbandit.policies.recommending import recommend_best
 from cbandit.policies.round import with_state
 from cbandit.policies.round_search import Search, round_blocks
 from cbandit.policies.saving import locked
@@ -334,7 +334,7 @@ class GPPolicy(Policy):
     def _check_outcome(
         self, f: int, kind: str, limit: Tensor, budgets: Mapping[int, Budget]
     ) -> None:
-        """Raise an error unless a binary or counted function can keep its limit."""
+        """Raise unless the binary or counted function ``f`` can keep its limit."""
         limit = limit * self.objective.signs[f]
         binary = kind == BINARY
         inside = (limit > 0) & (limit < 1) if binary else limit > 0
@@ -559,7 +559,7 @@ class GPPolicy(Policy):
         return self._pick(state, turn)
 
     def _pick(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
-        """Return a round's decision, and the state with the estimates there."""
+        """Return a round's decision, and the state with the choice's estimates."""
         known_costs = self._known_costs(turn) if self.sees_costs else None
         look = self._make_look(state, turn)
         beliefs, samples = state.beliefs, self.explore.samples
@@ -586,8 +586,8 @@ class GPPolicy(Policy):
     def _trials_without_data(self, beliefs: Beliefs, turn: Turn) -> Tensor | None:
         """Return the trials ``(T,)`` without data or open choices; ``None``: none.
 
-        They play the middle of the set. All actions are alike there under a default
-        belief, and the first one, which would win the tie, is often a corner.
+        These trials play the middle of the set: by a default belief all actions are
+        equal, and the first one, which would win the tie, is often a corner.
         """
         fresh: Tensor = ~beliefs.has_data().any(-1)
         for entry in turn.waiting:
@@ -621,7 +621,7 @@ class GPPolicy(Policy):
         return state._replace(beliefs=beliefs, estimate=None, arrived=(), moved=None)
 
     def _begin_epoch(self, state: GPState, turn: Turn) -> GPState:
-        """Return the state after the restart of those trials that start anew."""
+        """Return the state after a restart of the trials whose epoch begins now."""
         restarted = turn.restarted
         if restarted is None:
             return state
@@ -766,7 +766,7 @@ class GPPolicy(Policy):
     def _compute_offset(
         self, limits: Tensor, allowance: Tensor | None, units: Units | None
     ) -> Tensor | None:
-        """Compute :meth:`_offset`; ``allowance (T, F)`` or ``None``: no drift."""
+        """Compute :meth:`_offset`; ``allowance (T, F)`` is for drift, ``None``: 0."""
         out = None
         if allowance is not None:
             size = allowance.to(self.dtype)
@@ -831,7 +831,7 @@ class GPPolicy(Policy):
         arrived = state.arrived
         if self.abilities.told_costs and self._start.shape[-1]:
             for costs in news.costs if news.place.t > self.design else ():
-                values, came = costs.wide(self.m)
+                values, came = costs.in_columns(self.m)
                 arrived = (*arrived, (values - news.limits) * came)
         beliefs, held = self._timing.absorb(state.beliefs, state.held, news)
         return state._replace(beliefs=beliefs, held=held, arrived=arrived, moved=None)
@@ -1010,7 +1010,7 @@ class GPPolicy(Policy):
         self._set_retired(retired | {(name, position)}, slot)
 
     def _set_retired(self, values: frozenset[tuple[str, float]], slot: int) -> None:
-        """Set the retired values of categories, which are never chosen."""
+        """Set the retired values, pairs of parameter and position, in the ``slot``."""
         menu, states = self.actions.menu, self._now.concerns
         retired = without_values(menu, values, self.batch_shape, self.device)
         concerns = with_state(states, slot, retired)
@@ -1160,7 +1160,7 @@ class GPPolicy(Policy):
         turn = self._unplayed_turn(self._read_context(context))
         streams = Streams(self.seed, self.trials, "recommend")
         linked = bool(self._outcomes)
-        best = recommended(beliefs, self.actions, turn, confidence, streams, linked)
+        best = recommend_best(beliefs, self.actions, turn, confidence, streams, linked)
         return self.objective.recommended(best.of(self._user_shape))
 
     def _explain_latest(self, turn: Turn) -> dict[str, Any]:
@@ -1182,7 +1182,7 @@ class GPPolicy(Policy):
         }
 
     def _estimate_for_user(self, made: DecisionRecord) -> Tensor | None:
-        """Return a choice's stored estimates in the user's units and signs."""
+        """Return the estimates stored in ``made``, in the user's units and signs."""
         estimate = made.estimate
         if estimate is None or estimate.shape[-1] != 1 + self.m:
             return None

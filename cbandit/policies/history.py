@@ -41,6 +41,8 @@ RESERVED_COLUMNS = (
 class History:
     """The rounds whose feedback is complete.
 
+    The ``entries`` that methods take are the ledger's, of rounds that still wait.
+
     Args:
         size: how many trials there are.
         m: how many costs there are.
@@ -65,7 +67,7 @@ class History:
             self._columns, self._waiting = columns, []
 
     def table(self, entries: Sequence[Entry]) -> dict[str, Tensor]:
-        """Return the table of all stored rounds and ``entries``, by round."""
+        """Return the table of all stored rounds and ``entries``, sorted by round."""
         parts = [*self._columns, self._rows([*self._waiting, *entries])]
         whole = {
             name: functools.reduce(_append_column, [part[name] for part in parts])
@@ -183,7 +185,7 @@ class History:
             if not entry.closed or entry.cancelled or not whole:
                 state[i] = _state_numbers(entry)
         last = [[told.time for told in (*e.rewards, *e.costs)] for e in entries]
-        costs = _values([(*e.costs, *e.charged) for e in entries], size, m)
+        costs = _outcome_values([(*e.costs, *e.charged) for e in entries], size, m)
         for i, entry in enumerate(entries):
             if entry.held is not None:
                 came = entry.came[:, 1:] & (state[i] != STATES.index("failed"))[:, None]
@@ -198,7 +200,7 @@ class History:
             "state": state,
             "index": _action_numbers(choices, size),
             "x": _stack([c.x for c in choices], (size, self._dim), nan),
-            "reward": _values([e.rewards for e in entries], size, 1)[..., 0],
+            "reward": _outcome_values([e.rewards for e in entries], size, 1)[..., 0],
             "costs": costs,
             "tries": _tries_or_noise(entries, size, m, "tries"),
             "noise": _tries_or_noise(entries, size, m, "noise"),
@@ -210,7 +212,7 @@ class History:
         }
 
     def _prefix(self, name: str) -> int:
-        """Return the number of an id's prefix; a new prefix is added to the list."""
+        """Return the number of the prefix of the id ``name``; store a new prefix."""
         prefix = name.rpartition("-")[0]
         if prefix not in self._prefixes:
             self._prefixes.append(prefix)
@@ -227,8 +229,8 @@ def _state_numbers(entry: Entry) -> Tensor:
     return out.to(torch.uint8)
 
 
-def _values(by_entry: Sequence[Sequence[Outcome]], size: int, m: int) -> Tensor:
-    """Return the values of each entry's outcomes, ``(n, T, m)``, NaN where none is."""
+def _outcome_values(by_entry: Sequence[Sequence[Outcome]], size: int, m: int) -> Tensor:
+    """Return the values of ``n`` entries' outcomes, ``(n, T, m)``, NaN if missing."""
     out = torch.full((len(by_entry), size, m), torch.nan, dtype=torch.float64)
     single = [
         i for i, items in enumerate(by_entry) if len(items) == 1 and items[0].is_full
@@ -277,9 +279,12 @@ def _tries_or_noise(
 
 
 def row_holds(row: Mapping[str, Tensor], told: Feedback) -> bool:
-    """Return whether a row has all values, tries and variances of ``told``."""
+    """Return whether a table's row already holds all that is in ``told``."""
     size, m = row["costs"].shape
-    values = [_values([told.rewards], size, 1), _values([told.costs], size, m)]
+    values = [
+        _outcome_values([told.rewards], size, 1),
+        _outcome_values([told.costs], size, m),
+    ]
     now = torch.cat(values, -1)[0]
     same = now == torch.cat([row["reward"].unsqueeze(-1), row["costs"]], -1)
     for field in ("tries", "noise"):
@@ -292,7 +297,7 @@ def row_holds(row: Mapping[str, Tensor], told: Feedback) -> bool:
 
 
 def _with_width(column: Tensor, width: int) -> Tensor:
-    """Return a column ``(T, width)`` unchanged, and a column ``(T, 0)`` as NaN."""
+    """Return a column ``(T, width)`` unchanged; fill a column ``(T, 0)`` with NaN."""
     if column.shape[-1]:
         return column
     return column.new_full((len(column), width), torch.nan)
@@ -308,7 +313,7 @@ def _stack_known(values: Sequence[Tensor | None], shape: tuple[int, int]) -> Ten
 
 
 def _append_column(before: Tensor, newest: Tensor) -> Tensor:
-    """Join two columns; an ``(n, T, 0)`` column is filled with NaN if need be."""
+    """Join the rows of two columns; if only one is ``(n, T, 0)``, fill it with NaN."""
     width = max(before.shape[-1], newest.shape[-1]) if before.dim() == 3 else 0
     parts = [
         part.new_full((*part.shape[:2], width), torch.nan)
@@ -360,8 +365,8 @@ def read_rows(
 ) -> Rows:
     """Return the rows of a frame from :meth:`History.frame`, or of a part of it.
 
-    ``objective``, ``names`` and ``outcomes`` are those of the policy that reads it, as
-    in :meth:`History.frame`; its actions have ``dim`` coordinates.
+    ``objective``, ``names``, ``trials`` and ``outcomes`` are those of the policy that
+    reads it, as in :meth:`History.frame`; its actions have ``dim`` coordinates.
     """
     if not hasattr(frame, "columns") or "state" not in frame.columns:
         raise CBanditError(

@@ -166,8 +166,8 @@ class Inbox(NamedTuple):
             feedback: the feedback, from :meth:`read`.
         """
         functions, mask = feedback.functions, feedback.mask
-        at_once = all(item.columns is None for item in feedback.costs)
-        came, closed = entry.came_after(functions, mask, self.labels, at_once)
+        as_array = all(item.columns is None for item in feedback.costs)
+        came, closed = entry.mark_values(functions, mask, self.labels, as_array)
         serial, held = next_serial(), entry.held
         rewards, costs = entry.rewards, entry.costs
         for item in feedback.rewards:
@@ -182,7 +182,7 @@ class Inbox(NamedTuple):
                     f"{self.name} takes noise= with all costs at once; got {names}"
                 )
             else:  # hold the costs told now until all have come
-                wide, told_now = told.wide(self.objective.m)
+                wide, told_now = told.in_columns(self.objective.m)
                 held = wide if held is None else torch.where(told_now, wide, held)
                 whole = came[:, 1:].all(-1) & ~entry.came[:, 1:].all(-1)
                 if bool(whole.any()):
@@ -246,7 +246,7 @@ class Inbox(NamedTuple):
             return entry
         columns = self.objective.columns(cost)
         every = self.costs if columns is None else [1 + j for j in columns]
-        entry.came_after(every, mask, self.labels, columns is None)
+        entry.mark_values(every, mask, self.labels, columns is None)
         values, _ = self._read_costs(cost, columns, mask, None)
         item = Outcome(values, mask, None, self.t, next_serial(), columns, time())
         return entry._replace(charged=(*entry.charged, item))
@@ -333,7 +333,7 @@ class Inbox(NamedTuple):
         return values, torch.cat(of, -1)
 
     def _check_exposure(self, exposure: ArrayLike, functions: Sequence[int]) -> None:
-        """Raise an error unless one of the functions told has counted outcomes."""
+        """Raise an error for an ``exposure`` unless one of the functions is counted."""
         if all(self.outcomes.get(f) != "count" for f in functions):
             raise CBanditError(
                 "exposure goes with a reward or cost whose belief has outcome='count'; "
@@ -423,7 +423,7 @@ class Inbox(NamedTuple):
         return numbers, domain.at(numbers.expand(self.size, -1))
 
     def _locate(self, domain: Any, points: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Return the numbers and points of the actions at ``points``, see above."""
+        """Return numbers and points as :meth:`_read_places` does, given ``points``."""
         if domain.continuous:
             return None, domain.inside(points).expand(self.size, -1, -1)
         numbers = domain.index(points)

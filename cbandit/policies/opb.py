@@ -57,7 +57,7 @@ from cbandit.confidence.widths import BayesWidth
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.abilities import OWN_RULE, PESSIMISTIC_REASON, SAFE_REFUSES
-from cbandit.policies.checks import listed
+from cbandit.policies.checks import belief_list
 from cbandit.policies.choices import News
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import CostBeliefs, GPKeywords, Keywords
@@ -197,7 +197,7 @@ class GPOPB(GPPolicy):
         self.settings = stated(self, locals())
         self.delta = checks.share("delta", delta)
         if explore is None:
-            functions = 1 + len(listed(costs, GP))
+            functions = 1 + len(belief_list(costs, GP))
             explore = UCB(BayesWidth(functions, actions.size, self.delta))
         super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
         self._factors = WidthFactors.of(alpha, self._per_trial)
@@ -252,8 +252,8 @@ class GPOPB(GPPolicy):
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state after feedback of one choice.
 
-        It is added to the beliefs and, until the safe action's reward and costs are
-        known in all trials, to their estimate.
+        The beliefs absorb the feedback; so does the estimate of the safe action's
+        reward and costs, until it knows them in all trials.
         """
         safe, state = state.own, super().absorb(state, news)
         if not safe.ready:
@@ -267,9 +267,9 @@ class GPOPB(GPPolicy):
     ) -> Recommendation:
         """Return what to deploy: the best distribution believed feasible.
 
-        It is over the policy's set, which has no contexts, and its expected costs keep
-        the limits with probability ``confidence``. Before any data it is the safe
-        action, if its cost was given.
+        Its expected costs keep the limits with probability ``confidence``; the policy's
+        set has no contexts. Before any data, return the safe action if the user stated
+        its cost.
         """
         confidence = checks.share("confidence", confidence)
         self._read_context(context)

@@ -131,11 +131,11 @@ class OPLB(Stagewise):
         return state.safe.draw(pi, safe_index, turn.streams, infeasible), state
 
     def _recommend_likely(
-        self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
+        self, state: SafeState, limits: Tensor, confidence: float, mask: Tensor | None
     ) -> Recommendation:
         """Return the best distribution believed feasible in each trial."""
         blocks, safe = partial(self._linear.estimates, state.data), state.safe
-        return safe.recommend_mixture(self.actions, blocks, limits, confidence, left)
+        return safe.recommend_mixture(self.actions, blocks, limits, confidence, mask)
 
     def _solve_programmes(
         self,
@@ -147,6 +147,7 @@ class OPLB(Stagewise):
     ) -> Distribution:
         """Return the best distribution found in each trial.
 
+        ``scale`` is as :meth:`LinearModel.scale` returns it; ``tau`` are the limits.
         The programmes are solved on the host, so their inputs are first copied there.
         """
         points = torch.cat([p for _, p in self._linear.blocks(turn.actions)], 1)

@@ -138,7 +138,7 @@ class OPNLB(Stagewise):
         return pulled.all(-1, keepdim=True)
 
     def _recommend_likely(
-        self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
+        self, state: SafeState, limits: Tensor, confidence: float, mask: Tensor | None
     ) -> Recommendation:
         """Return the distribution of greatest fitted reward believed feasible.
 
@@ -149,8 +149,8 @@ class OPNLB(Stagewise):
         inside = self._sets.members(max(self.t, 1), 1 - confidence, count, mean)
         fit = self._sets.fit(count, mean)
         wanted = fit[:, :1]
-        if left is not None:
-            wanted = wanted.masked_fill(~left.cpu().unsqueeze(1), -torch.inf)
+        if mask is not None:
+            wanted = wanted.masked_fill(~mask.cpu().unsqueeze(1), -torch.inf)
         answers = [
             best_distribution(wanted[i], self._sets.functions_of(inside, i)[1:], tau[i])
             for i in range(self.size)

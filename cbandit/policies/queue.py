@@ -53,5 +53,5 @@ class Queue(Dual):
         return scores.PrimalDual(phi * self.step(t, first_round))
 
     def move(self, t: int, phi: Tensor, g: Tensor, first_round: int) -> Tensor:
-        """Return the next queue, ``[Q + g + slack]_+``."""
+        """Return the next queue, ``[Q + g + slack]_+``; ``phi`` is the queue ``Q``."""
         return multipliers.queue(phi, g, self.slack(t), checked=False)

@@ -26,7 +26,7 @@ from cbandit.search.box import best_feasible_point
 MAX_INCUMBENTS = 160  # latest points around which the search of a box starts
 
 
-def recommended(
+def recommend_best(
     beliefs: Beliefs,
     actions: Any,
     turn: Turn,
@@ -89,8 +89,8 @@ def blocks_in_user_units(
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield blocks of actions: their first number, means and deviations ``(T, F, n)``.
 
-    These are in the user's units, but latent for binary and counted costs, as are their
-    limits (:func:`normal_limits`).
+    They are in the user's units. For binary and counted costs they are those of the
+    latent function, as are these costs' limits (:func:`normal_limits`).
     """
     units = beliefs.units()
     return (

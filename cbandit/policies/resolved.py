@@ -69,17 +69,20 @@ class ResolvedState(NamedTuple):
     makes_step: bool = False
 
     def with_context(self, values: Tensor, window: int) -> ResolvedState:
-        """Return the state with a context ``(T, k)`` added; ``window`` are kept."""
+        """Return the state with the context ``values (T, k)``, and the last before it.
+
+        It keeps ``window`` contexts at most.
+        """
         latest = values.unsqueeze(1)
         if self.contexts is not None:
             latest = torch.cat([self.contexts, latest], 1)[:, -window:]
         return self._replace(contexts=latest)
 
     def after(self, news: News) -> ResolvedState:
-        """Return the state after the feedback of one round."""
+        """Return the state after the feedback ``news`` of one round."""
         excess = self.excess
         for costs in news.costs:
-            values, came = costs.wide(excess.shape[-1])
+            values, came = costs.in_columns(excess.shape[-1])
             excess = excess + torch.where(came, values - news.limits, 0.0)
         return self._replace(excess=excess)
 
@@ -134,7 +137,7 @@ class Resolved(Dual):
         return scores.PrimalDual(phi)
 
     def move(self, t: int, phi: Tensor, g: Tensor, first_round: int) -> Tensor:
-        """Return the price unchanged, as the next round solves for it anew."""
+        """Return the price ``phi`` unchanged: the next round solves for it anew."""
         return phi
 
     def start(self) -> ResolvedState:
@@ -146,7 +149,7 @@ class Resolved(Dual):
         return rule_state.after(news)
 
     def next_multiplier(self, phi: Tensor, state: GPState) -> Tensor:
-        """Return ``phi``, moved by a projected step if the rule takes one."""
+        """Return the multiplier ``phi``, after a projected step if one is due."""
         g, makes_step = state.estimate, state.own.makes_step
         if not makes_step or state.moved is not None or g is None:
             return phi
@@ -156,7 +159,7 @@ class Resolved(Dual):
         )
 
     def complete(self, decision: Decision) -> Decision:
-        """Return the decision; if it lacks a distribution, it gets a point mass."""
+        """Return the decision; add a missing distribution, all of it on the action."""
         if decision.distribution is None:
             decision.distribution = point_mass(decision.index, self.slack.shape[-1])
         return decision
@@ -252,7 +255,10 @@ class Resolved(Dual):
         return -correction / size - self.slack, excess_unit / size
 
     def coefficient(self, coefficient: Tensor) -> Tensor:
-        """Return the score's factors of deviations; ``width``, if given, for costs."""
+        """Return the factors ``(T, 1 + m)`` of deviations in the round's estimates.
+
+        The costs' are ``-width`` if that is given; else the policy's, ``coefficient``.
+        """
         if self.width is None:
             return coefficient
         return torch.cat([coefficient[:, :1], -self.width.to(coefficient)], -1)
@@ -357,7 +363,7 @@ def check_resolved(
 
 
 def point_mass(index: Tensor | None, m: int) -> Distribution | None:
-    """Return distributions with all mass on the actions ``index (T,)``."""
+    """Return distributions of ``m + 1`` places with all mass on ``index (T,)``."""
     if index is None:
         return None
     first = torch.arange(m + 1, device=index.device) == 0

@@ -21,8 +21,8 @@ from cbandit.policies.choices import Data, News
 from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Decision, Turn
 
-S = TypeVar("S")
-V = TypeVar("V")
+StateT = TypeVar("StateT")
+ValueT = TypeVar("ValueT")
 ConcernT = TypeVar("ConcernT", bound="Concern[Any]")
 SlotHook = tuple[int, Callable[..., Any]]
 """A concern's slot and one of its hooks."""
@@ -30,7 +30,7 @@ ReadPast = Callable[[], Mapping[str, Tensor]]
 """A function that returns the history of all rounds, as a table."""
 
 
-class Concern(Generic[S]):
+class Concern(Generic[StateT]):
     """Base class of concerns.
 
     A concern defines :meth:`of`, :meth:`start` and some of the hooks.
@@ -57,11 +57,11 @@ class Concern(Generic[S]):
         """Return the concern for a policy; ``None``: the policy has no need of it."""
         raise NotImplementedError
 
-    def start(self) -> S:
+    def start(self) -> StateT:
         """Return the state before the first round."""
         raise NotImplementedError
 
-    def hear(self, state: S, news: News, beliefs: Any) -> tuple[S, News]:
+    def hear(self, state: StateT, news: News, beliefs: Any) -> tuple[StateT, News]:
         """Return the state after feedback, and the feedback for the beliefs.
 
         Args:
@@ -71,15 +71,15 @@ class Concern(Generic[S]):
         """
         return state, news
 
-    def limit(self, state: S, limits: Tensor, t: int) -> Tensor:
-        """Return the thresholds ``(T, m)`` of a later round, given those stated."""
+    def limit(self, state: StateT, limits: Tensor, t: int) -> Tensor:
+        """Return a later round's thresholds ``(T, m)``; the user gave ``limits``."""
         return limits
 
-    def observe(self, state: S, data: Data, beliefs: Any) -> tuple[S, Data]:
+    def observe(self, state: StateT, data: Data, beliefs: Any) -> tuple[StateT, Data]:
         """Return the state after earlier data, and the data for the beliefs."""
         return state, data
 
-    def settle(self, state: S, beliefs: Any, t: int, past: ReadPast) -> S:
+    def settle(self, state: StateT, beliefs: Any, t: int, past: ReadPast) -> StateT:
         """Return the state after all feedback was heard, before the next round.
 
         Args:
@@ -90,27 +90,27 @@ class Concern(Generic[S]):
         """
         return state
 
-    def open_epoch(self, state: S, t: int) -> tuple[S, Tensor | None]:
+    def open_epoch(self, state: StateT, t: int) -> tuple[StateT, Tensor | None]:
         """Return the state, and the trials ``(T,)`` that start anew in round ``t``.
 
         ``None`` in place of the trials: none starts anew.
         """
         return state, None
 
-    def open_turn(self, state: S, turn: Turn) -> tuple[S, Turn]:
+    def open_turn(self, state: StateT, turn: Turn) -> tuple[StateT, Turn]:
         """Return the state, and the turn as the rule is to see it.
 
         It is called for recommendations too: ``turn.purpose`` says what a turn is for.
         """
         return state, turn
 
-    def choose(self, state: S, turn: Turn) -> Decision | None:
-        """Return a decision in place of the rule's; ``None``: the rule decides."""
+    def choose(self, state: StateT, turn: Turn) -> Decision | None:
+        """Return this concern's own decision; ``None``: the policy's rule decides."""
         return None
 
     def check_pick(
-        self, state: S, turn: Turn, pick: Decision
-    ) -> tuple[S, Decision | None]:
+        self, state: StateT, turn: Turn, pick: Decision
+    ) -> tuple[StateT, Decision | None]:
         """Return the state and the decision ``pick``, perhaps changed.
 
         ``None`` in place of the decision refuses it: the round opens again, with
@@ -118,7 +118,7 @@ class Concern(Generic[S]):
         """
         return state, pick
 
-    def alarm(self, state: S, t: int, together: int) -> dict[str, str]:
+    def alarm(self, state: StateT, t: int, together: int) -> dict[str, str]:
         """Return warnings, by kind, each a text that says what is wrong and what to do.
 
         Args:
@@ -128,14 +128,14 @@ class Concern(Generic[S]):
         """
         return {}
 
-    def grow(self, state: S, actions: Actions) -> S:
+    def grow(self, state: StateT, actions: Actions) -> StateT:
         """Return the state for a set to which actions were added."""
         return state
 
-    def lighten(self, state: S, largest: int) -> None:
+    def lighten(self, state: StateT, largest: int) -> None:
         """Drop computed arrays of more than ``largest`` bytes from the state."""
 
-    def take_over(self, state: S, before: Self, j: int) -> S:
+    def take_over(self, state: StateT, before: Self, j: int) -> StateT:
         """Return the state to go on with after cost ``j`` got a new limit.
 
         ``state`` is that of ``before``, the concern made with the old limit.
@@ -208,7 +208,7 @@ class Concerns:
         return self._chain("hear", states, news, beliefs)
 
     def limit(self, states: States, limits: Tensor, t: int) -> Tensor:
-        """Return the thresholds ``(T, m)`` of a later round, given those stated."""
+        """Return a later round's thresholds ``(T, m)``; the user gave ``limits``."""
         for slot, limit in self._hooks["limit"]:
             limits = limit(states[slot], limits, t)
         return limits
@@ -238,9 +238,12 @@ class Concerns:
         return self._chain("open_turn", states, turn)
 
     def _chain(
-        self, hook: str, states: States, value: V, *given: Any
-    ) -> tuple[States, V]:
-        """Return the states and a value, passed through one hook of each concern."""
+        self, hook: str, states: States, value: ValueT, *given: Any
+    ) -> tuple[States, ValueT]:
+        """Call one hook of each concern, each with the value that the last returned.
+
+        Return the states and the value after the last call.
+        """
         for slot, act in self._hooks[hook]:
             state, value = act(states[slot], value, *given)
             states = with_state(states, slot, state)

@@ -75,7 +75,7 @@ class Search:
         return best, infeasible
 
     def _best_action(self) -> tuple[Best, Tensor | None]:
-        """Return the best action of a set, and the trials as :meth:`best` does."""
+        """Return the best action of a set, and the trials where none is feasible."""
         look = self.look
         if self.known_costs is not None:
             look = replace(look, beside=self.known_costs)
@@ -135,7 +135,7 @@ class Search:
         return round_blocks(self.beliefs, turn.actions, streams, turn.pending)
 
     def _best_point(self) -> tuple[Best, Tensor | None]:
-        """Return the best point of a box, and the trials as :meth:`best` does."""
+        """Return the best point of a box, and the trials where none is feasible."""
         look, known_costs, turn = self.look, self.known_costs, self.turn
         box, beliefs, without_data = turn.actions, self.beliefs, self.without_data
         shown, score = turn.shown, look.score
@@ -190,7 +190,11 @@ class Search:
         return check_finite(merged, look), infeasible
 
     def _climb(self, estimate: Estimate) -> tuple[Best, Tensor | None]:
-        """Return the best point of a box, found by climbs from many places."""
+        """Return the best point of a box, and the trials where none is feasible.
+
+        Climbs start at many points. ``estimate`` returns estimates ``(T, F, n)`` of
+        reward and costs at points ``(T, n, d)``.
+        """
         look, turn, beliefs = self.look, self.turn, self.beliefs
         box, balls, climbs = turn.actions, turn.balls, self.climbs
         around = beliefs.incumbents(MAX_INCUMBENTS)
@@ -234,7 +238,8 @@ class Search:
     ) -> tuple[Best, Tensor | None]:
         """Return the best point of a box where all of ``excess (T, b, n)`` are <= 0.
 
-        ``around (T, k, d)`` are points to start climbs from.
+        ``estimate`` is as in :meth:`_climb`; ``around (T, k, d)`` are points to start
+        climbs from. The second value is the trials where no point is feasible.
         """
         look, turn = self.look, self.turn
 
@@ -296,7 +301,7 @@ def round_blocks(
 ) -> Iterator[Block]:
     """Yield a round's set in blocks; with ``streams`` they hold a joint draw too.
 
-    A set given for this round alone is one block.
+    A set given for this round alone is one block. ``pending`` choices reduce variances.
     """
     if actions is beliefs.actions:
         yield from beliefs.blocks(streams, pending)

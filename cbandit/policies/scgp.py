@@ -42,7 +42,7 @@ from cbandit.policies.abilities import BY_SCORE
 from cbandit.policies.checks import COSTS_EXPECTED
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.keywords import BeliefKeywords
-from cbandit.policies.signs import cost_count
+from cbandit.policies.signs import count_or_names
 
 LIMIT_REFUSAL = "slater= and clip= are for the limits that it was built with"
 
@@ -102,7 +102,7 @@ class SCGPUCB(GPPolicy):
         **common: Unpack[BeliefKeywords],
     ) -> None:
         self.settings = stated(self, locals())
-        costs = cost_count(costs, COSTS_EXPECTED)
+        costs = count_or_names(costs, COSTS_EXPECTED)
         if checks.whole("schedule", schedule, 1, "1 or 2") > 2:
             raise CBanditError(f"schedule must be 1 or 2; got {schedule!r}")
         if slater is None or clip is None:

@@ -57,7 +57,7 @@ def names_of(costs: Any) -> tuple[str, ...] | None:
     return names
 
 
-def cost_count(costs: Any, expected: str) -> int | tuple[str, ...]:
+def count_or_names(costs: Any, expected: str) -> int | tuple[str, ...]:
     """Return ``costs``, a list of names or a number; errors show ``expected``."""
     if names_of(costs) is not None and not isinstance(costs, Mapping):
         return names_of(costs) or ()
@@ -147,7 +147,7 @@ class Objective:
         raise CBanditError(f"no cost is called {name!r}, of {labels}{hint}")
 
     def read(self, j: int, limit: Any) -> Any:
-        """Return a new limit of cost ``j`` in the policy's sign; check its side."""
+        """Return a new limit of cost ``j``, negated if the cost is; check its side."""
         name, above = f"the limit of {self.label(j)}", self.above(j)
         if _is_worded(limit):
             turned, limit = _read_limit(name, limit)
@@ -165,7 +165,7 @@ class Objective:
         return bool(self.signs[1 + j] < 0)
 
     def with_limit(self, j: int, limit: Any) -> Objective:
-        """Return a copy whose budgets and shares fit a new limit of cost ``j``."""
+        """Return a copy with ``budgets`` and ``shares`` for cost ``j``'s new limit."""
         other, budgets = copy.copy(self), {**self.budgets}
         budgets.pop(j, None)
         if isinstance(limit, Budget):
@@ -222,7 +222,7 @@ class Objective:
     def _check_names(
         self, named: Mapping[str, Any], argument: str, whole: bool
     ) -> None:
-        """Raise an error for unknown costs, and if ``whole`` for missing ones."""
+        """Raise if ``named`` has an unknown cost or, if ``whole``, lacks a cost."""
         names = self.names or ()
         odd = [name for name in named if name not in names]
         missing = [name for name in names if name not in named] if whole else []
@@ -275,7 +275,7 @@ class Objective:
         return values if self.plain else values * self.signs[1:].to(values)
 
     def turned(self, values: Tensor, functions: Sequence[int]) -> Tensor:
-        """Return values ``(..., f)`` of ``f`` functions, negated where turned."""
+        """Return values ``(..., f)`` of the ``functions``, negated where turned."""
         if self.plain:
             return values
         return values * self.signs[list(functions)].to(values)
@@ -305,7 +305,7 @@ class Objective:
         return Safe(safe.index, safe.x, reward, cost)
 
     def observed(self, costs: Any) -> Any:
-        """Negate turned observed costs, ``(*trials, m, N)`` or a callable."""
+        """Return observed costs, an array or a callable, negated where turned."""
         if callable(costs):
             return costs if self.plain else _SignedCosts(costs, self)
         if isinstance(costs, Mapping):
@@ -330,7 +330,7 @@ class Objective:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Objective:
-        """Rebuild the object from the dict of :meth:`as_dict`."""
+        """Rebuild the object from ``plain``, the result of :meth:`as_dict`."""
         limits = [">= 0" if above else 0.0 for above in plain["above"]]
         return cls(plain["costs"], limits, plain["minimise"])
 
@@ -350,7 +350,10 @@ class Objective:
         return f"cost{j + 1}" if self.names is None else self.names[j]
 
     def same(self, other: Objective) -> bool:
-        """Return whether both negate the same functions; names, if any, must agree."""
+        """Return whether ``other`` negates the same functions and names costs alike.
+
+        If one of the two has no names, they are not compared.
+        """
         alike = self.names is None or other.names is None or self.names == other.names
         return alike and torch.equal(self.signs, other.signs)
 

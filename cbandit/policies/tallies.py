@@ -88,7 +88,7 @@ def check_one_try(label: str, tries: Tensor) -> None:
 
 
 def _read_tries(read: Read, name: str, value: Any, like: Tensor) -> Tensor:
-    """Return tries or exposure in the shape of ``like``; repeat a single number."""
+    """Return the user's tries or exposure ``value`` in the shape of ``like``."""
     if np.ndim(value) == 0 and like.numel() > 1:
         value = torch.full_like(like[..., 0], checks.number(name, value))
     return read(name, checks.tensor(name, value), 1)

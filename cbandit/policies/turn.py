@@ -184,9 +184,10 @@ class Turn(NamedTuple):
     def _evaluate(
         self, beliefs: Any, test: Callable[[Tensor, Tensor], Tensor], default: float
     ) -> Tensor:
-        """Return ``test`` of means and deviations of every action of a set, ``(T, N)``.
+        """Return the value of ``test`` for every action of the round's set, ``(T, N)``.
 
-        Actions that other processes hold get the value ``default``.
+        ``test`` takes means and deviations, ``(T, F, n)`` each. Actions that other
+        processes hold get the value ``default``.
         """
         actions = self.actions
         if actions is not beliefs.actions:

@@ -76,5 +76,5 @@ class GPTS(GPPolicy):
         super().__init__(actions, reward=reward, costs=None, explore=explore, **common)
 
     def score(self, t: int, multiplier: Tensor) -> scores.Reward:
-        """Return the score: the draw of the reward."""
+        """Return the score: the reward's estimate, a joint draw."""
         return scores.Reward()

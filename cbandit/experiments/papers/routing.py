@@ -182,7 +182,7 @@ class ParetoRouter(Policy):
             rewards = told.values[:, 0].tolist()
             state.call("reward", [(i, rows[i], models[i], rewards[i]) for i in came])
         for told in news.costs:
-            values, which = told.wide(self.m)
+            values, which = told.in_columns(self.m)
             spent = values[:, 0].tolist()
             some = which[:, 0].nonzero()[:, 0].tolist()
             state.call("cost", [(i, spent[i]) for i in some])

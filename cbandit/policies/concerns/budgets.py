@@ -78,9 +78,9 @@ class Promise(NamedTuple):
     open: Tensor
 
     def charge(self, values: Tensor, came: Tensor) -> tuple[Tensor, Promise]:
-        """Return the amounts spent by ``values``, and what stays promised.
+        """Return the amounts spent once costs have come, and the remaining promise.
 
-        ``values`` and ``came``, where there is one, are ``(T, b)``.
+        ``values (T, b)`` are the costs, and ``came (T, b)`` says which have come.
         """
         came = came & self.open
         spent = torch.where(came, values, 0.0)
@@ -88,9 +88,9 @@ class Promise(NamedTuple):
         return spent, self._replace(bound=bound, open=self.open & ~came)
 
     def close(self, where: Tensor) -> tuple[Tensor, Promise]:
-        """Return the promise of the trials ``where (T,)`` as spent, and what stays.
+        """Return the amounts spent and promised if no more costs come in some trials.
 
-        For trials in which no more costs come.
+        In these trials, ``where (T,)``, all that was promised is spent.
         """
         return self.charge(self.bound, where.unsqueeze(-1).expand_as(self.open))
 
@@ -139,7 +139,7 @@ class Account(NamedTuple):
         return Account(moved(self.spent), promises)
 
     def after(self, news: News, columns: Sequence[int], m: int) -> Account:
-        """Return the account after news; ``columns`` are the costs with budgets.
+        """Return the account after news; ``columns`` of the ``m`` costs have budgets.
 
         The promise of a choice that is cancelled or has failed counts as spent.
         """
@@ -149,7 +149,7 @@ class Account(NamedTuple):
             return self
         spent, at = self.spent, list(columns)
         for told in (*news.costs, *news.charged):
-            values, came = told.wide(m)
+            values, came = told.in_columns(m)
             more, promise = promise.charge(values[:, at].to(spent), came[:, at])
             spent = spent + more
         if news.failed is not None:
@@ -218,11 +218,11 @@ class Budgets(Concern[Account]):
         return state.after(news, self.columns, news.limits.shape[-1]), news
 
     def take_over(self, state: Account, before: Budgets, j: int) -> Account:
-        """Return the account of ``before`` after cost ``j`` got another limit."""
+        """Return ``state``, the account of ``before``, for cost ``j``'s new limit."""
         return state.with_budgets(before.columns, self.columns, j)
 
     def limit(self, state: Account, limits: Tensor, t: int) -> Tensor:
-        """Return thresholds ``(T, m)``, the paces of round ``t`` where budgets are."""
+        """Return ``limits (T, m)``; those of costs with a budget are paces of ``t``."""
         paces = self.pace(state, t)
         out = limits.expand(len(paces), -1).clone()
         out[:, list(self.columns)] = paces.to(out)
@@ -242,7 +242,7 @@ class Budgets(Concern[Account]):
     def check_pick(
         self, state: Account, turn: Turn, pick: Decision
     ) -> tuple[Account, Decision | None]:
-        """Promise the bounds of the choice; ``None``: it does not fit, choose again."""
+        """Promise the bounds of ``pick``; if they do not fit, refuse it by ``None``."""
         left, pace = self.left(state), self.pace(state, turn.t)
         moments = turn.beliefs.anywhere(turn.point(pick))
         bound = self._bounds(turn, pace, *moments)[..., 0]
@@ -270,7 +270,7 @@ class Budgets(Concern[Account]):
         return self.totals - account.spent - account.promised
 
     def pace(self, account: Account, t: int) -> Tensor:
-        """Return the paces ``(T, b)`` of round ``t``, which ``ask`` has not opened."""
+        """Return the paces ``(T, b)`` of round ``t``, before a choice is made in it."""
         rounds = [max(1, last - t + 1) for last in self.last]
         each = torch.tensor(rounds, dtype=torch.float64).to(self.totals)
         return self.left(account).clamp_min(0) / each

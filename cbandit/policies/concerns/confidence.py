@@ -22,7 +22,7 @@ from cbandit.recommend import log_chances
 
 
 class Confidence(Concern[None]):
-    """Leave out actions that keep the limits too unlikely, if a round asks for it."""
+    """Leave out actions too unlikely to keep the limits, if a round asks for it."""
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:

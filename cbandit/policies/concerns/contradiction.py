@@ -57,7 +57,7 @@ class Contradiction(NamedTuple):
     against: tuple[int, ...] = ()
 
     def after(self, place: Place, news: News) -> Contradiction:
-        """Return the state with one more reading."""
+        """Return the state with the reading ``news`` of the choice at ``place``."""
         rounds = (*self.rounds, (place, news))[-MAX_READINGS:]
         return self._replace(rounds=rounds, fresh=self.fresh + 1)
 
@@ -158,7 +158,7 @@ class Contradictions(Concern[Contradiction]):
         )
 
     def alarm(self, state: Contradiction, t: int, together: int) -> dict[str, str]:
-        """Say which functions' readings contradict the belief."""
+        """Return a warning that names functions whose readings contradict beliefs."""
         if not state.against:
             return {}
         labels = " and ".join(self.setup.labels[f] for f in state.against)

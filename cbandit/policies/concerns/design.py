@@ -29,7 +29,7 @@ POINTS_PER_ROUND = 8  # on a box; the first is played unless it has failed
 
 
 class Design(Concern[Any]):
-    """Choose in the rule's place while the design lasts; the state is the set."""
+    """Choose actions in the rule's place during the design; the state is the set."""
 
     needs_beliefs = False
     in_studies = False
@@ -73,21 +73,21 @@ class Design(Concern[Any]):
         return actions
 
 
-def _design_number(actions: Any, z: Tensor, turn: Turn) -> Tensor:
-    """Return the number of the action for the last of the points ``z (T, n, d)``.
+def _design_number(actions: Any, points: Tensor, turn: Turn) -> Tensor:
+    """Return the number ``(T,)`` of the action for the round's point of the design.
 
-    ``actions`` is the policy's set. The result is ``(T,)``.
+    ``actions`` is the policy's set; ``points (T, n, d)`` are all rounds' so far.
     """
     menu, on, mask, shown = actions.menu, turn.actions, turn.mask, turn.shown
     if shown is None:
-        return designed_number(menu, z, on, mask)
+        return designed_number(menu, points, on, mask)
     if on is not actions.domain:
-        return designed_number(menu, z, menu, mask)
+        return designed_number(menu, points, menu, mask)
     # the numbers of this context's choices on the grid of choices and contexts
-    numbers = on.index(shown.space.candidates(shown.values)).expand(len(z), -1)
+    numbers = on.index(shown.space.candidates(shown.values)).expand(len(points), -1)
     if mask is not None:
-        mask = mask.expand(len(z), -1).gather(1, numbers)
-    number = designed_number(menu, z, menu, mask).unsqueeze(-1)
+        mask = mask.expand(len(points), -1).gather(1, numbers)
+    number = designed_number(menu, points, menu, mask).unsqueeze(-1)
     out: Tensor = numbers.gather(1, number).squeeze(-1)
     return out
 

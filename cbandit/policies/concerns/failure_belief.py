@@ -198,7 +198,7 @@ class FailureBelief(Concern[FailureModel | None]):
         return state._replace(beliefs=state.beliefs.over(actions.domain))
 
     def lighten(self, state: FailureModel | None, largest: int) -> None:
-        """Drop the belief's large arrays."""
+        """Drop the belief's computed arrays of more than ``largest`` bytes."""
         if state is not None and state.beliefs is not None:
             state.beliefs.lighten(largest)
 

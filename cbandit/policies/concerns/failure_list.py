@@ -104,7 +104,7 @@ class FailedActions:
         pairs = zip(index, away.tolist(), strict=True)
         return [number if moved else None for number, moved in pairs]
 
-    def left(self) -> Tensor:
+    def unfailed(self) -> Tensor:
         """Return the actions of the policy's set that have not failed, ``(T, N)``."""
         if self._left is None:
             shape = len(self.numbers), self.actions.size
@@ -205,7 +205,7 @@ class FailureList(Concern[FailedActions]):
                 "with another safe="
             )
         if turn.actions is state.actions and not turn.actions.continuous:
-            return state, turn.only(state.left(), REASON)
+            return state, turn.only(state.unfailed(), REASON)
         return state, turn.without(state.points_in(turn), REASON)
 
     def grow(self, state: FailedActions, actions: Actions) -> FailedActions:
@@ -214,22 +214,22 @@ class FailureList(Concern[FailedActions]):
 
 
 def blocks_within(
-    blocks: Iterable[tuple[int, Tensor, Tensor]], left: Tensor | None
+    blocks: Iterable[tuple[int, Tensor, Tensor]], mask: Tensor | None
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield blocks, with the worst means for actions outside ``left (1 or T, N)``.
+    """Yield blocks, with the worst means for actions outside ``mask (1 or T, N)``.
 
     A block is the number of its first action, means and deviations ``(T, F, n)`` of the
-    ``F`` functions, the reward first. ``left=None`` leaves the blocks unchanged.
+    ``F`` functions, the reward first. ``mask=None`` leaves the blocks unchanged.
     """
     for start, mean, std in blocks:
-        part = None if left is None else left[:, start : start + mean.shape[-1]]
+        part = None if mask is None else mask[:, start : start + mean.shape[-1]]
         yield start, worst_outside(part, mean), std
 
 
-def worst_outside(left: Tensor | None, mean: Tensor) -> Tensor:
-    """Return means ``(T, F, n)``, the worst ones outside of ``left (1 or T, n)``."""
-    if left is None:
+def worst_outside(mask: Tensor | None, mean: Tensor) -> Tensor:
+    """Return means ``(T, F, n)``, made the worst outside of ``mask (1 or T, n)``."""
+    if mask is None:
         return mean
     bad = torch.full_like(mean[:1, :, :1], torch.inf)
     bad[:, 0] = -torch.inf
-    return torch.where(left.unsqueeze(1), mean, bad)
+    return torch.where(mask.unsqueeze(1), mean, bad)

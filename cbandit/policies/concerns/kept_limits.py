@@ -35,7 +35,7 @@ class LimitCounts(NamedTuple):
         told: in how many rounds the user told the cost, ``(T, m)``.
         within: in how many of them it was at or below its limit, ``(T, m)``.
         total: the sum of the cost over these rounds, ``(T, m)``.
-        last: by how much the cost exceeded its limit in recent rounds,
+        recent_excess: by how much the cost exceeded its limit in recent rounds,
             ``(RECENT_ROUNDS, T, m)``, NaN before the first.
         looks: how many looks there were.
         broken: the numbers of the costs that were above their limit in most recent
@@ -46,7 +46,7 @@ class LimitCounts(NamedTuple):
     told: Tensor
     within: Tensor
     total: Tensor
-    last: Tensor
+    recent_excess: Tensor
     looks: int = 0
     broken: tuple[int, ...] = ()
     held: tuple[tuple[Sequence[Outcome], Tensor], ...] = ()
@@ -77,19 +77,19 @@ class LimitCounts(NamedTuple):
                 told=self.told + len(values),
                 within=self.within + (excess <= 0).sum(0),
                 total=self.total + values.sum(0),
-                last=torch.cat([self.last, excess])[-RECENT_ROUNDS:],
+                recent_excess=torch.cat([self.recent_excess, excess])[-RECENT_ROUNDS:],
                 held=(),
             )
         for items, limits in self.held:
-            values, there = items[0].wide(m)
+            values, there = items[0].in_columns(m)
             for item in items[1:]:  # costs told one by one
-                more, now = item.wide(m)
+                more, now = item.in_columns(m)
                 values, there = torch.where(now, more, values), there | now
             rows.append(torch.stack([values.double(), limits.expand_as(values)]))
             came.append(there)
         (values, limits), there = torch.stack(rows, 1), torch.stack(came)
         excess = torch.where(there, values - limits, torch.nan)
-        last = self.last
+        last = self.recent_excess
         for row, now in zip(excess, there, strict=True):
             shifted = torch.cat([last[1:], row.unsqueeze(0)])
             last = torch.where(now, shifted, last)
@@ -97,7 +97,7 @@ class LimitCounts(NamedTuple):
             told=self.told + there.sum(0),
             within=self.within + (excess <= 0).sum(0),
             total=self.total + torch.where(there, values, 0.0).sum(0),
-            last=last,
+            recent_excess=last,
             held=(),
         )
 
@@ -108,14 +108,17 @@ class LimitCounts(NamedTuple):
         bound = math.log(size * m * (math.pi * looks) ** 2 / (6 * ALARM_RATE))
         most = above >= n / 2 + (n * bound / 2).sqrt()
         most &= (n == RECENT_ROUNDS) | (above == n)  # early, all must be above
-        broken = most & (n >= LOOK_EVERY) & (self.last.nansum(0) > 0)
+        broken = most & (n >= LOOK_EVERY) & (self.recent_excess.nansum(0) > 0)
         # of many trials some are unlucky: more than half must agree
         costs = (broken.double().mean(0) > 0.5).nonzero().flatten().tolist()
         return self._replace(looks=looks, broken=tuple(costs))
 
     def recent(self) -> tuple[Tensor, Tensor]:
-        """Return the numbers of recent rounds, and of those above, ``(T, m)`` each."""
-        return (~self.last.isnan()).sum(0).double(), (self.last > 0).sum(0).double()
+        """Count recent rounds, and those of them above the limit, ``(T, m)`` each."""
+        return (
+            (~self.recent_excess.isnan()).sum(0).double(),
+            (self.recent_excess > 0).sum(0).double(),
+        )
 
 
 class KeptLimits(Concern[LimitCounts]):

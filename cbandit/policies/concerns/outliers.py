@@ -65,7 +65,8 @@ class Readings(NamedTuple):
 
         Args:
             news: the feedback of one choice.
-            bounds: gives the least and greatest readings to expect there, ``(T, F)``.
+            bounds: takes a reading's stated variance or ``None``, and returns the least
+                and greatest readings to expect at the choice, ``(T, F)`` each.
             objective: the user's names and signs.
         """
         items = news.outcomes_by_function()
@@ -144,7 +145,7 @@ class Outliers(Concern[Readings]):
     def observe(
         self, state: Readings, data: Data, beliefs: Beliefs
     ) -> tuple[Readings, Data]:
-        """Return earlier data with readings kept within bounds."""
+        """Return the state, unchanged, and the data with readings within bounds."""
         setup = self.setup
         low, high = beliefs.bounds(data.places, None, setup.timing.adds_pending)
         return state, bound_data(data, low, high, setup.rescaled, setup.objective)
@@ -231,7 +232,10 @@ def _warn_about(
     low: Tensor,
     high: Tensor,
 ) -> None:
-    """Warn of each reading in the mask ``limited``; ``where`` names its origin."""
+    """Warn of each reading in the mask ``limited``, moved to ``low`` or ``high``.
+
+    ``where`` says in the warning where a reading comes from.
+    """
     for trial, function in limited.nonzero().tolist():
         sign = float(objective.signs[function])
         told, *ends = (sign * float(v[trial, function]) for v in (values, low, high))

@@ -83,14 +83,15 @@ class PredictionErrors(NamedTuple):
     """The errors of the latest predictions: outcome less mean, in units.
 
     Args:
-        last: errors, widths of bounds and noise variances of the latest outcomes,
+        latest: errors, widths of bounds and noise variances of the latest outcomes,
             ``(MAX_OUTCOMES, 3, T, F)``.
         seen: how many outcomes there were, ``(T, F)``.
-        changed: the trials found changed since the last round, ``(T,)`` bool.
+        changed: the trials whose world was found changed since the last round,
+            ``(T,)`` bool.
         start: the first round of each trial's epoch, ``(T,)``.
     """
 
-    last: Tensor
+    latest: Tensor
     seen: Tensor
     changed: Tensor
     start: Tensor
@@ -113,7 +114,8 @@ class PredictionErrors(NamedTuple):
     ) -> PredictionErrors:
         """Return the state with the errors of the news, after a test for changes.
 
-        ``beliefs`` have not absorbed the news yet.
+        ``beliefs`` have not absorbed the news, of the choice at ``place``, yet. Their
+        bounds have the ``widths``, and ``bound_count`` of them must hold together.
         """
         mean, std = (part[..., 0] for part in beliefs.anywhere(place.x.unsqueeze(1)))
         noise = beliefs.noises().double().clone()
@@ -126,7 +128,7 @@ class PredictionErrors(NamedTuple):
         error = (values - units.center) / units.size - mean
         band = widths.around(beliefs, place.t, bound_count).abs() * std
         new = torch.stack([error, band, noise]).unsqueeze(0)
-        last = torch.where(came, torch.cat([self.last[1:], new]), self.last)
+        last = torch.where(came, torch.cat([self.latest[1:], new]), self.latest)
         (errors, bands, variances), seen = last.unbind(1), self.seen + came
         found = change_detected(errors, bands, variances, seen, RESTART_RATE).any(-1)
         return PredictionErrors(last, seen, self.changed | found, self.start)
@@ -134,7 +136,7 @@ class PredictionErrors(NamedTuple):
     def restarted(self, t: int) -> PredictionErrors:
         """Return the state after changed trials have started anew in round ``t``."""
         fresh, gone = PredictionErrors.none(self.seen), self.changed
-        last = torch.where(gone.unsqueeze(-1), fresh.last, self.last)
+        last = torch.where(gone.unsqueeze(-1), fresh.latest, self.latest)
         start = torch.where(gone, t, self.start)
         return PredictionErrors(last, self.seen, fresh.changed, start)
 

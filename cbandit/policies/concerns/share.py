@@ -41,7 +41,7 @@ MAX_OPEN_ROUNDS = 256  # at most so many rounds are judged anew
 
 
 class JudgedRound(NamedTuple):
-    """A round that counts in some trials, as its costs have come or are awaited.
+    """A round whose costs have come, or are awaited, in some trials.
 
     Args:
         t: the round.
@@ -61,7 +61,7 @@ class ShareCount(NamedTuple):
 
     Args:
         share: the share of rounds that must be within all limits, ``(T,)``.
-        told: how many rounds keep their last probability, ``(T,)``.
+        settled_count: how many rounds keep their last probability, ``(T,)``.
         within: the sum of these probabilities, ``(T,)``.
         open: the rounds that are judged anew.
         least: the confidence that the latest round asked for, ``(T,)``; ``None``: there
@@ -69,7 +69,7 @@ class ShareCount(NamedTuple):
     """
 
     share: Tensor
-    told: Tensor
+    settled_count: Tensor
     within: Tensor
     open: tuple[JudgedRound, ...] = ()
     least: Tensor | None = None
@@ -107,10 +107,10 @@ class ShareCount(NamedTuple):
             first: a round number: earlier rounds are judged for the last time.
         """
         settled = self.settle_before(beliefs, first)
-        share, count, within = settled.share, settled.told, settled.within
-        for rounds, told in ((settled.open, True), (waiting, False)):
+        share, count, within = settled.share, settled.settled_count, settled.within
+        for rounds, costs_told in ((settled.open, True), (waiting, False)):
             if rounds:
-                more, kept = _count_within(beliefs, rounds, told)
+                more, kept = _count_within(beliefs, rounds, costs_told)
                 count, within = count + more, within + kept
         short = share * count - within + RESERVE_ROUNDS
         deviates = torch.special.ndtri(share) + GAIN * short
@@ -120,8 +120,8 @@ class ShareCount(NamedTuple):
     def settle_before(self, beliefs: Beliefs, first: float) -> ShareCount:
         """Return the count with rounds before ``first`` judged for the last time.
 
-        Their probability of being within the limits stays what it is today. If more
-        than ``MAX_OPEN_ROUNDS`` other rounds are open, the oldest are judged too.
+        Today's probability that they were within the limits is kept. If more than
+        ``MAX_OPEN_ROUNDS`` later rounds are open, the oldest are judged too.
         """
         last = len(self.open) - MAX_OPEN_ROUNDS
         old = [each for i, each in enumerate(self.open) if i < last or each.t < first]
@@ -129,24 +129,26 @@ class ShareCount(NamedTuple):
             return self
         count, within = _count_within(beliefs, old, True)
         return self._replace(
-            told=self.told + count,
+            settled_count=self.settled_count + count,
             within=self.within + within,
             open=self.open[len(old) :],
         )
 
 
 def _count_within(
-    beliefs: Beliefs, rounds: Sequence[JudgedRound], told: bool
+    beliefs: Beliefs, rounds: Sequence[JudgedRound], costs_told: bool
 ) -> tuple[Tensor, Tensor]:
     """Return the number of rounds, and the expected number within all limits.
 
-    Both are ``(T,)``. ``told`` says whether the costs of these rounds have come.
+    Both are ``(T,)``. ``costs_told``: whether the costs of these rounds have come.
     """
     x = torch.stack([each.x for each in rounds], 1)
     limits = torch.stack([each.limits for each in rounds], -1)
     where = torch.stack([each.where for each in rounds], -1)
     given = beliefs.units(), *beliefs.anywhere(x), limits
-    if told:  # the outcome itself says whether a cost of unknown scale keeps its limit
+    if (
+        costs_told
+    ):  # the outcome itself says whether a cost of unknown scale keeps its limit
         room, spread, _ = room_of(*given)
         chance = log_chances(room, spread).sum(-2).exp()
     else:

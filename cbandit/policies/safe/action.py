@@ -23,7 +23,7 @@ class Safe:
     """An action whose costs are below their thresholds.
 
     Args:
-        index: its number in the set, or one for each trial, ``(*trials,)``.
+        index: the action's number, or one for each trial, ``(*trials,)``.
         x: or its coordinates, ``(d,)`` or ``(*trials, d)``; on a :class:`~cbandit.Star`
             these are the centre's.
         reward: its expected reward, a number or ``(*trials,)``; left out, the policy

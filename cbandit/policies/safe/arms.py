@@ -58,11 +58,11 @@ class Arms:
         yield 0, mean, observations.spread * self._r.to(mean).unsqueeze(-1)
 
     def recommend_likely(
-        self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
+        self, state: SafeState, limits: Tensor, confidence: float, mask: Tensor | None
     ) -> Recommendation:
         """Return the best distribution believed feasible in each trial."""
         blocks, safe = partial(self.estimates, state.data), state.safe
-        return safe.recommend_mixture(self._actions, blocks, limits, confidence, left)
+        return safe.recommend_mixture(self._actions, blocks, limits, confidence, mask)
 
 
 def bound_unpulled(

@@ -48,7 +48,7 @@ class WidthFactors:
     def of(
         cls, alpha: ArrayLike | None, per_trial: Callable[[str, Any], Tensor]
     ) -> WidthFactors:
-        """Return the factors that the user gives as ``alpha``; ``None``: none given."""
+        """Return the factors in ``alpha``; ``per_trial`` turns each into ``(T,)``."""
         if alpha is None:
             return cls(None, None)
         pair = alpha if isinstance(alpha, tuple) else (alpha, None)
@@ -63,7 +63,7 @@ class WidthFactors:
         return cls(reward, cost)
 
     def inflate(self, beta: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the widths, those of costs times ``alpha_c``, and ``rho (T, m)``.
+        """Return the widths, the costs' multiplied by ``alpha_c``, and ``rho (T, m)``.
 
         Args:
             beta: the widths of reward and costs, ``(T, 1 + m)``.
@@ -104,7 +104,7 @@ class EnoughData:
     """A check that beliefs have enough outcomes to call actions safe.
 
     Args:
-        name: the policy's name, for the check's only warning.
+        name: the policy's name, for the warning that the check gives once.
     """
 
     def __init__(self, name: str) -> None:
@@ -113,8 +113,8 @@ class EnoughData:
     def trials(self, units: Units | None, warn_after: int = 0) -> Tensor | None:
         """Return the trials ``(T,)`` whose beliefs have enough outcomes; ``None``: all.
 
-        Only standardised beliefs need them, as their unit is the outcomes' spread. The
-        first time that some belief has too few, and at least ``warn_after``, it warns.
+        Only a standardised belief needs them, as its unit is the outcomes' spread. Warn
+        once if a belief has too few outcomes, but at least ``warn_after``.
         """
         if units is None:
             return None

@@ -81,7 +81,10 @@ class ConfidenceSets:
     def members(
         self, t: int, delta: float, count: Tensor, mean: Tensor
     ) -> list[Tensor]:
-        """Return which functions are in each confidence set, ``(T, G)`` bool each."""
+        """Return which functions are in each confidence set, ``(T, G)`` bool each.
+
+        The share of runs in which a set ever lacks the truth is at most ``delta``.
+        """
         fit, sets = self.fit(count, mean), []
         for j, (belief, agree) in enumerate(
             zip(self._beliefs, self._agree, strict=True)
@@ -148,10 +151,10 @@ def optimistic_rewards(theta: Tensor, mu: list[Tensor], alpha: Tensor) -> Tensor
 
 
 def best_distribution(u_r: Tensor, mu: list[Tensor], tau: Tensor) -> Distribution:
-    """Return the distribution of greatest value by any objective, a row of ``u_r``.
+    """Return the distribution with the greatest value under any of ``n`` objectives.
 
     Args:
-        u_r: the objectives, ``(n, K)``.
+        u_r: the value of every arm under each objective, ``(n, K)``.
         mu: the functions of every cost, ``(G, K)`` each; all must keep the limit.
         tau: the limit of every cost, ``(m,)``.
     """

@@ -62,7 +62,7 @@ class Average:
     def start(cls, value: Tensor | None, r: Tensor, log: float) -> Average:
         """Return the averages before any play; ``value (T, k)``, if given, is final.
 
-        ``r`` is ``R`` of the noise, ``(T, k)``.
+        ``r`` is ``R`` of the noise, ``(T, k)``; ``log`` is as in the class.
         """
         nothing = torch.zeros_like(r)
         known = torch.full_like(nothing[:, 0], value is not None, dtype=torch.bool)
@@ -138,11 +138,11 @@ class SafeEstimate:
         at = (x == self.action.x).all(-1, keepdim=True)
         reward, cost, largest = self.reward, self.cost, self.action.largest
         for told in news.rewards:
-            values, came = told.wide(1)
+            values, came = told.in_columns(1)
             limit = largest.unsqueeze(-1)
             reward = reward.after_play(values, at & came, limit, size[:, :1])
         for told in news.costs:
-            values, came = told.wide(news.limits.shape[-1])
+            values, came = told.in_columns(news.limits.shape[-1])
             cost = cost.after_play(values, at & came, news.limits, size[:, 1:])
         ready = bool((reward.known & cost.known).all())
         return replace(self, reward=reward, cost=cost, ready=ready)
@@ -172,7 +172,7 @@ class SafeEstimate:
         r, trials = r * self._unit_sizes(units)[:, :1], 2 * math.log(len(r))
         # noise is above this in any trial of round t with probability delta/(t (t + 1))
         noise = r * math.sqrt(2 * math.log(t * (t + 1) / policy.delta) + trials)
-        seen = [("a reward", *told.wide(1), noise) for told in news.rewards]
+        seen = [("a reward", *told.in_columns(1), noise) for told in news.rewards]
         waits = ~self.reward.known
         if bool(waits.any()):
             plays, waiting = self.reward.plays, waits.unsqueeze(-1)
@@ -246,9 +246,9 @@ class SafeEstimate:
     def gap_ratio(self, limits: Tensor, units: Units | None = None) -> Tensor:
         """Return ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``.
 
-        If reward or cost is estimated, the factor is 6 in place of 2; where it is not
-        known yet, the gap below counts as 1. With ``units`` the ratio is in these, and
-        0 where they are not known yet. ``limits`` are ``tau``, in the user's units.
+        If reward or cost is estimated, the factor is 6 in place of 2, and the divisor
+        is 1 in trials where they are not known yet. ``limits`` are ``tau``, in the
+        user's units. With ``units`` the ratio is in these, 0 where one is unknown.
         """
         stated = self.action.reward is not None and self.action.cost is not None
         gap = (self.action.largest - self.reward.mean[:, 0]).unsqueeze(-1)
@@ -283,7 +283,7 @@ class SafeEstimate:
     ) -> None:
         """Overwrite the safe action's bounds in ``u`` by its stated values.
 
-        A cost's bound that is not stated is lowered to the limit, if above.
+        If its cost is not stated, the cost's bound is lowered to the limit, if above.
 
         Args:
             u: bounds of the actions from number ``start`` on, ``(T, 1 + m, n)``.
@@ -339,7 +339,7 @@ class SafeEstimate:
     # -- recommendations -------------------------------------------------------------
 
     def with_safe_values(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """Yield the blocks, with the safe action's stated values at deviation 0."""
+        """Yield the blocks; the safe action has its stated values and deviation 0."""
         at, reward, cost = self.action.index, self.action.reward, self.action.cost
         for start, mean, std in blocks:
             if at is None or (reward is None and cost is None):
@@ -362,7 +362,7 @@ class SafeEstimate:
         blocks: Callable[[], Iterable[Block]],
         limits: Tensor,
         confidence: float,
-        left: Tensor | None,
+        mask: Tensor | None,
     ) -> Recommendation:
         """Return the best distribution believed feasible with ``confidence``.
 
@@ -371,11 +371,11 @@ class SafeEstimate:
             blocks: returns estimates and deviations over the set, whenever called.
             limits: the thresholds, ``(T, m)``.
             confidence: the probability that the expected costs keep the thresholds.
-            left: the actions to choose from, ``(T, N)`` bool; ``None``: all.
+            mask: the actions to choose from, ``(T, N)`` bool; ``None``: all.
         """
 
         def estimates() -> Iterator[Block]:
-            return blocks_within(self.with_safe_values(blocks()), left)
+            return blocks_within(self.with_safe_values(blocks()), mask)
 
         best = recommend_policy(estimates, int(actions.size), limits, confidence)
         return replace(
@@ -385,7 +385,7 @@ class SafeEstimate:
     def recommend(
         self,
         data: Tensor,
-        left: Tensor | None,
+        mask: Tensor | None,
         best: Callable[[Tensor | None], Recommendation],
     ) -> Recommendation:
         """Return the best recommendation among the actions with data, in each trial.
@@ -395,7 +395,7 @@ class SafeEstimate:
 
         Args:
             data: the actions with data of all functions, ``(T, N)`` bool.
-            left: the actions that have not failed, ``(T, N)`` bool; ``None``: all.
+            mask: the actions that have not failed, ``(T, N)`` bool; ``None``: all.
             best: takes the actions to choose from, ``(T, N)`` bool or ``None`` for all;
                 returns the best of them.
         """
@@ -406,8 +406,8 @@ class SafeEstimate:
         if action.cost is not None and action.index is not None:
             data = data.scatter(1, action.index.unsqueeze(-1), True)
         among = data | unknown.unsqueeze(-1)
-        if left is not None:
-            among = among & left
+        if mask is not None:
+            among = among & mask
         answer = best(None if bool(among.all()) else among).withheld(unknown)
         if action.reward is not None:
             return answer

@@ -117,7 +117,7 @@ class LinearModel:
     # -- learning --------------------------------------------------------------------
 
     def start(self) -> Ridge:
-        """Return estimates without data; along the safe action stated costs count."""
+        """Return the estimates before any data: stated costs of the safe action."""
         dim, safe = self.actions.dim, self.safe
         if safe.cost is None:
             return Ridge.start(self._ridge, dim)
@@ -202,7 +202,7 @@ class LinearModel:
         return at, state._replace(longest=longest)
 
     def length(self, actions: Actions) -> Tensor:
-        """Return the longest action's length, ``(1 or T,)``; raise if too long."""
+        """Return the longest action's length, ``(1 or T,)``; raise if invalid."""
         if isinstance(actions, Star):
             ends = actions.ends.double()
             longest: Tensor = ends.norm(dim=-1).amax(-1).reshape(-1)
@@ -322,18 +322,18 @@ class LinearModel:
             yield start, v
 
     def recommend_likely(
-        self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
+        self, state: SafeState, limits: Tensor, confidence: float, mask: Tensor | None
     ) -> Recommendation:
         """Return the best action believed feasible with ``confidence``.
 
-        On a star ``index`` is the segment's number, and 0 for the centre. ``left`` are
-        the actions or segments that have not failed, ``(T, n)`` bool; ``None``: all.
+        On a star ``index`` is the segment's number, and 0 for the centre. ``mask``
+        says which actions or segments have not failed, ``(T, n)`` bool; ``None``: all.
         """
         if isinstance(self.actions, Star):
             star = self.star_points(self.actions)
-            return self._recommend_on_star(star, state, limits, confidence, left)
+            return self._recommend_on_star(star, state, limits, confidence, mask)
         blocks = blocks_within(
-            state.safe.with_safe_values(self.estimates(state.data)), left
+            state.safe.with_safe_values(self.estimates(state.data)), mask
         )
         best = recommend(blocks, limits, confidence)
         return replace(best, x=self.actions.at(require_numbers(best.index)))
@@ -344,7 +344,7 @@ class LinearModel:
         state: SafeState,
         limits: Tensor,
         confidence: float,
-        left: Tensor | None,
+        mask: Tensor | None,
     ) -> Recommendation:
         """Return :meth:`recommend_likely` on a star, given its centre and tips."""
         star = star.expand(len(limits), -1, -1)  # T x d x (1 + K)
@@ -359,8 +359,8 @@ class LinearModel:
         ends = [torch.lerp(centre, tips, a[:, None, :, e]) for e in range(a.shape[-1])]
         points = torch.cat([centre, tips, *ends], -1).mT  # T x n x d
         mean, norm = ridge.at(points)
-        if left is not None:
-            unfailed = [torch.ones_like(left[:, :1]), *[left] * (1 + len(ends))]
+        if mask is not None:
+            unfailed = [torch.ones_like(mask[:, :1]), *[mask] * (1 + len(ends))]
             mean = worst_outside(torch.cat(unfailed, -1), mean)
         best = recommend([(0, mean, norm * r.unsqueeze(-1))], limits, confidence)
         place = require_numbers(best.index)

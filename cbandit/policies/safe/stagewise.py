@@ -20,7 +20,7 @@ from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.abilities import SAFE_REFUSES, Abilities
 from cbandit.policies.base import Policy, Posterior
-from cbandit.policies.checks import listed, read_points
+from cbandit.policies.checks import belief_list, read_points
 from cbandit.policies.choices import News, Outcome
 from cbandit.policies.inbox import check_ranges
 from cbandit.policies.keywords import PolicyKeywords
@@ -43,10 +43,10 @@ class Model(Protocol):
         """Length of the longest action, ``(1 or T,)``; ``None`` without coordinates."""
 
     def start(self) -> Any:
-        """Return the observations before the first round: none."""
+        """Return empty observations, for the time before the first round."""
 
     def identify(self, x: Tensor, arm: Tensor | None) -> Tensor:
-        """Return what identifies an action in the observations: its point or number.
+        """Return the action's point, or number, by which observations are stored.
 
         Args:
             x: the action, ``(T, d)``.
@@ -60,7 +60,7 @@ class Model(Protocol):
         """Yield estimates and deviations over the policy's set, in blocks."""
 
     def recommend_likely(
-        self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
+        self, state: SafeState, limits: Tensor, confidence: float, mask: Tensor | None
     ) -> Recommendation:
         """Return the best action or distribution believed feasible.
 
@@ -68,7 +68,7 @@ class Model(Protocol):
             state: the policy's state.
             limits: the thresholds, ``(T, m)``.
             confidence: the probability that the costs keep the thresholds.
-            left: the actions that have not failed, ``(T, N)`` bool; ``None``: all.
+            mask: the actions that have not failed, ``(T, N)`` bool; ``None``: all.
         """
 
 
@@ -127,7 +127,7 @@ class Stagewise(Policy):
         largest: ArrayLike | None,
         **common: Unpack[PolicyKeywords],
     ) -> None:
-        beliefs, names = [reward, *listed(costs, belief_type)], names_of(costs)
+        beliefs, names = [reward, *belief_list(costs, belief_type)], names_of(costs)
         for j, belief in enumerate(beliefs):
             if not isinstance(belief, belief_type):
                 name = "reward" if j == 0 else f"costs[{j - 1}]"
@@ -231,7 +231,7 @@ class Stagewise(Policy):
         """
         if told.is_full and told.noise is None:
             return told.values, None
-        values, came = told.wide(self.m)
+        values, came = told.in_columns(self.m)
         weight = came.to(values)
         if told.noise is not None:
             # noisier observations count less; more precise ones count once
@@ -322,20 +322,20 @@ class Stagewise(Policy):
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Return what to deploy: the best distribution believed feasible.
 
-        It is over the policy's set, and its expected costs keep the limits with
-        probability ``confidence``. A policy that plays single actions recommends one.
-        Before any data this is the safe action, if its cost was stated.
+        Its expected costs keep the limits with probability ``confidence``. A policy
+        that plays single actions recommends one. Before any data, return the safe
+        action if the user stated its cost.
         """
         confidence = checks.share("confidence", confidence)
         now = self._catch_up()
         limits = self.limits(max(now.t, 1))
         size = (self.size, int(self.actions.size))
-        data, left = self._has_data(now.state).expand(size), self._unplayed_turn().mask
+        data, mask = self._has_data(now.state).expand(size), self._unplayed_turn().mask
 
         def best(among: Tensor | None) -> Recommendation:
             return self._recommend_likely(now.state, limits, confidence, among)
 
-        answer = now.state.safe.recommend(data, left, best)
+        answer = now.state.safe.recommend(data, mask, best)
         return self.objective.recommended(answer.of(self._user_shape))
 
     def _has_data(self, state: SafeState) -> Tensor:
@@ -343,7 +343,7 @@ class Stagewise(Policy):
         return self._model.has_data(state.data)
 
     def _recommend_likely(
-        self, state: SafeState, limits: Tensor, confidence: float, left: Tensor | None
+        self, state: SafeState, limits: Tensor, confidence: float, mask: Tensor | None
     ) -> Recommendation:
-        """Return what is best among all that is believed feasible, in each trial."""
-        return self._model.recommend_likely(state, limits, confidence, left)
+        """Return each trial's best action or distribution that is believed feasible."""
+        return self._model.recommend_likely(state, limits, confidence, mask)

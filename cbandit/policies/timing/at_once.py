@@ -45,7 +45,7 @@ class AtOnce(Timing):
 
 
 def _pack(partial: Sequence[PartialFeedback], dated: bool) -> list[PackedRow]:
-    """Pack partial feedback into few observations; return the row of each.
+    """Pack partial feedback into few observations; return a row for each of these.
 
     An observation may hold different rounds in different trials. So where delays differ
     from trial to trial, dozens of rounds fit into a few observations. If ``dated``, the
@@ -65,14 +65,14 @@ def _pack(partial: Sequence[PartialFeedback], dated: bool) -> list[PackedRow]:
     return rows
 
 
-def _can_share(first: PartialFeedback, other: PartialFeedback, dated: bool) -> bool:
+def _can_share(first: PartialFeedback, second: PartialFeedback, dated: bool) -> bool:
     """Return whether one observation may hold both feedbacks, in different trials."""
-    (place, part), (other_place, other_part) = first, other
-    if dated and place.t != other_place.t:
+    (place, part), (second_place, second_part) = first, second
+    if dated and place.t != second_place.t:
         return False
-    same_kind = (part.tries is None) == (other_part.tries is None)
-    same_noise = part.noise is other_part.noise
-    return same_kind and same_noise and part.functions == other_part.functions
+    same_kind = (part.tries is None) == (second_part.tries is None)
+    same_noise = part.noise is second_part.noise
+    return same_kind and same_noise and part.functions == second_part.functions
 
 
 def _absorb_row(

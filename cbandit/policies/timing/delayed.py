@@ -111,7 +111,7 @@ class Delayed(Timing):
         return widths
 
     def bound_count(self, functions: int) -> int:
-        """Return ``4 functions``, by which each band's ``delta`` is divided.
+        """Return ``4 functions``: each band may fail with ``delta`` divided by this.
 
         Each function has two bands, and all bands share half of ``delta``.
         """

@@ -70,7 +70,7 @@ class Sliding(Timing):
         return beliefs.expire(t + 1 - self.memory), held
 
     def adapt(self, widths: Widths) -> Widths:
-        """Return the widths, RKHS schedules in the form that holds for any noise."""
+        """Return the user's widths; RKHS schedules take the form for any noise."""
         return widths.for_any_noise()
 
     def bound_count(self, functions: int) -> int:
