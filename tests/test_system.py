@@ -193,7 +193,8 @@ def test_hundreds_of_rounds_at_places_seen_again(engine):
     cross = np.exp(-((known[:, None] - x) ** 2).sum(-1) / 0.18)
     mean = np.linalg.solve(cov, np.array(values)).T @ cross
     var = 1 - (cross * np.linalg.solve(cov, cross)).sum(0)
-    own_mean, own_var = beliefs_of(policy).groups[0].engine.at_numbers(torch.arange(400)[None])
+    engine = beliefs_of(policy).groups[0].engine
+    own_mean, own_var = engine.at_numbers(torch.arange(400)[None])
     np.testing.assert_allclose(own_mean[0].numpy(), mean, atol=1e-11)
     np.testing.assert_allclose(own_var[0].numpy(), var, atol=1e-11)
 
