@@ -12,6 +12,7 @@ import torch
 from dense import GP, LAM, K, X, drive, functions, noise, rbf
 
 import cbandit as cb
+from cbandit._core.randomness import Streams
 from cbandit.baselines.bkb import dimensions
 
 
@@ -252,6 +253,34 @@ def test_a_sketch_is_an_engine_of_other_policies():
         ckb.tell(other, cost=y[:, 1])
         ckb.posterior()
     assert int(ckb._beliefs.groups[0].engine.chosen.sum(-1).max()) < len(X)
+
+
+@pytest.mark.parametrize("place", ["set", "points"])
+def test_draws_have_the_law_of_a_sketch(place):
+    """2 000 draws by a small dictionary; a variance may be 5.5 of its errors off."""
+    policy = cb.baselines.BKB(
+        cb.Finite(X), reward=cb.GP(rbf(0.1), noise=LAM), oversampling=0.01, seed=1
+    )
+    for t in range(25):
+        policy.tell(policy.ask(), reward=float(np.sin(t)))
+    (group,) = policy._beliefs.groups
+    engine, x = group.engine, torch.as_tensor(X)
+    exact = engine.history.at(x)[1]
+    assert float((engine.at(x)[1] - exact).abs().max()) > 0.05
+    wanted = engine._between(x, x)[0]
+    drawn = []
+    for seed in range(2000):
+        streams = Streams(seed)
+        if place == "points":
+            drawn.append(group.drawn(x.unsqueeze(0), streams)[0, 0])
+        else:
+            (block,) = engine.blocks([(0, len(X))], streams)
+            drawn.append(block.draw[0, 0])
+    drawn = torch.stack(drawn)
+    error = (wanted.square() + torch.outer(wanted.diag(), wanted.diag())) / 2000
+    gap = (drawn.T @ drawn / 2000 - wanted).abs()
+    assert float((gap / error.sqrt().clamp_min(1e-9)).max()) < 5.5
+    torch.testing.assert_close(wanted.diag(), engine.at(x)[1][0])
 
 
 def test_choices_to_come_by_a_sketch():

@@ -585,7 +585,7 @@ class Group(Value):
 
     def draw(self, streams: Streams) -> Path:
         """Draw a joint path less its mean: a function ``(T, n, d) -> (T, f, n)``."""
-        if self.held.by_slots:
+        if self.held.by_slots and self.held.solves:
             return self.pathwise(streams)
         count, noise = len(self.functions), self.learned_noise()
         path = self.engine.path(streams)

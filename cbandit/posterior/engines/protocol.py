@@ -101,7 +101,8 @@ class Engine:
     by_features = True
     """Whether joint draws use random features, which not all kernels have."""
     solves = True
-    """Whether points are solved for by the history, exactly."""
+    """Whether answers are the history's, exactly. An engine whose are not replaces
+    ``at``, ``covariances``, ``path``, ``drawn`` and ``gain`` together."""
     by_slots = True
     """Whether the history keeps observations by action, in a small system."""
     dtype = torch.float64

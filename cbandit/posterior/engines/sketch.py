@@ -28,7 +28,9 @@ from cbandit._core import devices
 from cbandit._core.randomness import Streams
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Prior
-from cbandit.posterior.engines.protocol import Engine, Plan
+from cbandit.posterior.draws.features import Pathwise
+from cbandit.posterior.engines.protocol import Engine, Path, Plan
+from cbandit.posterior.history import Between, History
 from cbandit.posterior.log import Update
 from cbandit.posterior.pending import Coming, explained
 
@@ -196,7 +198,8 @@ class Sketched(Engine):
             history, used = self.history, self.history.used
             precision = history.precision[:, :used]
             short = used - self.chosen.shape[-1]
-            chosen = torch.nn.functional.pad(self.chosen, (0, short)) & (precision > 0)
+            padded = torch.nn.functional.pad(self.chosen, (0, short))
+            self.chosen = chosen = padded & (precision > 0)
             weighted = history.weighted[..., :used]
             self._sketch = Sketch.of(
                 history.points[:, :used], history.gram, precision, weighted, chosen
@@ -233,6 +236,44 @@ class Sketched(Engine):
         if not sketch.points.shape[-2]:
             return prior.new_zeros(trials, self.functions, x.shape[-2]), prior
         return sketch.at(covariance.cross(sketch.points, x), prior)
+
+    def covariances(self, to: Tensor) -> Between:
+        """Return a function from numbers to posterior covariances with ``to``."""
+        there = self.points_of(to).double()
+
+        def of(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            here = self.points_of(at).double()
+            between = self._between(here, there)
+            return between, self.at(here)[1], self.at(there)[1]
+
+        return of
+
+    def path(self, streams: Streams) -> Path:
+        """Draw from the posterior less its mean, as a function of points.
+
+        A prior draw less what the dictionary says of it is independent of the
+        dictionary's weights, whose posterior is drawn.
+        """
+        covariance, trials = self.prior.covariance, self.prior.trials
+        empty = History(covariance, trials, self.functions, self.prior.device)
+        prior = Pathwise.drawn(empty, streams, self.functions)
+        sketch = self.sketch()
+        taken = prior(sketch.points) @ sketch.left  # T x F x q
+        counts = self.chosen.sum(-1).tolist()
+        drawn = streams.ragged_normal(counts, self.functions)
+        shape = trials, max(counts), self.functions
+        weights = devices.put(drawn, taken.device).reshape(shape).mT
+
+        def path(x: Tensor) -> Tensor:
+            k = covariance.cross(sketch.points, x.double())
+            z, half = sketch.left.mT @ k, sketch.right.mT @ k
+            return prior(x) - taken @ z + weights @ half
+
+        return path
+
+    def drawn(self, x: Tensor, streams: Streams, functions: int) -> Tensor:
+        """Return a joint draw less its mean, ``(T, f, n)``, at points ``(T, n, d)``."""
+        return self.path(streams)(x.double())[:, :functions]
 
     def dimension(self) -> tuple[Tensor, Tensor]:
         """Return the sums of posterior and of prior ``var / lam`` over observations."""
