@@ -4,7 +4,8 @@ An engine is a cache of a log of observations. Only engines change in place.
 :class:`Engine` keeps its history alone and solves for points on request, which is all
 that a box needs. Other engines also keep arrays over a set. They derive from it and
 replace what their arrays do better: :meth:`Engine.blocks` at least, and ``add``,
-``remove``, ``refresh`` and ``clear`` if arrays follow the history.
+``remove``, ``refresh`` and ``clear`` if arrays follow the history. An engine that
+approximates says so by ``solves``.
 
 :meth:`Engine.catch_up` is the one place that knows whether arrays are current. It is
 called before a look, and takes the steps that the log has made since: rows that were
@@ -17,7 +18,11 @@ An engine must keep its history up to date, as others read it:
 * ``add``: ``place`` the keys, ask ``clashes`` before ``enter`` (if it is true,
   compute arrays that are changed one by one afresh), then ``enter``;
 * ``remove``: ``enter`` with ``sign=-1``, then solve; ``release`` once no change that
-  is still to be applied refers to an emptied slot.
+  is still to be applied refers to an emptied slot;
+* ``aim`` and ``aim_all`` set ``stale``: the next look computes the means anew.
+
+An engine that computes its arrays at each look from :meth:`History.merged`, the
+observations by action, inherits all of these.
 """
 
 from __future__ import annotations
@@ -117,7 +122,7 @@ class Engine:
     _unlikely = False  # whether the last check was of a rebuild, which needed them too
     _warned = False
     light = False
-    """Whether a checkpoint leaves its arrays out."""
+    """Whether a checkpoint leaves its arrays out; :meth:`Beliefs.lighten` sets it."""
     opens = False
     """Whether its pass that updates and scores takes outstanding choices."""
     stale = False
@@ -157,7 +162,8 @@ class Engine:
     def takes(self, keys: Sequence[Hashable]) -> bool:
         """Return whether it can condition on actions with these keys.
 
-        The keys are numbers in all trials, or in none.
+        The keys are numbers in all trials, or in none. If it cannot, the group goes on
+        with engine "factor". Outstanding choices may have keys of either kind.
         """
         return True
 
