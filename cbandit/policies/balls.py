@@ -12,7 +12,9 @@ from cbandit._core import devices
 from cbandit.actions import Box
 
 RADIUS = 1e-3  # of a ball, with the box scaled to the unit cube
-SEARCH_FACTOR = 1.0001  # on the radius: rounding moves no found point into a ball
+SEARCH_RADIUS_FACTOR = (
+    1.0001  # on the radius: rounding moves no found point into a ball
+)
 
 
 class Balls:
@@ -36,7 +38,7 @@ class Balls:
 
         The answer is ``(T, n)``. Searches call this; for them balls are larger.
         """
-        return self._within(z, RADIUS * SEARCH_FACTOR)
+        return self._within(z, RADIUS * SEARCH_RADIUS_FACTOR)
 
     def holds(self, x: Tensor) -> Tensor:
         """Return which points ``x (T, d)`` of the box lie in a ball, ``(T,)``."""

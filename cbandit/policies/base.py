@@ -665,7 +665,7 @@ class Policy(metaclass=ABCMeta):
                 policies with beliefs about their costs.
         """
         if n is None:
-            with threads_for(self._pass_size):
+            with threads_for(self._numbers_per_pass):
                 return self._ask(among, actions, observed_costs, context, confidence)
         contexts = [context] * checks.whole("n", n)
         if isinstance(self.actions, Contextual):
@@ -674,7 +674,7 @@ class Policy(metaclass=ABCMeta):
         self._largest_n = max(self._largest_n, n)
         before, latest, choices = self._now, self._latest, []
         try:
-            with threads_for(self._pass_size):
+            with threads_for(self._numbers_per_pass):
                 for one in contexts:
                     choice = self._ask(among, actions, observed_costs, one, confidence)
                     choices.append(choice)
@@ -1067,7 +1067,7 @@ class Policy(metaclass=ABCMeta):
         return self._ready[1]
 
     @property
-    def _pass_size(self) -> float:
+    def _numbers_per_pass(self) -> float:
         """The number of values that one pass over the set computes, ``N T``."""
         domain = self.actions.domain
         size = domain.size if domain.finite else self.actions.size

@@ -557,7 +557,7 @@ class Ledger:
         self._entries = entries
 
     def latest(self, t: int) -> Entry:
-        """Return the entry of the latest round ``t``."""
+        """Return the entry of round ``t``, which must be the last one asked for."""
         return self._entries[t]
 
     def all(self, t: int) -> list[Entry]:

@@ -133,7 +133,10 @@ class GPState(NamedTuple):
     fits: int = 0
 
     def in_units(self) -> GPState:
-        """Return the state with ``arrived`` in units; costs without a unit wait."""
+        """Return the state with the excesses in ``arrived`` divided by their units.
+
+        Those of costs whose unit is not known yet are moved to ``waiting``.
+        """
         arrived, waiting = self.arrived, self.waiting
         units = self.beliefs.units() if arrived or waiting else None
         if units is None or units.size.shape[1] == 1:
@@ -1010,7 +1013,11 @@ class GPPolicy(Policy):
         self._set_retired(retired | {(name, position)}, slot)
 
     def _set_retired(self, values: frozenset[tuple[str, float]], slot: int) -> None:
-        """Set the retired values, pairs of parameter and position, in the ``slot``."""
+        """Set which values of parameters are never chosen.
+
+        ``values`` are pairs of a parameter's name and a value's position in it; the
+        concern that keeps them has the number ``slot``.
+        """
         menu, states = self.actions.menu, self._now.concerns
         retired = without_values(menu, values, self.batch_shape, self.device)
         concerns = with_state(states, slot, retired)

@@ -46,8 +46,8 @@ class Average:
 
     Args:
         mean: the averages, ``(T, k)``.
-        scale: ``3 R``, ``(T, k)``.
-        log: ``2 ln((m + 1) horizon / delta)``.
+        scale: a factor of the test's width, ``3 R`` with the noise's ``R``, ``(T, k)``.
+        log: the test's logarithm, ``2 ln((m + 1) horizon / delta)``.
         plays: how many plays are in each average, ``(T, k)``.
         known: the trials whose test has passed, ``(T,)``; averages are then frozen.
     """
