@@ -857,3 +857,16 @@ def test_a_pair_is_an_entry_of_a_list_of_one_cost_too(outcome, trials):
         told.append(policy.posterior().costs.mean)
     assert torch.equal(told[0], told[1])
     assert torch.equal(told[0], told[2])
+
+
+@pytest.mark.parametrize("kind", [cb.GPUCB, cb.GPTS])
+def test_a_recommendation_of_a_share_without_costs(kind):
+    points = torch.linspace(0, 1, 9, dtype=torch.float64).unsqueeze(-1)
+    gp = cb.GP.default(cb.Finite(points), outcome="binary")
+    policy = kind(cb.Finite(points), reward=gp)
+    for _ in range(12):
+        choice = policy.ask()
+        policy.tell(choice, reward=float(choice.x) > 0.5)
+    best = policy.recommend()
+    assert 0 < float(best.value) < 1
+    assert float(best.x) > 0.5

@@ -591,7 +591,7 @@ def normal(
 
 def normal_limits(units: Units | None, limits: Tensor) -> Tensor:
     """Return thresholds ``(T, m)`` or ``(T, m, n)``, latent for costs with a link."""
-    if units is None or not units.binds:
+    if units is None or all(link is None for link in units.links[1:]):
         return limits
     columns = list(limits.unbind(1))
     for j, link in enumerate(units.links[1:]):
