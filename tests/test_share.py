@@ -143,7 +143,7 @@ def test_windows_and_late_feedback(feedback):
             at = choice.index
             policy.tell(choice, reward=f[0, at], cost=g[0, at])
     rounds = concern_of(policy, Share)
-    old = int(rounds.told) + len(rounds.open)
+    old = int(rounds.settled_count) + len(rounds.open)
     assert old == 38
     if isinstance(feedback, cb.Sliding):
         assert min(each.t for each in rounds.open) >= 20
@@ -160,7 +160,7 @@ def test_rounds_that_leave_a_window_are_judged_with_their_outcome():
     for arm in range(30):
         policy.tell(policy.ask(among=[arm]), reward=0.0, cost=-3.0)
     rounds = concern_of(policy, Share)
-    assert rounds.told == 25
+    assert rounds.settled_count == 25
     assert rounds.within > 0.99 * 25
 
 
