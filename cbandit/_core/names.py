@@ -45,11 +45,11 @@ CLASSES = {
     "cbandit.policies": """
         Abilities Account Arms AtOnce Average Balls Budget Budgets CKB Concerns
         Confidence ConfidenceSets Contradiction Contradictions CountOPB DecisionRecord
-        Delayed Design EnoughData Entry EpochPenalty EpochState FailedActions Failure
+        Delayed Design EnoughData Entry EpochPenalty EpochState Expected FailedActions Failure
         FailureBelief FailureList FailureModel Files GPOPB GPState GPTS GPUCB Held
         History JudgedRound KeptLimits LCLUCB Ledger LimitCounts LinearBounds
         LinearModel Lock Margin News Objective OPLB OPNLB Outcome Outliers Paired
-        Pending Place PolicyState PredictionErrors Projected Promise Queue Readings
+        Pending Place PolicyState PredictionErrors Projected Promise Queue Readings Receipt ReceiptState
         Resolved ResolvedState Restarts Result Retired Retirements RPOL Safe SafeAction
         SafeEstimate SafeState SCGPUCB Schedule Setup Share ShareCount _SignedCosts
         Sliding Unanswered UnscaledExcess WidthFactors
@@ -61,6 +61,7 @@ CLASSES = {
         Ridge Root Scale Sketch Sketched Slots Spot Stacked Step Stored Swept System
         TableKernel Tally Term Units Update Weights
     """,
+    "cbandit.receipt": "Alarm Centre Costs Play Sums Told Watch",
     "cbandit.scores": "Feasible LeastViolating PrimalDual Rectified Reward",
     "cbandit.search": "Climbs",
     "cbandit.simulation": "Letter Post Tape",

@@ -46,6 +46,8 @@ class Abilities:
             :meth:`cbandit.GP.default` and feedback is not delayed; Thompson sampling
             without a setting for costs becomes ``TS.cautious`` there. ``None``:
             ``explore`` is the default there too.
+        credit: by how many deviations of a round's cost a window may exceed its limit
+            before :meth:`cbandit.Policy.watch` calls it broken, unless the user says.
         refuses: what the class does not take, with the reason: ``"contexts"``,
             ``"design"``, ``"limit"``, ``"noise"``, ``"Delayed"``, ``"Sliding"``,
             ``"hallucinate"``, ``"caution"`` (a margin, or a negative cost_beta), or
@@ -70,6 +72,7 @@ class Abilities:
     explores: tuple[type[Explore], ...] = (UCB, TS, Rand)
     explore: Explore = DEFAULT_EXPLORE
     cautious: Explore | None = None
+    credit: float = 0.0
     refuses: Mapping[str, str] = field(default_factory=dict)
 
     def with_methods(self, names: Container[str]) -> Abilities:

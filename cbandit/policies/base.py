@@ -66,6 +66,7 @@ from cbandit.policies.choices import (
 from cbandit.policies.concerns.confidence import Confidence
 from cbandit.policies.concerns.kept_limits import KeptLimits
 from cbandit.policies.concerns.order import KEYWORDS, concerns_of
+from cbandit.policies.concerns.receipt import Receipt, ReceiptState
 from cbandit.policies.history import History
 from cbandit.policies.inbox import Inbox
 from cbandit.policies.keywords import (
@@ -74,12 +75,14 @@ from cbandit.policies.keywords import (
     ConcernKeywords,
     ObservedCosts,
 )
-from cbandit.policies.round import Concern, Concerns, PolicyState
+from cbandit.policies.round import Concern, Concerns, PolicyState, with_state
 from cbandit.policies.saving import Files, Lock, locked, pack, unpack
 from cbandit.policies.setup import Setup
 from cbandit.policies.signs import NOT_GIVEN, Objective
 from cbandit.policies.status import LimitStatus, Status
 from cbandit.policies.turn import Decision, Turn
+from cbandit.receipt.alarm import Alarm
+from cbandit.receipt.certificate import Certificate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -311,6 +314,8 @@ class Policy(metaclass=ABCMeta):
             self.seed,
             self.device,
             self.dtype,
+            self.sees_costs,
+            self._stated_limits(1),
         )
 
     def _beliefs_in(self, state: Any) -> Any:
@@ -755,6 +760,7 @@ class Policy(metaclass=ABCMeta):
             decision.estimate,
             decision.score,
             decision.promised,
+            decision.expected,
         )
         ledger.open(private, choice, place, made)
         now = now._replace(
@@ -1121,6 +1127,105 @@ class Policy(metaclass=ABCMeta):
         fits, texts = getattr(now.state, "fits", 0), tuple(alarms.values())
         limited = tuple(standing)
         return Status(self.name, now.t, limited, waiting, fits, texts, self.trials)
+
+    @locked
+    def certificate(
+        self,
+        alpha: float = 0.05,
+        window: int | None = None,
+        outstanding: str | None = None,
+    ) -> Certificate:
+        """Return whether each limit was kept on average, and how sure that is.
+
+        The bounds are of the expected cost of the rounds played, and hold at all looks
+        at once, whatever the policy did and however the world changed. It says nothing
+        of rounds to come. Earlier data (``observe``) and cancelled choices do not
+        count; designed and failed rounds do.
+
+        Args:
+            alpha: the chance that any of the bounds ever fails.
+            window: ``certificate_window``, for a certificate of about so many last
+                rounds, each at ``alpha``; ``None``: of all rounds.
+            outstanding: ``"worst"``: rounds whose cost was not told count at their
+                worst. ``"told"``: nothing is said of them, which is right only if
+                lateness has nothing to do with the outcome. ``None``: the former where
+                a range or a yes or no says what the worst is, else the latter; the text
+                says which.
+
+        Example:
+            >>> import cbandit as cb
+            >>> space = cb.Space(threads=cb.Int(1, 8))
+            >>> gp = cb.GP.default(space)
+            >>> policy = cb.RPOL(
+            ...     space, reward=gp, costs={"ms": gp}, thresholds={"ms": "<= 90"},
+            ...     ranges={"ms": (0, 200)},
+            ... )
+            >>> policy.tell(policy.ask(), reward=2.0, cost={"ms": 95.0})
+            >>> print(policy.certificate())
+            95 % at every look, of all rounds
+            ms <= 90: told 95 on average; expected 0 to 200: open (exact)
+              over in 1 of 1 rounds; expected share 0.003189 to 1
+        """
+        _, concern, state = self._receipt("certificate")
+        alpha = checks.share("alpha", alpha)
+        if outstanding not in (None, "worst", "told"):
+            raise CBanditError(
+                "certificate: outstanding must be None, 'worst' or 'told'; got "
+                f"{outstanding!r}"
+            )
+        return concern.certificate(state, alpha, window, outstanding)
+
+    @locked
+    def watch(self, credit: float | None = None, alpha: float = 0.05) -> None:
+        """Sound an alarm when a limit is broken from some round on.
+
+        It begins with the next cost that is told, and is saved with the policy. An
+        alarm is a warning once, and an entry of :attr:`alarms`. After one the watch of
+        that cost begins again when a certificate of the rounds since says kept.
+
+        Args:
+            credit: by how many standard deviations of a round's cost the rounds of any
+                window may together exceed the limit without an alarm. ``None``: 10 for
+                policies that pay back what they exceed, such as CKB; 0 where every
+                excess counts.
+            alpha: the chance that it ever sounds while no window exceeds its credit.
+
+        Example:
+            >>> import cbandit as cb
+            >>> space = cb.Space(threads=cb.Int(1, 8))
+            >>> gp = cb.GP.default(space)
+            >>> policy = cb.RPOL(
+            ...     space, reward=gp, costs={"ms": gp}, thresholds={"ms": "<= 90"}
+            ... )
+            >>> policy.watch()
+            >>> policy.alarms
+            []
+        """
+        now, concern, state = self._receipt("watch")
+        alpha = checks.share("alpha", alpha)
+        if credit is None:
+            credit = self.abilities.credit
+        credit = checks.number("credit", credit, minimum=0.0)
+        state = concern.watching(state, credit, alpha)
+        slot = self._concerns.slot(Receipt)
+        self._set_state(now.state, with_state(now.concerns, slot, state))
+
+    @property
+    @locked
+    def alarms(self) -> list[Alarm]:
+        """The alarms so far, see :meth:`watch`: cost, round it began, round told."""
+        return list(self._receipt("alarms")[2].alarms)
+
+    def _receipt(self, what: str) -> tuple[PolicyState, Receipt, ReceiptState]:
+        """Return the state after all feedback, the receipt and its state."""
+        found = self._concerns.find(Receipt)
+        if found is None:
+            raise CBanditError(
+                f"{what}: {self.name} is told no costs, so there is nothing to certify"
+            )
+        now = self._absorb_all()
+        slot, concern = found
+        return now, concern, now.concerns[slot]
 
     def _table(self) -> Mapping[str, Tensor]:
         """Return the history of all rounds as a table, see :meth:`History.table`."""

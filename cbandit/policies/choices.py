@@ -147,6 +147,7 @@ class News(NamedTuple):
         now: the policy's latest round.
         failed: the trials whose failure is new, ``(T,)`` bool on the host; ``None``: in
             none.
+        expected: what was expected of the costs when the choice was made.
         as_told: the news before a concern changed values in them; ``None``: no value
             was changed.
     """
@@ -161,6 +162,7 @@ class News(NamedTuple):
     place: Place
     now: int
     failed: Tensor | None = None
+    expected: Any = None
     as_told: News | None = None
 
     @property
@@ -342,6 +344,7 @@ class DecisionRecord(NamedTuple):
         score: the choice's score, ``(T,)``; ``None``: unknown.
         promised: upper bounds of the choice's costs, ``(T, m)``; ``None``: no cost has
             a budget.
+        expected: what was expected of its costs, for the certificate.
     """
 
     time: float
@@ -350,6 +353,7 @@ class DecisionRecord(NamedTuple):
     estimate: Tensor | None = None
     score: Tensor | None = None
     promised: Tensor | None = None
+    expected: Any = None
 
 
 class Failure(NamedTuple):
@@ -684,8 +688,9 @@ class Ledger:
                 came = came & ~failure.where.unsqueeze(-1)
             if rewards or costs or cancelled or charged or failed is not None:
                 told = rewards, costs, cancelled, charged
-                place, limits = entry.place, entry.made.limits
-                out.append(News(entry.choice, *told, came, limits, place, now, failed))
+                made = entry.made
+                told += came, made.limits, entry.place, now, failed, made.expected
+                out.append(News(entry.choice, *told))
         return out
 
     def reminder(self, name: str) -> str:

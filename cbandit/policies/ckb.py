@@ -138,7 +138,9 @@ class CKB(GPPolicy):
     """
 
     #: its multiplier moves by estimated costs alone, not by those told
-    abilities = replace(BY_SCORE, moves=True, told_costs=False, hallucinates=True)
+    abilities = replace(
+        BY_SCORE, moves=True, told_costs=False, hallucinates=True, credit=10.0
+    )
 
     def __init__(
         self,

@@ -157,6 +157,7 @@ class EpochPenalty(GPPolicy):
     name = "EpochPenalty"
     abilities = replace(
         BY_SCORE,
+        credit=10.0,
         budgets=False,
         categories=False,
         partial_costs=False,  # a target needs the reward and all costs

@@ -297,7 +297,7 @@ class GPPolicy(Policy):
                 sees_costs=self.sees_costs,
                 functions=beliefs.functions,
                 rescaled=self._rescaled,
-                linked=tuple(self._outcomes),
+                outcomes=self._outcomes,
                 fades=beliefs.fades,
                 restart=self._restart,
                 forget=self.forget,

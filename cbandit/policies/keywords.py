@@ -8,7 +8,7 @@ shared argument itself uses a smaller group.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 from numpy.typing import ArrayLike
@@ -40,6 +40,8 @@ POLICY_HELP = {
         has seven digits, for coordinates too: centre those that lie far from 0 against
         a kernel's lengthscale, a linear kernel's above all, or take float64.""",
     "horizon": "the last round; ``None``: not known.",
+    "ranges": KEYWORDS["ranges"],
+    "certificate_window": KEYWORDS["certificate_window"],
     "design": """how many rounds at first play a space-filling design of the set. It is
         drawn from seed and trial alone, so that policies with one seed start alike.
         Multipliers do not move by these rounds. Safe policies take none.""",
@@ -94,6 +96,8 @@ class ConcernKeywords(TypedDict, total=False):
     pending: str | None
     failures: bool | None
     share: ArrayLike | None
+    ranges: Any
+    certificate_window: int | None
 
 
 class RuleKeywords(ConcernKeywords, PolicyKeywords, total=False):

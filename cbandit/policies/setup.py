@@ -19,6 +19,8 @@ from cbandit.policies.abilities import DEFAULT_EXPLORE, Abilities
 from cbandit.policies.signs import Objective
 from cbandit.policies.timing import AtOnce, Timing
 
+NO_OUTCOMES: Mapping[int, str] = {}
+NO_LIMITS = torch.zeros(1, 0)  # (T, m) with m = 0
 NO_FUNCTIONS = torch.zeros(0, dtype=torch.bool)  # (F,) with F = 0
 AT_ONCE = AtOnce()
 
@@ -37,10 +39,11 @@ class Setup(NamedTuple):
         device: where the policy's arrays live.
         dtype: the type of arrays over the actions.
         sees_costs: whether the user gives all costs to ``ask`` and tells none.
+        first_limits: the thresholds of the first round, ``(T, m)``.
         functions: how many functions ``F`` the policy has beliefs about, the reward
             first; 0: it has no beliefs, and the fields below are not used.
         rescaled: which functions are standardised, ``(F,)`` bool.
-        linked: the numbers of the functions with binary or counted outcomes.
+        outcomes: the functions with binary or counted outcomes, by number.
         fades: whether beliefs weigh old data less.
         restart: when epochs begin, see :mod:`.concerns.restarts`; ``None``: never.
         forget: whether beliefs drop their data in the first round of an epoch.
@@ -59,15 +62,21 @@ class Setup(NamedTuple):
     device: torch.device
     dtype: torch.dtype
     sees_costs: bool = False
+    first_limits: Tensor = NO_LIMITS
     functions: int = 0
     rescaled: Tensor = NO_FUNCTIONS
-    linked: tuple[int, ...] = ()
+    outcomes: Mapping[int, str] = NO_OUTCOMES
     fades: bool = False
     restart: int | str | None = None
     forget: bool = False
     timing: Timing = AT_ONCE
     explore: Explore = DEFAULT_EXPLORE
     widths: BoundWidths | None = None
+
+    @property
+    def linked(self) -> tuple[int, ...]:
+        """The numbers of the functions with binary or counted outcomes."""
+        return tuple(self.outcomes)
 
     @property
     def size(self) -> int:

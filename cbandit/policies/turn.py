@@ -271,6 +271,8 @@ class Decision:
         idle: the trials ``(T,)`` that play nothing; ``None``: none.
         promised: upper bounds of what the choice costs, ``(T, m)``, NaN for costs
             without a budget, for the history; ``None``: there are no budgets.
+        expected: what is expected of the costs, for the certificate, see
+            :class:`~cbandit.policies.concerns.receipt.Expected`; ``None``: unknown.
     """
 
     index: Tensor | None
@@ -283,6 +285,7 @@ class Decision:
     sure: bool = False
     idle: Tensor | None = None
     promised: Tensor | None = None
+    expected: Any = None
 
     def doubted(self, where: Tensor) -> Decision:
         """Return the decision with the trials ``where (T,)`` marked as infeasible."""

@@ -16,6 +16,7 @@ BEST_ROUNDS = 2_500  # bounds are narrowest after about so many rounds
 ODDS = np.geomspace(1e-3, 4.0, 48)  # bets on yes or no and on counts, in log odds
 SHARES = np.geomspace(1e-3, 0.95, 48)  # bets on bounded numbers, in 1 / range
 EVEN = 0.2  # share of the weights that is spread evenly over the bets
+NOTHING = 1e-12  # a smaller lower bound is 0
 STEPS = 60  # halvings of an interval that holds a bound
 MIN_SPREAD = 10.0  # largest squares that residuals must add up to
 
@@ -80,7 +81,7 @@ def rate_bounds(
         lambda p: evidence - log_evidence(p, 1, least), np.zeros_like(n), mean_least
     )
     upper = root(lambda p: log_evidence(p, -1, most) - evidence, mean_most, top)
-    lower = np.where(least > 0, lower, 0.0)
+    lower = np.where((least > 0) & (lower > NOTHING), lower, 0.0)
     unknown = 1.0 if binary else np.inf
     nothing = weight <= 0
     return np.where(nothing, 0.0, lower), np.where(nothing, unknown, upper)

@@ -3,6 +3,7 @@
 Retired and failed actions are left out first, then those that do not fit a budget. Only
 among the rest are actions sought that keep the limits with the stated confidence.
 Outlying readings are moved to their bounds before they are compared with predictions.
+The receipt is last: it notes the action that is played in the end.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from cbandit.policies.concerns.kept_limits import KeptLimits
 from cbandit.policies.concerns.margin import Margin
 from cbandit.policies.concerns.outliers import Outliers
 from cbandit.policies.concerns.pending import Pending
+from cbandit.policies.concerns.receipt import Receipt
 from cbandit.policies.concerns.restarts import Restarts
 from cbandit.policies.concerns.retirements import Retirements
 from cbandit.policies.concerns.share import Share
@@ -39,6 +41,7 @@ ORDER: tuple[type[Concern[Any]], ...] = (
     Pending,
     Margin,
     Design,
+    Receipt,
 )
 
 #: the help of all keywords that belong to a concern, by keyword

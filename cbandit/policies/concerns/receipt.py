@@ -1,0 +1,416 @@
+"""The receipt: sums for the certificate of each limit, and the watch over it.
+
+It hears what users told, before outlying readings are bounded. Rounds are held and
+added many at a time; a look at the certificate adds what is held. Data given to
+``observe`` are no rounds. A choice that was cancelled was not played; one that failed
+was, and its costs stay outstanding. ``T`` counts the trials and ``m`` the costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from torch import Tensor
+
+from cbandit.errors import CBanditError
+from cbandit.policies.choices import News
+from cbandit.policies.round import Concern
+from cbandit.policies.setup import Setup
+from cbandit.policies.turn import Decision, Turn
+from cbandit.receipt.alarm import Alarm, Watch
+from cbandit.receipt.bets import Array
+from cbandit.receipt.certificate import Bands, Certificate, can_be_worst, certify
+from cbandit.receipt.sums import Centre, Costs, Flags, Play, Sums, Told
+
+HELD = 16  # rounds that are held before they are added
+STARTS = 10  # starts of windows in the length of one
+
+
+class Expected(NamedTuple):
+    """What was expected of a round's costs when its action was chosen.
+
+    Args:
+        centre: without the belief's part.
+        estimate: the costs less their limits, in units ``(T, m)``; ``None``: unknown.
+        size: the size of each unit, ``(T, m)``; ``None``: 1.
+    """
+
+    centre: Centre
+    estimate: Tensor | None = None
+    size: Tensor | None = None
+
+
+class ReceiptState(NamedTuple):
+    """The rounds so far.
+
+    Args:
+        sums: over the rounds that were added.
+        centre: where the costs of the next round are expected.
+        plays: rounds that were played or cancelled and are not added yet.
+        told: costs that are not added yet.
+        t: the latest round played.
+        starts: the round and the sums at the starts of windows, oldest first.
+        watch: the evidence that limits are broken; ``None``: nobody watches.
+        credit: by how many spreads a window may exceed its limit.
+        alpha: the chance of a false alarm.
+        alarms: all alarms so far.
+        fresh: the sums at each cost's last alarm, for the certificate since.
+    """
+
+    sums: Sums
+    centre: Centre
+    plays: tuple[Play, ...] = ()
+    told: tuple[Told, ...] = ()
+    t: int = 0
+    starts: tuple[tuple[int, Sums], ...] = ()
+    watch: Watch | None = None
+    credit: float = 0.0
+    alpha: float = 0.05
+    alarms: tuple[Alarm, ...] = ()
+    fresh: Sums | None = None
+
+
+class Receipt(Concern[ReceiptState]):
+    """Keep the sums behind :meth:`cbandit.Policy.certificate`.
+
+    Args:
+        setup: the policy as it is when the concern is made.
+        window: the number of rounds of a certificate of the last ones; ``None``: none.
+    """
+
+    keywords = {  # noqa: RUF012
+        "ranges": """what outcomes cannot leave, ``{"latency": (0, 200)}``, or
+            ``(0, 200)`` where there is one cost; ``None`` for an end that is not known.
+            It makes certificates exact. An outcome outside withdraws the range, with a
+            warning.""",
+        "certificate_window": """a number of rounds: ``certificate(window=)`` is then of
+            about so many last ones too.""",
+    }
+    needs_beliefs = False
+    in_studies = False
+
+    def __init__(self, setup: Setup, costs: Costs, window: int | None) -> None:
+        super().__init__(setup)
+        self.costs, self.window = costs, window
+
+    @classmethod
+    def of(cls, setup: Setup) -> Self | None:
+        """Return the concern; a policy without told costs has none."""
+        ranges = setup.keywords.get("ranges")
+        window = setup.keywords.get("certificate_window")
+        if setup.objective.m == 0 or setup.sees_costs:
+            if ranges is not None or window is not None:
+                raise CBanditError(
+                    f"{setup.name} is told no costs, so it takes neither ranges= nor "
+                    "certificate_window="
+                )
+            return None
+        if window is not None and (
+            isinstance(window, bool) or not isinstance(window, int) or window < 2
+        ):
+            raise CBanditError(
+                f"certificate_window must be None or a whole number from 2; got "
+                f"{window!r}"
+            )
+        return cls(setup, _costs_of(setup, ranges), window)
+
+    def start(self) -> ReceiptState:
+        """Return the state before the first round."""
+        sums = Sums.none(self.costs.first.shape)
+        return ReceiptState(sums, sums.next_centre(self.costs))
+
+    # -- rounds ----------------------------------------------------------------------
+
+    def check_pick(
+        self, state: ReceiptState, turn: Turn, pick: Decision
+    ) -> tuple[ReceiptState, Decision]:
+        """Note the round, and what is expected of its costs."""
+        estimate = size = None
+        if pick.estimate is not None and turn.beliefs is not None:
+            estimate = pick.estimate[:, 1:]
+            units = turn.beliefs.units()
+            size = None if units is None else units.size[:, 1:]
+        expected = Expected(state.centre, estimate, size)
+        limits = self._limits(turn.limits)
+        which = np.ones(self.costs.first.shape, dtype=bool)
+        if pick.idle is not None:
+            which &= ~_numpy(pick.idle.reshape(-1, 1)).astype(bool)
+        play = Play(which, limits, self._centre(expected, limits))
+        state = state._replace(plays=(*state.plays, play), t=turn.t)
+        if len(state.plays) >= HELD:
+            state = self.added(state)
+        return state, replace(pick, expected=expected)
+
+    def hear(
+        self, state: ReceiptState, news: News, beliefs: object
+    ) -> tuple[ReceiptState, News]:
+        """Hold the costs told, and watch them."""
+        raw = news.raw
+        if not (raw.costs or raw.cancelled) or raw.expected is None:
+            return state, news
+        limits = self._limits(raw.limits)
+        centre = self._centre(raw.expected, limits)
+        for outcome in raw.costs:
+            values, came = outcome.in_columns(len(self.costs.names))
+            tries = None
+            if outcome.tries is not None:
+                tries = _numpy(outcome._replace(values=outcome.tries).in_columns(
+                    len(self.costs.names)
+                )[0])
+            told = Told(
+                self._signed(_numpy(values)), _numpy(came).astype(bool), tries, limits,
+                centre,
+            )
+            state = state._replace(told=(*state.told, told))
+            if state.watch is not None:
+                state = self._watched(state, told, raw.place.t)
+        if raw.cancelled:
+            which = ~raw.came[:, 1:].numpy()
+            if raw.choice.idle is not None:
+                which &= ~_numpy(raw.choice.idle.reshape(-1, 1)).astype(bool)
+            if which.any():
+                play = Play(which, limits, centre, -1.0)
+                state = state._replace(plays=(*state.plays, play))
+        if len(state.told) >= HELD:
+            state = self.added(state)
+        return state, news
+
+    def added(self, state: ReceiptState) -> ReceiptState:
+        """Return the state with all that is held added to the sums."""
+        if not state.plays and not state.told:
+            return state
+        before = state.sums
+        sums = before.after_plays(self.costs, state.plays)
+        sums = sums.after(self.costs, state.told)
+        starts = state.starts
+        if self.window is not None:
+            starts = self._moved(state, sums)
+        state = state._replace(
+            sums=sums,
+            centre=sums.next_centre(self.costs),
+            plays=(),
+            told=(),
+            starts=starts,
+        )
+        return self._rearmed(state)
+
+    def _moved(
+        self, state: ReceiptState, sums: Sums
+    ) -> tuple[tuple[int, Sums], ...]:
+        """Return the starts of windows after rounds were added."""
+        window = self.window or 0
+        largest = np.zeros_like(sums.largest)
+        if state.told:
+            largest = Sums.none(largest.shape).after(self.costs, state.told).largest
+        starts = [
+            (t, start._replace(largest=np.maximum(start.largest, largest)))
+            for t, start in state.starts
+        ]
+        if not starts or state.t - starts[-1][0] >= window / STARTS:
+            starts.append((state.t, sums._replace(largest=np.zeros_like(largest))))
+        while len(starts) > 1 and starts[1][0] <= state.t - window:
+            starts.pop(0)
+        return tuple(starts)
+
+    def _limits(self, limits: Tensor) -> Array:
+        shape = self.costs.first.shape
+        return np.broadcast_to(self._signed(_numpy(limits)), shape)
+
+    def _signed(self, values: Array) -> Array:
+        """Return costs, or limits, in the user's sense."""
+        return values if self.costs.small.all() else values * self._signs
+
+    @property
+    def _signs(self) -> Array:
+        return np.where(self.costs.small, 1.0, -1.0)
+
+    def _centre(self, expected: Expected, limits: Array) -> Centre:
+        if expected.estimate is None:
+            return expected.centre
+        estimate = _numpy(expected.estimate)
+        if expected.size is not None:
+            estimate = estimate * _numpy(expected.size)
+        believed = self._signed(estimate) + limits
+        return expected.centre._replace(believed=believed)
+
+    # -- certificates ----------------------------------------------------------------
+
+    def certificate(
+        self,
+        state: ReceiptState,
+        alpha: float,
+        window: int | None,
+        outstanding: str | None,
+    ) -> Certificate:
+        """Return the certificate of all rounds, or of the last ones."""
+        state = self.added(state)
+        sums = state.sums
+        if window is not None:
+            if window != self.window:
+                raise CBanditError(
+                    f"certificate: window must be certificate_window={self.window!r}, "
+                    f"as given when the policy was built; got {window!r}"
+                )
+            at = [each for each in state.starts if each[0] <= state.t - window]
+            sums = sums.since(at[-1][1]) if at else sums
+        of = sums, self.costs, alpha, outstanding, window, self.setup.trials
+        return certify(*of)
+
+    # -- the alarm -------------------------------------------------------------------
+
+    def watching(self, state: ReceiptState, credit: float, alpha: float) -> ReceiptState:
+        """Return the state with a watch that begins now."""
+        state = self.added(state)
+        watch = Watch.start(self.costs, state.t)
+        return state._replace(watch=watch, credit=credit, alpha=alpha, fresh=None)
+
+    def _watched(self, state: ReceiptState, told: Told, t: int) -> ReceiptState:
+        if state.watch is None:
+            return state
+        given = self.costs, told, t, state.credit, state.alpha
+        watch, sounds = state.watch.after(*given)
+        state = state._replace(watch=watch)
+        if not sounds.any():
+            return state
+        began, trials = watch.began(state.credit), self.setup.trials
+        new = tuple(
+            Alarm(
+                self.costs.names[j],
+                int(began[i, j]),
+                t,
+                None if trials is None else trials[i],
+            )
+            for i, j in zip(*np.nonzero(sounds), strict=True)
+        )
+        sums = self.added(state._replace(watch=None)).sums
+        zero = np.zeros_like(sums.largest)
+        fresh = sums._replace(largest=zero)
+        if state.fresh is not None:
+            fresh = Sums(
+                *(
+                    np.where(sounds, now, before)
+                    for now, before in zip(fresh, state.fresh, strict=True)
+                )
+            )
+        return state._replace(alarms=(*state.alarms, *new), fresh=fresh)
+
+    def _rearmed(self, state: ReceiptState) -> ReceiptState:
+        """Arm the watch again where a certificate since its alarm says kept."""
+        if state.watch is None or state.fresh is None or not state.watch.sounded.any():
+            return state
+        since = state.sums.since(state.fresh)._replace(largest=state.sums.largest)
+        worst = can_be_worst(since, self.costs)
+        kept, _ = Bands(since, self.costs, state.alpha, worst).verdicts()
+        where = kept & state.watch.sounded
+        if not where.any():
+            return state
+        return state._replace(watch=state.watch.armed(self.costs, state.t, where))
+
+    def alarm(self, state: ReceiptState, t: int, together: int) -> dict[str, str]:
+        """Return a warning for the first alarm, and for a range that was left."""
+        out = {}
+        if state.alarms:
+            first = state.alarms[0]
+            more = f", and {len(state.alarms) - 1} more" if len(state.alarms) > 1 else ""
+            out["alarm"] = (
+                f"{first}{more}; certificate() says how sure that is, and "
+                "policy.alarms lists all"
+            )
+        left = state.sums.outside.any(0)
+        if left.any():
+            names = ", ".join(n for n, gone in zip(self.costs.names, left) if gone)
+            out["range"] = (
+                f"outcomes of {names} were outside ranges=: its certificate is no "
+                "longer exact"
+            )
+        return out
+
+    def take_over(self, state: ReceiptState, before: Self, j: int) -> ReceiptState:
+        """Go on with the same sums: each round is compared with its own limit."""
+        self.costs = before.costs
+        return state
+
+
+def _numpy(values: Tensor) -> Array:
+    array: Array = values.detach().cpu().double().numpy()
+    return array
+
+
+def _costs_of(setup: Setup, ranges: Any) -> Costs:
+    """Return what is known of a policy's costs."""
+    objective = setup.objective
+    m = objective.m
+    kinds = ["number"] * m
+    for f, kind in setup.outcomes.items():
+        if f > 0:
+            kinds[f - 1] = kind
+    low, high = np.full(m, np.nan), np.full(m, np.nan)
+    for j, (least, most) in _ranges(setup, ranges).items():
+        if kinds[j] != "number":
+            raise CBanditError(
+                f"ranges[{objective.label(j)!r}]: the range of a {kinds[j]} outcome is "
+                "known; leave it out"
+            )
+        low[j], high[j] = least, most
+    senses = tuple(">=" if objective.above(j) else "<=" for j in range(m))
+    first = _numpy(setup.first_limits) * np.where(
+        [sense == "<=" for sense in senses], 1.0, -1.0
+    )
+    first = np.broadcast_to(first, (setup.size, m))
+    labels = tuple(objective.label(j) for j in range(m))
+    return Costs(labels, senses, tuple(kinds), low, high, first)
+
+
+def _ranges(setup: Setup, ranges: Any) -> dict[int, tuple[float, float]]:
+    """Return the ranges by the number of the cost, checked; NaN: an end is not known."""
+    objective = setup.objective
+    if ranges is None:
+        return {}
+    if isinstance(ranges, Mapping):
+        given = {objective.number(name): pair for name, pair in ranges.items()}
+    elif _is_pair(ranges):
+        given = dict.fromkeys(range(objective.m), ranges)
+    elif isinstance(ranges, Sequence) and len(ranges) == objective.m:
+        given = {j: pair for j, pair in enumerate(ranges) if pair is not None}
+    else:
+        raise CBanditError(
+            "ranges must be (low, high), one such pair for each cost in a list, or by "
+            f"name, {{'latency': (0, 200)}}; got {ranges!r}"
+        )
+    out = {}
+    for j, pair in given.items():
+        label = objective.label(j)
+        if not _is_pair(pair):
+            raise CBanditError(
+                f"ranges[{label!r}] must be (low, high), None for an end that is not "
+                f"known; got {pair!r}"
+            )
+        low, high = (math.nan if end is None else float(end) for end in pair)
+        if low >= high or math.isinf(low) or math.isinf(high):
+            raise CBanditError(
+                f"ranges[{label!r}] must have a finite low below a finite high; got "
+                f"{pair!r}"
+            )
+        out[j] = low, high
+    return out
+
+
+def _is_pair(value: Any) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and len(value) == 2
+        and all(
+            end is None or (isinstance(end, int | float) and not isinstance(end, bool))
+            for end in value
+        )
+    )
+
+
+def flags_of(values: Tensor) -> Flags:
+    """Return a tensor of flags as an array on the host."""
+    flags: Flags = values.cpu().numpy().astype(bool)
+    return flags
