@@ -25,7 +25,7 @@ ORDER = """
     _core
     scores multipliers confidence explore account choice
     actions
-    beliefs
+    beliefs receipt
     posterior
     search
     recommend explain

@@ -20,6 +20,7 @@ ROUNDS = 8
 # each concern with keywords of CKB or RPOL that bring it in
 BRINGING = {
     "KeptLimits": {},
+    "Receipt": {},
     "Retirements": {},
     "FailureList": {"failures": False},
     "FailureBelief": {},

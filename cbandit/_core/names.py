@@ -44,15 +44,16 @@ CLASSES = {
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
         Abilities Account Arms AtOnce Average Balls Budget Budgets CKB Concerns
-        Confidence ConfidenceSets Contradiction Contradictions CountOPB DecisionRecord
-        Delayed Design EnoughData Entry EpochPenalty EpochState Expected FailedActions Failure
-        FailureBelief FailureList FailureModel Files GPOPB GPState GPTS GPUCB Held
-        History JudgedRound KeptLimits LCLUCB Ledger LimitCounts LinearBounds
-        LinearModel Lock Margin News Objective OPLB OPNLB Outcome Outliers Paired
-        Pending Place PolicyState PredictionErrors Projected Promise Queue Readings Receipt ReceiptState
-        Resolved ResolvedState Restarts Result Retired Retirements RPOL Safe SafeAction
-        SafeEstimate SafeState SCGPUCB Schedule Setup Share ShareCount _SignedCosts
-        Sliding Unanswered UnscaledExcess WidthFactors
+        Confidence ConfidenceSets Contradiction Contradictions CountOPB
+        DecisionRecord Delayed Design EnoughData Entry EpochPenalty EpochState
+        Expected FailedActions Failure FailureBelief FailureList FailureModel
+        Files GPOPB GPState GPTS GPUCB Held History JudgedRound KeptLimits
+        LCLUCB Ledger LimitCounts LinearBounds LinearModel Lock Margin News
+        Objective OPLB OPNLB Outcome Outliers Paired Pending Place PolicyState
+        PredictionErrors Projected Promise Queue Readings Receipt ReceiptState
+        Resolved ResolvedState Restarts Result Retired Retirements RPOL Safe
+        SafeAction SafeEstimate SafeState SCGPUCB Schedule Setup Share
+        ShareCount _SignedCosts Sliding Unanswered UnscaledExcess WidthFactors
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Dictionary Engine ExactGPs

@@ -148,6 +148,8 @@ class News(NamedTuple):
         failed: the trials whose failure is new, ``(T,)`` bool on the host; ``None``: in
             none.
         expected: what was expected of the costs when the choice was made.
+        ever_failed: the trials in which the action has failed by now, ``(T,)``;
+            ``None``: in none.
         as_told: the news before a concern changed values in them; ``None``: no value
             was changed.
     """
@@ -163,6 +165,7 @@ class News(NamedTuple):
     now: int
     failed: Tensor | None = None
     expected: Any = None
+    ever_failed: Tensor | None = None
     as_told: News | None = None
 
     @property
@@ -690,6 +693,7 @@ class Ledger:
                 told = rewards, costs, cancelled, charged
                 made = entry.made
                 told += came, made.limits, entry.place, now, failed, made.expected
+                told += (entry.failed,)
                 out.append(News(entry.choice, *told))
         return out
 

@@ -232,14 +232,18 @@ class Certificate:
         """Return a pandas frame with a row for each cost and trial."""
         import pandas as pd
 
-        words = "limit told out mean lower upper verdict grade over over_lower over_upper"
+        words = (
+            "limit told out mean lower upper verdict grade over over_lower over_upper"
+        )
         rows = []
         for bound in self.costs:
             columns = {w: np.ravel(getattr(bound, w)).tolist() for w in words.split()}
             for i in range(len(columns["limit"])):
                 trial = {} if self.trials is None else {"trial": self.trials[i]}
                 values = {word: column[i] for word, column in columns.items()}
-                rows.append({"name": bound.name, **trial, "sense": bound.sense, **values})
+                rows.append(
+                    {"name": bound.name, **trial, "sense": bound.sense, **values}
+                )
         return pd.DataFrame(rows)
 
 

@@ -1,4 +1,4 @@
-"""What a policy keeps of its rounds for the certificate: a handful of sums.
+"""Sums over the rounds of a policy, from which its certificate is computed.
 
 Everything is in the user's numbers and senses. Shapes: ``T`` trials, ``m`` costs, ``n``
 rounds. Rounds are added many at a time, which costs little more than one.
@@ -29,7 +29,7 @@ MIN_ROUNDS = 100  # and rounds
 
 @dataclass(frozen=True, eq=False)
 class Costs:
-    """What is known of the costs before the first round.
+    """The costs, as known before the first round.
 
     Args:
         names: the costs' names.
@@ -270,9 +270,7 @@ def _centres(costs: Costs, centres: Sequence[Centre]) -> tuple[Array, Array, Arr
     mean = np.stack([centre.mean for centre in centres])
     if all(centre.believed is None for centre in centres):
         return mean, mean, mean
-    believed = np.stack(
-        [c.mean if c.believed is None else c.believed for c in centres]
-    )
+    believed = np.stack([c.mean if c.believed is None else c.believed for c in centres])
     believed = np.where(np.isfinite(believed), believed, mean)
     believed = np.fmin(np.fmax(believed, costs.low), costs.high)
     trust = np.stack([centre.trust for centre in centres])

@@ -31,7 +31,7 @@ STARTS = 10  # starts of windows in the length of one
 
 
 class Expected(NamedTuple):
-    """What was expected of a round's costs when its action was chosen.
+    """The costs that were expected of a round when its action was chosen.
 
     Args:
         centre: without the belief's part.
@@ -91,7 +91,6 @@ class Receipt(Concern[ReceiptState]):
             about so many last ones too.""",
     }
     needs_beliefs = False
-    in_studies = False
 
     def __init__(self, setup: Setup, costs: Costs, window: int | None) -> None:
         super().__init__(setup)
@@ -138,7 +137,7 @@ class Receipt(Concern[ReceiptState]):
         limits = self._limits(turn.limits)
         which = np.ones(self.costs.first.shape, dtype=bool)
         if pick.idle is not None:
-            which &= ~_numpy(pick.idle.reshape(-1, 1)).astype(bool)
+            which &= ~flags_of(pick.idle).reshape(-1, 1)
         play = Play(which, limits, self._centre(expected, limits))
         state = state._replace(plays=(*state.plays, play), t=turn.t)
         if len(state.plays) >= HELD:
@@ -158,11 +157,16 @@ class Receipt(Concern[ReceiptState]):
             values, came = outcome.in_columns(len(self.costs.names))
             tries = None
             if outcome.tries is not None:
-                tries = _numpy(outcome._replace(values=outcome.tries).in_columns(
-                    len(self.costs.names)
-                )[0])
+                tries = _numpy(
+                    outcome._replace(values=outcome.tries).in_columns(
+                        len(self.costs.names)
+                    )[0]
+                )
             told = Told(
-                self._signed(_numpy(values)), _numpy(came).astype(bool), tries, limits,
+                self._signed(_numpy(values)),
+                _numpy(came).astype(bool),
+                tries,
+                limits,
                 centre,
             )
             state = state._replace(told=(*state.told, told))
@@ -171,7 +175,9 @@ class Receipt(Concern[ReceiptState]):
         if raw.cancelled:
             which = ~raw.came[:, 1:].numpy()
             if raw.choice.idle is not None:
-                which &= ~_numpy(raw.choice.idle.reshape(-1, 1)).astype(bool)
+                which &= ~flags_of(raw.choice.idle).reshape(-1, 1)
+            if raw.ever_failed is not None:  # those were played
+                which &= ~flags_of(raw.ever_failed).reshape(-1, 1)
             if which.any():
                 play = Play(which, limits, centre, -1.0)
                 state = state._replace(plays=(*state.plays, play))
@@ -198,9 +204,7 @@ class Receipt(Concern[ReceiptState]):
         )
         return self._rearmed(state)
 
-    def _moved(
-        self, state: ReceiptState, sums: Sums
-    ) -> tuple[tuple[int, Sums], ...]:
+    def _moved(self, state: ReceiptState, sums: Sums) -> tuple[tuple[int, Sums], ...]:
         """Return the starts of windows after rounds were added."""
         window = self.window or 0
         largest = np.zeros_like(sums.largest)
@@ -262,7 +266,9 @@ class Receipt(Concern[ReceiptState]):
 
     # -- the alarm -------------------------------------------------------------------
 
-    def watching(self, state: ReceiptState, credit: float, alpha: float) -> ReceiptState:
+    def watching(
+        self, state: ReceiptState, credit: float, alpha: float
+    ) -> ReceiptState:
         """Return the state with a watch that begins now."""
         state = self.added(state)
         watch = Watch.start(self.costs, state.t)
@@ -315,14 +321,17 @@ class Receipt(Concern[ReceiptState]):
         out = {}
         if state.alarms:
             first = state.alarms[0]
-            more = f", and {len(state.alarms) - 1} more" if len(state.alarms) > 1 else ""
+            more = (
+                f", and {len(state.alarms) - 1} more" if len(state.alarms) > 1 else ""
+            )
             out["alarm"] = (
                 f"{first}{more}; certificate() says how sure that is, and "
                 "policy.alarms lists all"
             )
         left = state.sums.outside.any(0)
         if left.any():
-            names = ", ".join(n for n, gone in zip(self.costs.names, left) if gone)
+            pairs = zip(self.costs.names, left, strict=True)
+            names = ", ".join(n for n, gone in pairs if gone)
             out["range"] = (
                 f"outcomes of {names} were outside ranges=: its certificate is no "
                 "longer exact"
@@ -366,7 +375,7 @@ def _costs_of(setup: Setup, ranges: Any) -> Costs:
 
 
 def _ranges(setup: Setup, ranges: Any) -> dict[int, tuple[float, float]]:
-    """Return the ranges by the number of the cost, checked; NaN: an end is not known."""
+    """Return the ranges by number of the cost, checked; NaN: an end is not known."""
     objective = setup.objective
     if ranges is None:
         return {}
