@@ -437,3 +437,23 @@ def test_an_outcome_outside_its_range_withdraws_it():
     with pytest.warns(UserWarning, match=r"outcomes of ms were outside ranges="):
         play()
     assert policy.certificate()["ms"].grade == "asymptotic"
+
+
+def test_a_run_has_the_certificate_of_its_policy():
+    problem = cb.problems.Table(
+        [0.1, 0.5, 0.9], [[0.2, 0.4, 0.8]], noise=0.01, trials=2, thresholds=0.5
+    )
+    policy = cb.baselines.Random(problem.actions, costs=1, thresholds=0.5, trials=2)
+    run = cb.simulate(policy, problem, 60, progress=False)
+    for ranges in (None, (-2.0, 3.0)):
+        one = run.certificate(ranges=ranges)["cost1"]
+        same = cb.baselines.Random(
+            problem.actions, costs=1, thresholds=0.5, trials=2, ranges=ranges
+        )
+        cb.simulate(same, problem, 60, progress=False)
+        two = same.certificate()["cost1"]
+        assert one.mean == pytest.approx(two.mean)
+        assert one.over.tolist() == two.over.tolist()
+        # a policy holds a few rounds before it moves the centre
+        assert one.lower == pytest.approx(two.lower, abs=0.05)
+        assert one.limit.tolist() == [0.5, 0.5]

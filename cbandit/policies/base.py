@@ -1109,12 +1109,18 @@ class Policy(metaclass=ABCMeta):
             >>> print(policy.status())
             RPOL-UCB: round 1, 0 open, 0 fits
             ms <= 90: within in 0 of 1 rounds told, 0 of the last 1; mean 95
+              expected -inf to inf: open
         """
         now, outside, objective = self._catch_up(), self._user_shape, self.objective
         state = now.concerns[self._concerns.slot(KeptLimits)]
         counts, limits = state.with_held(), self.limits(now.t + 1)
         n, above = counts.recent()
         means = objective.costs(counts.total / counts.told)
+        certificate, broken = None, ()
+        if (found := self._concerns.find(Receipt)) is not None:
+            receipt = now.concerns[found[0]]
+            certificate = found[1].certificate(receipt, 0.05, None, None)
+            broken = receipt.alarms
         standing = []
         for j in range(self.m):
             limit = objective.costs(limits)[:, j].expand(self.size).clone()
@@ -1122,11 +1128,12 @@ class Policy(metaclass=ABCMeta):
             columns = [outside(part[:, j].clone()) for part in parts]
             sign = ">=" if objective.above(j) else "<="
             label = objective.label(j)
-            standing.append(LimitStatus(label, sign, outside(limit), *columns))
+            bound = None if certificate is None else certificate.costs[j]
+            standing.append(LimitStatus(label, sign, outside(limit), *columns, bound))
         waiting, alarms = len(self._ledger.waiting(now.t)), self._alarms(now)
         fits, texts = getattr(now.state, "fits", 0), tuple(alarms.values())
-        limited = tuple(standing)
-        return Status(self.name, now.t, limited, waiting, fits, texts, self.trials)
+        counts = self.name, now.t, tuple(standing), waiting, fits, texts
+        return Status(*counts, broken, self.trials)
 
     @locked
     def certificate(

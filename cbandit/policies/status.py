@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from cbandit.receipt.alarm import Alarm
+from cbandit.receipt.certificate import Bound
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -26,6 +29,8 @@ class LimitStatus:
         recent: how many of these rounds are recent: the last 100 at most.
         recent_within: in how many recent rounds the cost kept its limit.
         mean: the mean of the cost over these rounds, NaN before the first.
+        bound: the certificate, see :meth:`cbandit.Policy.certificate`; ``None``: there
+            is none.
     """
 
     name: str
@@ -36,13 +41,15 @@ class LimitStatus:
     recent: Tensor
     recent_within: Tensor
     mean: Tensor
+    bound: Bound | None = None
 
     def __str__(self) -> str:
+        sure = "" if self.bound is None else f"\n  {self.bound.in_short()}"
         return (
             f"{self.name} {self.sign} {_text(self.limit)}: within in "
             f"{_text(self.within)} of {_text(self.told)} rounds told, "
             f"{_text(self.recent_within)} of the last {_text(self.recent)}; mean "
-            f"{_text(self.mean)}"
+            f"{_text(self.mean)}{sure}"
         )
 
 
@@ -57,6 +64,8 @@ class Status:
         open: how many choices wait for feedback.
         fits: how often hyperparameters were fitted.
         warnings: what is wrong at present, in words; empty if nothing is.
+        alarms: limits that were broken from some round on, see
+            :meth:`cbandit.Policy.watch`.
         trials: the trials' numbers; ``None``: there is no trials axis.
     """
 
@@ -66,6 +75,7 @@ class Status:
     open: int
     fits: int
     warnings: tuple[str, ...]
+    alarms: tuple[Alarm, ...] = ()
     trials: range | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
@@ -96,6 +106,8 @@ class Status:
             for i in range(len(numbers["limit"])):
                 trial = {} if self.trials is None else {"trial": self.trials[i]}
                 told = {word: values[i] for word, values in numbers.items()}
+                if each.bound is not None:
+                    told |= each.bound.row(i)
                 rows.append({"name": each.name, **trial, "sign": each.sign, **told})
         return pd.DataFrame(rows)
 

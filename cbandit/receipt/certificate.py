@@ -12,7 +12,7 @@ import html
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -167,6 +167,16 @@ class Bound:
     over: Array
     over_lower: Array
     over_upper: Array
+
+    def in_short(self) -> str:
+        """Return the bounds and the verdict as text."""
+        bounds = f"{_span(self.lower)} to {_span(self.upper)}"
+        return f"expected {bounds}: {_words(self.verdict)}"
+
+    def row(self, trial: int) -> dict[str, Any]:
+        """Return the bounds and the verdict of one trial, by name."""
+        words = "lower", "upper", "verdict"
+        return {word: np.ravel(getattr(self, word))[trial].item() for word in words}
 
     def __str__(self) -> str:
         verdict, grade = _words(self.verdict), _words(self.grade)

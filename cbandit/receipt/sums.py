@@ -25,6 +25,7 @@ Flags = NDArray[np.bool_]
 
 MIN_COUNTS = 20.0  # expected events from which the spread of counts is judged
 MIN_ROUNDS = 100  # and rounds
+CHUNK = 256  # rounds of a run that are added together
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,6 +264,30 @@ class Sums(NamedTuple):
         events, rounds = np.maximum(self.events, 1.0), np.maximum(self.rounds, 1.0)
         usual = 1 + 5 * np.sqrt((2 + rounds / events) / rounds)
         return known & (self.squares / events > usual)
+
+
+def over_rounds(costs: Costs, values: Array, limits: Array) -> Sums:
+    """Return the sums over rounds that are known as a whole.
+
+    Args:
+        costs: what is known of the costs.
+        values: the costs of the rounds, ``(T, n, m)``; NaN where they never came.
+        limits: their limits, likewise.
+    """
+    came = ~np.isnan(values)
+    told = np.where(came, values, 0.0)
+    total, count = told.cumsum(1) - told, came.cumsum(1) - came
+    mean = (costs.first[:, None] + total) / (1 + count)
+    sums, never = Sums.none(costs.first.shape), np.zeros(costs.first.shape, dtype=bool)
+    rows = []
+    for i in range(values.shape[1]):
+        centre = Centre(None, mean[:, i], never)
+        rows.append(Told(told[:, i], came[:, i], None, limits[:, i], centre))
+    plays = [Play(~never, row.limits, row.centre) for row in rows]
+    for start in range(0, len(rows), CHUNK):
+        chunk = slice(start, start + CHUNK)
+        sums = sums.after_plays(costs, plays[chunk]).after(costs, rows[chunk])
+    return sums
 
 
 def _centres(costs: Costs, centres: Sequence[Centre]) -> tuple[Array, Array, Array]:

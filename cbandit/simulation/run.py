@@ -18,7 +18,10 @@ from cbandit._core import checkpoint, checks, files
 from cbandit._core.randomness import trial_range
 from cbandit.actions import Names
 from cbandit.errors import CBanditError, CheckpointError, MissingExtraError
+from cbandit.policies.concerns.receipt import costs_of
 from cbandit.policies.signs import Objective
+from cbandit.receipt.certificate import Certificate, certify
+from cbandit.receipt.sums import over_rounds
 from cbandit.simulation.curves import (
     LABELS,
     NAMED,
@@ -347,6 +350,26 @@ class Run:
         NaN until a feasible action was played.
         """
         return account.best_feasible(self.true_rewards, self.true_costs)
+
+    def certificate(self, alpha: float = 0.05, ranges: Any = None) -> Certificate:
+        """Return whether the limits were kept on average, by the costs observed.
+
+        See :meth:`cbandit.Policy.certificate`, which also hears of beliefs, of yes or
+        no and of late answers.
+
+        Args:
+            alpha: the chance that any of the bounds ever fails.
+            ranges: what the costs cannot leave, as in policies.
+        """
+        if not self.m:
+            raise CBanditError("certificate: this run has no costs")
+        shape, words = (-1, self.rounds, self.m), self._words
+        limits = self.thresholds.double().expand(self.costs.shape).reshape(shape)
+        costs = costs_of(words, ranges, words.costs(limits[:, 0]), {})
+        values = self.costs.double().reshape(shape)
+        sums = over_rounds(costs, values.numpy(), limits.numpy())
+        alpha = checks.share("alpha", alpha)
+        return certify(sums, costs, alpha, trials=self.trials)
 
     @property
     def seconds_per_round(self) -> float:

@@ -20,6 +20,7 @@ from cbandit.errors import CBanditError
 from cbandit.policies.choices import News
 from cbandit.policies.round import Concern
 from cbandit.policies.setup import Setup
+from cbandit.policies.signs import Objective
 from cbandit.policies.turn import Decision, Turn
 from cbandit.receipt.alarm import Alarm, Watch
 from cbandit.receipt.bets import Array
@@ -115,7 +116,9 @@ class Receipt(Concern[ReceiptState]):
                 f"certificate_window must be None or a whole number from 2; got "
                 f"{window!r}"
             )
-        return cls(setup, _costs_of(setup, ranges), window)
+        first = setup.first_limits.expand(setup.size, setup.objective.m)
+        costs = costs_of(setup.objective, ranges, first, setup.outcomes)
+        return cls(setup, costs, window)
 
     def start(self) -> ReceiptState:
         """Return the state before the first round."""
@@ -349,16 +352,21 @@ def _numpy(values: Tensor) -> Array:
     return array
 
 
-def _costs_of(setup: Setup, ranges: Any) -> Costs:
-    """Return what is known of a policy's costs."""
-    objective = setup.objective
+def costs_of(
+    objective: Objective, ranges: Any, first: Tensor, outcomes: Mapping[int, str]
+) -> Costs:
+    """Return the costs as known before the first round.
+
+    Args:
+        objective: their names and signs.
+        ranges: the user's argument.
+        first: the thresholds of the first round as policies use them, ``(T, m)``.
+        outcomes: the functions with binary or counted outcomes, by number.
+    """
     m = objective.m
-    kinds = ["number"] * m
-    for f, kind in setup.outcomes.items():
-        if f > 0:
-            kinds[f - 1] = kind
+    kinds = tuple(outcomes.get(1 + j, "number") for j in range(m))
     low, high = np.full(m, np.nan), np.full(m, np.nan)
-    for j, (least, most) in _ranges(setup, ranges).items():
+    for j, (least, most) in _read_ranges(objective, ranges).items():
         if kinds[j] != "number":
             raise CBanditError(
                 f"ranges[{objective.label(j)!r}]: the range of a {kinds[j]} outcome is "
@@ -366,43 +374,36 @@ def _costs_of(setup: Setup, ranges: Any) -> Costs:
             )
         low[j], high[j] = least, most
     senses = tuple(">=" if objective.above(j) else "<=" for j in range(m))
-    first = _numpy(setup.first_limits) * np.where(
-        [sense == "<=" for sense in senses], 1.0, -1.0
-    )
-    first = np.broadcast_to(first, (setup.size, m))
-    labels = tuple(objective.label(j) for j in range(m))
-    return Costs(labels, senses, tuple(kinds), low, high, first)
+    labels = tuple(map(objective.label, range(m)))
+    return Costs(labels, senses, kinds, low, high, _numpy(objective.costs(first)))
 
 
-def _ranges(setup: Setup, ranges: Any) -> dict[int, tuple[float, float]]:
+def _read_ranges(objective: Objective, ranges: Any) -> dict[int, tuple[float, float]]:
     """Return the ranges by number of the cost, checked; NaN: an end is not known."""
-    objective = setup.objective
-    if ranges is None:
-        return {}
+    given: dict[int, Any] = {}
     if isinstance(ranges, Mapping):
         given = {objective.number(name): pair for name, pair in ranges.items()}
     elif _is_pair(ranges):
         given = dict.fromkeys(range(objective.m), ranges)
     elif isinstance(ranges, Sequence) and len(ranges) == objective.m:
         given = {j: pair for j, pair in enumerate(ranges) if pair is not None}
-    else:
+    elif ranges is not None:
         raise CBanditError(
             "ranges must be (low, high), one such pair for each cost in a list, or by "
             f"name, {{'latency': (0, 200)}}; got {ranges!r}"
         )
     out = {}
     for j, pair in given.items():
-        label = objective.label(j)
+        name = f"ranges[{objective.label(j)!r}]"
         if not _is_pair(pair):
             raise CBanditError(
-                f"ranges[{label!r}] must be (low, high), None for an end that is not "
-                f"known; got {pair!r}"
+                f"{name} must be (low, high), None for an end that is not known; got "
+                f"{pair!r}"
             )
         low, high = (math.nan if end is None else float(end) for end in pair)
         if low >= high or math.isinf(low) or math.isinf(high):
             raise CBanditError(
-                f"ranges[{label!r}] must have a finite low below a finite high; got "
-                f"{pair!r}"
+                f"{name} must have a finite low below a finite high; got {pair!r}"
             )
         out[j] = low, high
     return out
