@@ -48,7 +48,7 @@ CLASSES = {
         DecisionRecord Delayed Design EnoughData Entry EpochPenalty EpochState
         Expected FailedActions Failure FailureBelief FailureList FailureModel
         Files GPOPB GPState GPTS GPUCB Held History JudgedRound KeptLimits
-        LCLUCB Ledger LimitCounts LinearBounds LinearModel Lock Margin News
+        LCLUCB Ledger LimitCounts LinearBounds LinearModel Listeners Lock Margin News
         Objective OPLB OPNLB Outcome Outliers Paired Pending Place PolicyState
         PredictionErrors Projected Promise Queue Readings Receipt ReceiptState
         Resolved ResolvedState Restarts Result Retired Retirements RPOL Safe

@@ -75,6 +75,7 @@ from cbandit.policies.keywords import (
     ConcernKeywords,
     ObservedCosts,
 )
+from cbandit.policies.listening import Listener, Listeners
 from cbandit.policies.round import Concern, Concerns, PolicyState, with_state
 from cbandit.policies.saving import Files, Lock, locked, pack, unpack
 from cbandit.policies.setup import Setup
@@ -280,6 +281,7 @@ class Policy(metaclass=ABCMeta):
         #: the files that the policy was loaded from or saved to
         self._files = Files()
         self._lock = Lock()
+        self._listeners = Listeners()
         costs = self.m > 0 and not self.sees_costs
         self._ledger = Ledger(self.size, self.m, costs)
         self._history = History(self.size, self.m, self.actions.dim)
@@ -778,7 +780,11 @@ class Policy(metaclass=ABCMeta):
             warn(ledger.reminder(self.name))
         self._warn_once(now)
         # this makes the round count
+        fits = getattr(self._now.state, "fits", 0)
         vars(self).update(_now=now, _latest=turn)
+        self._listeners.note("ask", t, choice=choice)
+        if getattr(state, "fits", 0) > fits:
+            self._listeners.note("fit", t, fits=state.fits)
         if LOG.isEnabledFor(DEBUG):
             LOG.debug("%s asks %s", self.name, choice)
         return choice
@@ -937,6 +943,10 @@ class Policy(metaclass=ABCMeta):
             if not self._is_repeat(choice, mask, failed, *given):
                 raise
             LOG.info("%s: a choice was told the same again", self.name)
+            return
+        name = choice.id if isinstance(choice, Choice) else choice
+        values = {"id": name, "reward": reward, "cost": cost, "failed": failed}
+        self._listeners.note("tell", self._now.t, **values)
 
     def _record_feedback(
         self,
@@ -1009,6 +1019,7 @@ class Policy(metaclass=ABCMeta):
         number, plays = self._ledger.next_serial, entry.playing(None)
         entry = self._inbox().add_charge(entry, number, cost, plays)
         self._ledger.put(entry._replace(closed=True, cancelled=number()))
+        self._listeners.note("cancel", self._now.t, id=entry.choice.id)
         LOG.info("%s: choice %s is cancelled", self.name, entry.choice.id)
 
     def _inbox(self) -> Inbox:
@@ -1051,8 +1062,11 @@ class Policy(metaclass=ABCMeta):
                 concerns, news = self._concerns.hear(concerns, news, beliefs)
                 state = self.absorb(state, news)
         state = self._after_absorbing(state, now.t)
+        before = len(self._alarms_in(now.concerns))
         now = now._replace(state=state, heard=heard, settled=True, concerns=concerns)
         vars(self).update(_latest=None, _now=now)
+        for alarm in self._alarms_in(concerns)[before:]:
+            self._listeners.note("alarm", now.t, alarm=alarm)
         ledger.tidy(heard, self._history.put)
         return now
 
@@ -1084,6 +1098,7 @@ class Policy(metaclass=ABCMeta):
         for kind, text in self._alarms(now).items():
             if kind not in self._alarmed:
                 self._alarmed |= {kind}
+                self._listeners.note("warning", now.t, kind=kind, text=text)
                 warn(f"{self.name}: {text}")
 
     def _alarms(self, now: PolicyState) -> dict[str, str]:
@@ -1222,6 +1237,38 @@ class Policy(metaclass=ABCMeta):
     def alarms(self) -> list[Alarm]:
         """The alarms so far, see :meth:`watch`: cost, round it began, round told."""
         return list(self._receipt("alarms")[2].alarms)
+
+    def listen(self, function: Listener) -> Callable[[], None]:
+        """Call a function after each ask, tell, cancel, fit, alarm and warning.
+
+        It is called in the order of what happened, outside the policy's lock: other
+        threads may use the policy meanwhile. It is not saved or copied, and an
+        exception in it is a warning.
+
+        Args:
+            function: it takes an :class:`~cbandit.policies.listening.Event`, with the
+                attributes ``event``, ``round`` and ``values``.
+
+        Returns:
+            A function that removes it.
+
+        Example:
+            >>> import cbandit as cb
+            >>> space = cb.Space(threads=cb.Int(1, 8))
+            >>> policy = cb.GPUCB(space, reward=cb.GP.default(space))
+            >>> remove = policy.listen(lambda event: print(event.event, event.round))
+            >>> choice = policy.ask()
+            ask 1
+            >>> policy.tell(choice, reward=2.0)
+            tell 1
+            >>> remove()
+        """
+        return self._listeners.add(function)
+
+    def _alarms_in(self, concerns: tuple[Any, ...]) -> tuple[Alarm, ...]:
+        """Return the alarms so far, from the states of the concerns."""
+        found = self._concerns.find(Receipt)
+        return () if found is None else concerns[found[0]].alarms
 
     def _receipt(self, what: str) -> tuple[PolicyState, Receipt, ReceiptState]:
         """Return the state after all feedback, the receipt and its state."""

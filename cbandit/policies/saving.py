@@ -32,15 +32,16 @@ class Lock:
     Copies and loaded policies get a new lock.
     """
 
-    __slots__ = ("process", "thread")
+    __slots__ = ("depth", "process", "thread")
 
     thread: threading.RLock
     process: int | None
+    depth: int  # how many calls of the thread that holds it are not over
 
     def __new__(cls) -> Lock:
         """Make an unused lock. Copying and loading call only this method."""
         lock = super().__new__(cls)
-        lock.thread, lock.process = threading.RLock(), None
+        lock.thread, lock.process, lock.depth = threading.RLock(), None, 0
         return lock
 
     def __getstate__(self) -> None:
@@ -52,7 +53,8 @@ def locked(
 ) -> Callable[Concatenate[Any, Arguments], Result]:
     """Make a policy's method hold the policy's lock while it runs.
 
-    A call in a process that was forked off is an error.
+    A call in a process that was forked off is an error. Listeners hear what happened
+    once the lock is free again.
     """
 
     @functools.wraps(method)
@@ -69,12 +71,19 @@ def locked(
                     "torch may wait for ever for threads that a fork does not have"
                 )
             lock.process = process
-        with lock.thread:
-            try:
-                return method(self, *args, **kwargs)
-            except TypeError:
-                check_arguments(method, (self, *args), kwargs)
-                raise
+        try:
+            with lock.thread:
+                lock.depth += 1
+                try:
+                    return method(self, *args, **kwargs)
+                except TypeError:
+                    check_arguments(method, (self, *args), kwargs)
+                    raise
+                finally:
+                    lock.depth -= 1
+        finally:
+            if self._listeners.waiting and not lock.depth:
+                self._listeners.deliver()
 
     return call
 
