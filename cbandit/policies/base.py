@@ -1186,7 +1186,7 @@ class Policy(metaclass=ABCMeta):
             >>> print(policy.certificate())
             95 % at every look, of all rounds
             ms <= 90: told 95 on average; expected 0 to 200: open (exact)
-              over in 1 of 1 rounds; expected share 0.003189 to 1
+              over in 1 of 1 rounds; expected share 0 to 1
         """
         _, concern, state = self._receipt("certificate")
         alpha = checks.share("alpha", alpha)
@@ -1238,6 +1238,7 @@ class Policy(metaclass=ABCMeta):
         """The alarms so far, see :meth:`watch`: cost, round it began, round told."""
         return list(self._receipt("alarms")[2].alarms)
 
+    @locked
     def listen(self, function: Listener) -> Callable[[], None]:
         """Call a function after each ask, tell, cancel, fit, alarm and warning.
 

@@ -72,7 +72,14 @@ CostBeliefs = GP | Sequence[GP] | Mapping[str, GP]
 ObservedCosts = ArrayLike | Callable[[Tensor], Tensor]
 
 
-class Keywords(TypedDict, total=False):
+class ReceiptKeywords(TypedDict, total=False):
+    """The keywords of the receipt, which every policy keeps."""
+
+    ranges: Any
+    certificate_window: int | None
+
+
+class Keywords(ReceiptKeywords, total=False):
     """The keywords of every policy, without ``horizon``."""
 
     thresholds: ArrayLike | Mapping[str, object] | Callable[[int], object]
@@ -90,14 +97,12 @@ class PolicyKeywords(Keywords, total=False):
     horizon: int | None
 
 
-class ConcernKeywords(TypedDict, total=False):
+class ConcernKeywords(ReceiptKeywords, total=False):
     """The keywords of GP policies that only one concern uses."""
 
     pending: str | None
     failures: bool | None
     share: ArrayLike | None
-    ranges: Any
-    certificate_window: int | None
 
 
 class RuleKeywords(ConcernKeywords, PolicyKeywords, total=False):
