@@ -4,7 +4,7 @@ With noiseless constraints (``psi`` is a convex penalty), ``kappa_j = 1`` at fir
 epoch ``l``:
 
 1. play GP-UCB for ``S`` rounds on ``F = f - sum_j kappa_j (psi(g_j) - 1)``, from the
-targets ``r_s - sum_j kappa_j (psi(g_j(x_s)) - 1)``;
+   targets ``r_s - sum_j kappa_j (psi(g_j(x_s)) - 1)``;
 2. set ``kappa_j = kappa_j psi(mean of g_j(x_s) over the epoch)``.
 
 With noisy constraints (``psi="linear"``), ``kappa_j = 0`` at first. The targets are

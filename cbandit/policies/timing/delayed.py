@@ -4,7 +4,8 @@ This is how any GP policy takes ``feedback=cb.Delayed(window)``. Round ``s`` cou
 round ``t`` if its feedback came within ``min(window, t - 1 - s)`` rounds. Each round:
 
 1. targets are ``r_s`` and ``c_s`` where they count, and a stand-in elsewhere (0 in the
-paper). All rounds are in the kernel matrix: ``sigma_t`` shrinks when a choice is made;
+   paper). All rounds are in the kernel matrix: ``sigma_t`` shrinks when a choice is
+   made;
 2. ``f_t = mean + v_t sigma_t`` and ``g_t = mean - v_t sigma_t`` with
    ``v_t = B_r sum_s sigma_t(x_s) + beta_t`` over the last ``window`` choices,
    ``B_r = B + R sqrt(2 ln(4 (m + 1) T / delta))``,
