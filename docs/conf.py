@@ -48,4 +48,3 @@ if os.environ.get("READTHEDOCS") or os.environ.get("CBANDIT_DOCS_ONLINE"):
         "gpytorch": ("https://docs.gpytorch.ai/en/stable", None),
         "botorch": ("https://botorch.readthedocs.io/en/stable", None),
     }
-

@@ -1,6 +1,6 @@
 """CKB's dual as a resolved price: the multiplier is solved for anew in each round.
 
-Each round the price is the dual solution of the programme
+Each round the price is the dual solution of the programme::
 
     max  E f_t(x)   s.t.  E c_t(x) <= target
 
