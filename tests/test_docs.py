@@ -1,4 +1,4 @@
-"""The sources of the documentation name all that is public, and what they link is there.
+"""The documentation names all that is public, and what it links is there.
 
 ``make docs`` builds the pages; a warning of Sphinx is an error there.
 """
