@@ -304,7 +304,7 @@ def test_a_missing_file_is_looked_for_in_named_places(monkeypatch, tmp_path):
     beside = "../shared/data of the checkout"
     assert f"(not set) nor in {beside} nor in {home}" in str(error.value)
     monkeypatch.setenv("CBANDIT_DATA", str(tmp_path / "mine"))
-    with pytest.raises(cb.MissingDataError, match="not in .CBANDIT_DATA .*mine"):
+    with pytest.raises(cb.MissingDataError, match=r"not in .CBANDIT_DATA .*mine"):
         zhou_light()
 
 

@@ -1,7 +1,7 @@
 """Data files of the papers' experiments. The library does not ship them.
 
-They are looked for in ``$CBANDIT_DATA``, in ``../shared/data`` relative to a checkout and
-in the user's data folder. :func:`write_public` makes them from public copies.
+They are looked for in ``$CBANDIT_DATA``, in ``../shared/data`` relative to a checkout
+and in the user's data folder. :func:`write_public` makes them from public copies.
 """
 
 from __future__ import annotations
