@@ -14,6 +14,7 @@ from cbandit.baselines.ckb_restart import CKBRestart
 from cbandit.baselines.config import CONFIG
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
+from cbandit.errors import CBanditError
 from cbandit.experiments.experiment import (
     Experiment,
     Factory,
@@ -21,7 +22,6 @@ from cbandit.experiments.experiment import (
     Parameter,
     Task,
 )
-from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.ckb import CKB
 from cbandit.policies.rpol import RPOL
