@@ -13,7 +13,7 @@ import cbandit as cb
 README = Path(__file__).parents[1] / "README.md"
 TEXT = README.read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, flags=re.S)
-LINKS = re.findall(r"\]\(([^)]+)\)", TEXT)
+LINKS = re.findall(r"\]\(([^)#]+)[^)]*\)", TEXT)
 NUMBER = re.compile(r"-?\d+(?:\.\d*)?")
 FILES = re.findall(r"`((?:cbandit|benchmarks|kernels)/[\w./]+)`", TEXT)
 
