@@ -338,7 +338,7 @@ def take(name: str, folders: list[str]) -> None:
         for policy, differences in _paired(folder, list(summary["policies"])):
             summary["policies"][policy]["less"] = differences
         known = {k: v for k, v in summary.items() if k not in DROPPED}
-        kept.append(known | provenance(_command(summary)))
+        kept.append(known | provenance("claims", _command(summary)))
     text = json.dumps(kept if len(kept) > 1 else kept[0], indent=1)
     (RESULTS / f"{name}.json").write_text(text + "\n")
 

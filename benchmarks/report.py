@@ -90,17 +90,17 @@ def result_of(name: str, quick: bool, rows: list[Row], **more: Any) -> Result:
     return {
         "bench": name,
         "quick": quick,
-        **provenance(_this_command(name)),
+        **provenance(name),
         "rows": rows,
         "ok": all(check["ok"] for row in rows for check in row["checks"]),
         **more,
     }
 
 
-def provenance(command: str) -> dict[str, Any]:
-    """The command, commit, day and machine of a result."""
+def provenance(script: str, command: str | None = None) -> dict[str, Any]:
+    """The command, commit, day and machine of a result of a script."""
     return {
-        "command": command,
+        "command": command or _this_command(script),
         "commit": _commit(),
         "date": date.today().isoformat(),
         "machine": this_machine(),
@@ -120,13 +120,13 @@ def _commit() -> str | None:
     return commit.strip() + ("+" if changed.stdout.strip() else "")
 
 
-def _this_command(name: str) -> str:
-    """The command line of a script, less where its result is written."""
-    words = sys.argv[1:]
-    if "--json" in words:
-        at = words.index("--json")
-        words = words[:at] + words[at + 2 :]
-    return shlex.join(["python", f"benchmarks/{name}.py", *words])
+def _this_command(script: str) -> str:
+    """The command line of a script, less the names of files that it writes."""
+    words = list(sys.argv[1:])
+    for option in ("--json", "--out", "--runs", "--figure"):
+        if option in words[:-1]:
+            words[words.index(option) + 1] = "PATH"
+    return shlex.join(["python", f"benchmarks/{script}.py", *words])
 
 
 def this_machine() -> dict[str, Any]:
