@@ -125,15 +125,16 @@ def results(name: str, section: str = "", what: str = "") -> list[dict[str, Any]
 
 
 def _value(row: Mapping[str, Any], key: str) -> float:
+    """Return the number under a key of a row."""
     if key == "s":
         return float(row["ms"]) / 1e3
     if key.startswith("check "):
-        (value,) = [c["value"] for c in row["checks"] if c["name"] == key[6:]]
-        return float(value)
-    value = row
+        (checked,) = [c["value"] for c in row["checks"] if c["name"] == key[6:]]
+        return float(checked)
+    found: Any = row
     for part in key.split("."):
-        value = value[part]
-    return float(value)  # type: ignore[arg-type]
+        found = found[part]
+    return float(found)
 
 
 def figure(value: float) -> str:
