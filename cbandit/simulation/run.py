@@ -17,7 +17,7 @@ from cbandit import account
 from cbandit._core import checkpoint, checks, files
 from cbandit._core.randomness import trial_range
 from cbandit.actions import Names
-from cbandit.errors import CBanditError, CheckpointError, MissingExtraError
+from cbandit.errors import CBanditError, CheckpointError
 from cbandit.policies.signs import Objective
 from cbandit.simulation.curves import (
     LABELS,
@@ -449,12 +449,8 @@ class Run:
         metrics; for a policy that randomises also expected_reward, stage_cost1.. and
         policy_regret. Costs are as the problem states them throughout.
         """
-        try:
-            import pandas as pd
-        except ImportError:
-            raise MissingExtraError(
-                "run.frame() needs pandas: pip install 'cbandit[experiments]'"
-            ) from None
+        import pandas as pd
+
         metrics = METRICS + (("policy_regret",) if self.randomised else ())
         numbers, costs = list(self.trials or range(1)), self.cost_names
         columns: dict[str, Any] = {
