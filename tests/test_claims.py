@@ -123,20 +123,8 @@ def test_the_two_kinds_of_draws_make_up_the_whole():
 
 # numbers that are not measured: versions, levels, examples, sizes, sections of papers
 ALLOWED = {
-    claims.README: (
-        "Python 3.11",
-        "95 % bound",
-        "200 ms",
-        "95 % interval",
-        "1 % of resamples",
-        "0.1 ms",
-    ),
-    CHANGELOG: (
-        "95 % bound",
-        "95 % intervals",
-        "1 % of the range",
-        '"0.1 ms", "148 MB"',
-    ),
+    claims.README: ("Python 3.11",),
+    CHANGELOG: (),
     claims.DETAILS: (
         "1 % of the range",
         "61 x 61",
