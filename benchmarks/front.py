@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 import cbandit as cb
-from report import this_machine
+from report import provenance
 
 RESULTS = Path(__file__).parent / "results"
 LIMIT, NOISE = 0.5, 0.05
@@ -129,7 +129,7 @@ def main() -> None:
         "trials": trials,
         "limit": LIMIT,
         "curves": play(rounds, trials),
-        "machine": this_machine(),
+        **provenance("front"),
     }
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "front.json").write_text(json.dumps(result) + "\n")

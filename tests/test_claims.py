@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 
@@ -211,3 +212,16 @@ def test_what_a_result_does_not_name_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr(claims, "RESULTS", tmp_path)
     (tmp_path / "old.json").write_text('{"machine": {"processor": "a chip"}}')
     assert claims.origin("old") == "commit not recorded, date not recorded, a chip"
+
+
+def test_the_front_figure_shows_what_its_caption_says():
+    kept = json.loads((claims.RESULTS / "front.json").read_text())
+    assert {"commit", "date", "machine", "command"} <= kept.keys()
+    ends = {
+        name: {key: curve["mean"][-1] for key, curve in curves.items()}
+        for name, curves in kept["curves"].items()
+    }
+    assert ends["CKB"]["latency"] <= kept["limit"]
+    assert ends["RPOL"]["latency"] <= kept["limit"]
+    assert ends["GP-UCB, no limit"]["latency"] > kept["limit"]
+    assert ends["GP-UCB, no limit"]["missed"] < 0
