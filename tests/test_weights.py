@@ -513,6 +513,28 @@ def test_a_window_keeps_its_rounds_only():
     assert np.abs(got.std.numpy() - std[0]).max() < 1e-9
 
 
+def test_a_window_standardises_inputs_by_its_own_rounds(tmp_path):
+    """What has left the window is forgotten here too, saved in between or not."""
+    space = cb.Space(model=cb.Category("a", "b"), load=cb.Context(2))
+    gp, path = cb.GP.linear(space), tmp_path / "policy"
+    policy, late = (
+        cb.GPUCB(space, reward=gp, feedback=cb.Sliding(6)) for _ in range(2)
+    )
+    told = []
+    for t in range(14):
+        choice = policy.ask(context=[0.5 * t, math.cos(t)])
+        told.append((choice.x, math.sin(t)))
+        policy.tell(choice, reward=math.sin(t))
+    x, y = zip(*told[-6:], strict=True)
+    late.observe(x=torch.stack(x), reward=y)
+    found = policy.posterior(x[0].unsqueeze(0)).reward
+    policy.save(path, actions=False)
+    for other in (late, policy, cb.load(path, actions=space)):
+        want = other.posterior(x[0].unsqueeze(0)).reward
+        torch.testing.assert_close(found.mean, want.mean, rtol=0, atol=1e-10)
+        torch.testing.assert_close(found.std, want.std, rtol=0, atol=1e-10)
+
+
 def test_feedback_that_comes_later_takes_its_place():
     """Delayed: what has not come counts as average, and then as what came."""
     gp = cb.GP.linear(SPACE)

@@ -181,7 +181,10 @@ class Beliefs(Value):
                 beliefs = beliefs.absorb(keys, x, parts)
             return beliefs
         covered = [f for _, _, parts in rows for part in parts for f in part.functions]
-        groups = _told_apart(list(self.groups), covered)
+        groups = list(self.groups)
+        if any(part.noise is not None for _, _, parts in rows for part in parts):
+            groups = _each_apart(groups, lambda group: group.scale.standardize)
+        groups = _told_apart(groups, covered)
         for place, group in enumerate(groups):
             new = [
                 group.row(keys, x, part)

@@ -264,9 +264,10 @@ class Group(Value):
         """Condition on many observations."""
         if len(rows) > FEW and (self.scale.link is None or self._summed() is None):
             log, unfitted = self.log.merged(rows), self.unfitted + len(rows)
-            if self.scale.link is None:
-                return self._over(log, unfitted=unfitted)
-            return self._agreed(log, unfitted=unfitted, _own_noise=True)
+            if self.scale.link is not None:
+                return self._agreed(log, unfitted=unfitted, _own_noise=True)
+            own = self._own_noise or any(row.noise is not None for row in rows)
+            return self._over(log, unfitted=unfitted, _own_noise=own)
         group = self
         for row in rows:
             group = group.append(row)
@@ -338,6 +339,8 @@ class Group(Value):
         other = self._with(log=log, scale=scale)
         if scale.standardize and self._recounted(scale.outcomes):
             return other._over(log.anew())
+        if self.prior.covariance.open:  # rebuilt, as the rows left scale the inputs
+            return other._with(log=log.anew())
         return other
 
     def _recounted(self, outcomes: Outcomes) -> bool:
