@@ -172,15 +172,16 @@ class Found:
 
 
 class Priced(NamedTuple):
-    """The price of a window in each trial, and what the last row plays at it.
+    """The prices of a window in each trial, and what the last row plays at them.
 
     Args:
-        price: ``(T,)``.
-        arms: the last row's choices by number, ``(T, 2)``; an unused one is last and 0.
-        shares: their probabilities, ``(T, 2)``.
-        near: prices at which the mixed plans are best, ``(T, 2)``.
-        infeasible: trials in which no plan reaches the target, ``(T,)``; their values
-            are those of the cheapest plan.
+        price: ``(T, m)``.
+        arms: the last row's choices by number, ``(T, m + 1)``; unused ones are last and
+            0.
+        shares: their probabilities, ``(T, m + 1)``.
+        near: prices at which the mixed plans are best, ``(T, m + 1, m)``.
+        infeasible: trials in which no plan reaches the targets, ``(T,)``; their values
+            are those of the least relative excess.
     """
 
     price: Tensor
