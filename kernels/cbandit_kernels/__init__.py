@@ -30,9 +30,15 @@ from cbandit_kernels.types import (
     Late,
     Look,
     Priced,
+    WeightRows,
     WeightSums,
 )
-from cbandit_kernels.weights import enter_weights, enter_weights_ref
+from cbandit_kernels.weights import (
+    enter_weights,
+    enter_weights_ref,
+    look_weights,
+    look_weights_ref,
+)
 from cbandit_kernels.whole import (
     FUSED_RANK,
     joint_round,
@@ -53,6 +59,7 @@ __all__ = [
     "Late",
     "Look",
     "Priced",
+    "WeightRows",
     "WeightSums",
     "describe_native",
     "enter_weights",
@@ -64,6 +71,8 @@ __all__ = [
     "kernel_columns",
     "kernel_columns_ref",
     "kernel_matrix_ref",
+    "look_weights",
+    "look_weights_ref",
     "native",
     "product_round",
     "product_round_ref",

@@ -20,6 +20,7 @@ __all__ = [
     "Late",
     "Look",
     "Priced",
+    "WeightRows",
     "WeightSums",
 ]
 
@@ -212,3 +213,34 @@ class WeightSums(NamedTuple):
     rotated: Tensor
     fitted: Tensor
     log_det: Tensor
+
+
+class WeightRows(NamedTuple):
+    """Moments of a regression on features at the rows ``start .. stop - 1``.
+
+    A row is a point without its categories: it has a value in each block. The arrays
+    are float64 and have room for ``R`` rows, so that few of them are copied.
+
+    Args:
+        h: the features, ``(T, D, R)``.
+        mean: ``(T, F, R, K)``.
+        var: ``(T, R, K)``.
+        start: the first row.
+        stop: the row after the last.
+    """
+
+    h: Tensor
+    mean: Tensor
+    var: Tensor
+    start: int = 0
+    stop: int = 0
+
+    @classmethod
+    def none(cls, sums: WeightSums, room: int = 0) -> WeightRows:
+        """Return no rows, with room for some."""
+        trials, blocks, functions, width = sums.weighted.shape
+        return cls(
+            sums.weighted.new_zeros(trials, width, room),
+            sums.weighted.new_zeros(trials, functions, room, blocks),
+            sums.weighted.new_zeros(trials, room, blocks),
+        )
