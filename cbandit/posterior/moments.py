@@ -32,13 +32,21 @@ from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.history import Between
 from cbandit.posterior.log import Update
 from cbandit.posterior.pending import Coming, explained
-from cbandit_kernels import WeightRows, WeightSums, enter_weights, look_weights
+from cbandit.posterior.units import no_outcomes
+from cbandit_kernels import (
+    OutcomeCounts,
+    WeightRows,
+    WeightSums,
+    count_outcomes,
+    enter_weights,
+    look_weights,
+    with_spreads,
+)
 
 FRESH = 256  # changes of a block after which it is factored anew
 FRAMED = 4  # inputs after which their mean and spread are used, then at each doubling;
 # before that the first input is the origin
 LATE = 1024  # with more inputs, one of an earlier round does not change the frame
-ALIKE = 1e-12  # a spread below this share of the mean is rounding
 FEW = 4  # with at most so many points a block, multiply blocks together
 MANY = 64  # with so many blocks or more, leave out those without observations
 HELD = 1 << 23  # most numbers of kept rows where sums fade
@@ -57,46 +65,6 @@ class Spots(NamedTuple):
 
     block: Tensor | None
     ordered: bool
-
-
-class Inputs(NamedTuple):
-    """Running statistics of the inputs that have no bounds, ``(T, k)`` each.
-
-    Args:
-        seen: how many points each trial has observed, on the host.
-        mean: the means.
-        squares: the squared distances from the means, summed.
-    """
-
-    seen: list[int]
-    mean: Tensor
-    squares: Tensor
-
-    @classmethod
-    def none(cls, trials: int, places: int, device: torch.device) -> Inputs:
-        """Return the statistics of no point."""
-        zeros = torch.zeros(trials, places, dtype=torch.float64, device=device)
-        return cls([0] * trials, zeros, zeros)
-
-    def counted(self, z: Tensor, wanted: Sequence[bool]) -> Inputs:
-        """Return the statistics with a point ``(T, k)`` added in ``wanted`` trials."""
-        count = [n + want for n, want in zip(self.seen, wanted, strict=True)]
-        share = devices.put(
-            [want / max(n, 1) for n, want in zip(count, wanted, strict=True)],
-            z.device,
-            torch.float64,
-        )
-        gap = z - self.mean
-        mean = self.mean + gap * share.unsqueeze(-1)
-        part = gap * (z - mean) * (share > 0).unsqueeze(-1)
-        return Inputs(count, mean, self.squares + part)
-
-    def frame(self) -> Frame:
-        """Return the mean and the spread of each number, 1 where it does not vary."""
-        count = devices.put(self.seen, self.mean.device).unsqueeze(-1)
-        size = (self.squares / (count - 1).clamp_min(1)).sqrt()
-        known = size > ALIKE * self.mean.abs()
-        return Frame(self.mean, torch.where(known, size, 1.0))
 
 
 class Recent:
@@ -250,11 +218,11 @@ class Moments:
         self._changes: dict[tuple[int, int], int] = {}  # since last factored
         self._times: list[dict[Hashable, int]] = [{} for _ in range(trials)]
         places = covariance.open
-        self._inputs = Inputs.none(trials, places, device)
+        self._inputs = no_outcomes(torch.zeros(trials, places, **double))
+        self._seen = [0] * trials  # inputs, on the host
         self._frame: Frame | None = None
         if places:
-            mean = self._inputs.mean
-            self._frame = Frame(mean, torch.ones_like(mean))
+            self._frame = Frame(self._inputs.average, self._inputs.size)
         self._faded: tuple[int, Tensor | None, Tensor] | None = None
         self._recent: Recent | None = None
         self._told: set[int] = set()  # blocks that have changed since
@@ -511,9 +479,7 @@ class Moments:
         """
         if self._frame is None or not later:
             return False
-        for trial, (want, seen) in enumerate(
-            zip(wanted, self._inputs.seen, strict=True)
-        ):
+        for trial, (want, seen) in enumerate(zip(wanted, self._seen, strict=True)):
             count = seen + 1
             place = count - sum(flags[trial] for flags in later)
             if want and place < count <= LATE and place <= _framed(count) < count:
@@ -525,15 +491,17 @@ class Moments:
 
         The first one is the origin, as sums of inputs far from 0 would cancel later.
         """
-        self._inputs = self._inputs.counted(
-            self.covariance.raw(update.x.double()), update.wanted
-        )
+        raw = self.covariance.raw(update.x.double())
+        came = devices.put(update.wanted, raw.device).unsqueeze(-1)
+        self._inputs = count_outcomes(self._inputs, raw, came)
+        pairs = zip(self._seen, update.wanted, strict=True)
+        self._seen = [n + want for n, want in pairs]
         due = [
             want and n == _framed(n)
-            for n, want in zip(self._inputs.seen, update.wanted, strict=True)
+            for n, want in zip(self._seen, update.wanted, strict=True)
         ]
         if any(due):
-            self._standardise(self._inputs.frame(), due)
+            self._standardise(Frame(self._inputs.average, self._inputs.size), due)
 
     def _watch_all(self, x: Tensor, wanted: list[Sequence[bool]]) -> None:
         """Count inputs ``(T, n, d)``; standardise as if they had come one by one."""
@@ -541,11 +509,10 @@ class Moments:
         real = devices.put(list(map(list, wanted)), x.device).mT  # T x n
         count = real.long().cumsum(-1)
         total = count[:, -1].tolist()
-        last = list(map(_framed, total))
-        first = real & (count <= devices.put(last, x.device).unsqueeze(-1))
-        frame = _statistics(raw, first, last).frame()
-        self._inputs = _statistics(raw, real, total)
-        self._standardise(frame, [n > 0 for n in total])
+        last = devices.put(list(map(_framed, total)), x.device).unsqueeze(-1)
+        first = _statistics(raw, real & (count <= last))
+        self._inputs, self._seen = _statistics(raw, real), total
+        self._standardise(Frame(first.average, first.size), [n > 0 for n in total])
 
     def _standardise(self, new: Frame, due: list[bool]) -> None:
         """Change to another frame in the trials that are ``due``."""
@@ -900,13 +867,13 @@ def _framed(count: int) -> int:
     return 1 << count.bit_length() - 1 if count >= FRAMED else 1
 
 
-def _statistics(raw: Tensor, real: Tensor, count: list[int]) -> Inputs:
+def _statistics(raw: Tensor, real: Tensor) -> OutcomeCounts:
     """Return the statistics of the inputs ``(T, n, k)`` that are ``real``."""
     some = real.unsqueeze(-1)
-    number = devices.put(count, raw.device).clamp_min(1).unsqueeze(-1)
-    mean = (raw * some).sum(1) / number
+    seen = real.double().sum(-1, keepdim=True)
+    mean = (raw * some).sum(1) / seen.clamp_min(1)
     squares = ((raw - mean.unsqueeze(1)).square() * some).sum(1)
-    return Inputs(count, mean, squares)
+    return with_spreads(seen, mean, squares, squares, mean)
 
 
 def _within(one: Spots, other: Spots, values: Tensor) -> Tensor:

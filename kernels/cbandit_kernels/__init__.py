@@ -12,6 +12,11 @@ from cbandit_kernels.forms import (
     kernel_columns_ref,
     kernel_matrix_ref,
 )
+from cbandit_kernels.outcomes import (
+    count_outcomes,
+    count_outcomes_ref,
+    with_spreads,
+)
 from cbandit_kernels.prices import window_price, window_price_ref
 from cbandit_kernels.rounds import (
     finish_round,
@@ -29,6 +34,7 @@ from cbandit_kernels.types import (
     Frame,
     Late,
     Look,
+    OutcomeCounts,
     Priced,
     WeightRows,
     WeightSums,
@@ -58,9 +64,12 @@ __all__ = [
     "Frame",
     "Late",
     "Look",
+    "OutcomeCounts",
     "Priced",
     "WeightRows",
     "WeightSums",
+    "count_outcomes",
+    "count_outcomes_ref",
     "describe_native",
     "enter_weights",
     "enter_weights_ref",
@@ -83,4 +92,5 @@ __all__ = [
     "streams_natively",
     "window_price",
     "window_price_ref",
+    "with_spreads",
 ]

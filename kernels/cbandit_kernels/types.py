@@ -19,6 +19,7 @@ __all__ = [
     "Frame",
     "Late",
     "Look",
+    "OutcomeCounts",
     "Priced",
     "WeightRows",
     "WeightSums",
@@ -170,6 +171,28 @@ class Found:
     value: Tensor
     index: Tensor
     estimate: Tensor
+
+
+class OutcomeCounts(NamedTuple):
+    """Running statistics of the outcomes of ``f`` functions, float64.
+
+    Args:
+        seen: how many outcomes, ``(T, 1)``.
+        average: ``(T, f)``.
+        squares: squared distances from the average, summed, ``(T, f)``.
+        most: the largest value that this sum has had, ``(T, f)``.
+        origin: the first outcome, ``(T, f)``.
+        known: whether two outcomes differ by more than rounding, ``(T, f)`` bool.
+        size: the spread, ``(T, f)``; 1 if it is not known.
+    """
+
+    seen: Tensor
+    average: Tensor
+    squares: Tensor
+    most: Tensor
+    origin: Tensor
+    known: Tensor
+    size: Tensor
 
 
 class Priced(NamedTuple):
