@@ -157,7 +157,7 @@ class Recent:
         if count == 0 or not held - 1 <= count <= held:
             return False
         known = self.arrays[0][0]
-        for start in {self.stop - count, self.start}:
+        for start in dict.fromkeys((self.stop - count, self.start)):
             if torch.equal(contexts[:, :-1], known[:, start : start + count]):
                 self.start, self.stop = start, start + count
                 if self.stop == known.shape[1]:

@@ -28,8 +28,8 @@ def make_search(
     plan: Callable[..., Any],
     invert: Callable[..., Any],
     compiled: Callable[..., Any] = lambda function: function,
-) -> Callable[..., Any]:
-    """Return the search over one trial's window.
+) -> Any:
+    """Return the search over one trial's window, a function.
 
     Args:
         plan: a function of ``f (n, K)``, ``c (m, n, K)``, a weight of the reward, 0 or
