@@ -60,9 +60,9 @@ def resolve(
     """
     if not bool((f.amax(-1) > -torch.inf).all()):
         raise CBanditError("f must allow a choice in every row; got a row without any")
-    given = f, c, target, unit, begin
-    host = (None if part is None else part.cpu() for part in given)
-    found = window_price(*host, feasible=FEASIBLE, rounding=ROUNDING)
+    near = None if begin is None else begin.cpu()
+    given = f.cpu(), c.cpu(), target.cpu(), unit.cpu(), near
+    found = window_price(*given, feasible=FEASIBLE, rounding=ROUNDING)
     price, arms, shares, near, infeasible = (part.to(f.device) for part in found)
     return Price(price, Distribution(arms, shares, infeasible), near)
 

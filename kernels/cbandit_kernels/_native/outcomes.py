@@ -20,8 +20,9 @@ def count(
 ) -> OutcomeCounts:
     """See :func:`cbandit_kernels.outcomes.count_outcomes_ref`."""
     given = (np.ascontiguousarray(v.numpy()) for v in (*before[:5], values, came))
-    *counts, variance = map(torch.from_numpy, _counting()(*given, sign, alike))
-    return OutcomeCounts(*counts, variance.sqrt_())  # torch's own root, to the bit
+    counts = list(map(torch.from_numpy, _counting()(*given, sign, alike)))
+    counts[-1].sqrt_()  # torch's own root, to the bit
+    return OutcomeCounts(*counts)
 
 
 @cache
