@@ -116,7 +116,13 @@ from cbandit.posterior.rows.stored import Stored
 from cbandit.posterior.stacked import Stacked
 from cbandit.posterior.system import ROOM, System
 from cbandit.posterior.tally import Tally
-from cbandit.posterior.units import Outcomes, level, told
+from cbandit.posterior.units import (
+    all_outcomes,
+    level,
+    no_outcomes,
+    spreads_of,
+    told,
+)
 from cbandit.posterior.units import told as in_users_units
 from cbandit.problems import data
 from cbandit.problems.classifiers import pictures

@@ -11,16 +11,19 @@ import pytest
 import torch
 from inside import (
     Observation,
-    Outcomes,
+    all_outcomes,
     beliefs_of,
     estimated,
     limits_of,
     next_look,
+    no_outcomes,
     scorer,
     settled,
+    spreads_of,
 )
 
 import cbandit as cb
+from cbandit_kernels import count_outcomes, count_outcomes_ref
 
 POINTS = torch.linspace(0, 1, 24, dtype=torch.float64)
 LINE = cb.Finite(POINTS.unsqueeze(-1))
@@ -459,13 +462,21 @@ def test_all_outcomes_at_once_count_as_one_by_one(trials, apart):
     if apart:
         came[::2] = True
     like = torch.zeros(trials, 1)
-    single = Outcomes.none(like)
+    single = plain = no_outcomes(like)
     for row in rows:
-        single = single.counted(row)
-    together = Outcomes.of(rows, like)
-    for one, other in zip(single, together, strict=True):
-        assert one.dtype == other.dtype and torch.equal(one, other)
-    units = together.units()
+        told = row.values, row.outcome_flags(like.device)
+        single, plain = count_outcomes(single, *told), count_outcomes_ref(plain, *told)
+    together = all_outcomes(rows, like)
+    for one, *others in zip(single, together, plain, strict=True):
+        for other in others:
+            assert one.dtype == other.dtype and torch.equal(one, other)
+    less, plainly = single, plain
+    for row in rows:  # to the last bit without compiled loops
+        told = row.values, row.outcome_flags(like.device), -1
+        less, plainly = count_outcomes(less, *told), count_outcomes_ref(plainly, *told)
+        for one, other in zip(less, plainly, strict=True):
+            assert torch.equal(one, other)
+    units = spreads_of(together)
     for i in range(trials):
         told = y[came[:, i], i, 0]
         assert units.seen[i].item() == len(told)

@@ -23,7 +23,14 @@ from inside import (
 )
 
 import cbandit as cb
-from cbandit_kernels import WeightSums, enter_weights, enter_weights_ref
+from cbandit_kernels import (
+    WeightRows,
+    WeightSums,
+    enter_weights,
+    enter_weights_ref,
+    look_weights,
+    look_weights_ref,
+)
 
 F64 = torch.float64
 CPU = torch.device("cpu")
@@ -854,13 +861,24 @@ def test_sums_and_roots_of_blocks_are_a_dense_solve(dtype, backend):
     )
     precision = rng.random((rounds, trials)) * (rng.random((rounds, trials)) < 0.8)
     go = enter_weights if backend == "native" else enter_weights_ref
-    for told in zip(block, h, precision, y, strict=True):
-        go(held, *map(torch.from_numpy, told), backend=backend)
+    look = look_weights if backend == "native" else look_weights_ref
+    rows = WeightRows.none(held, rounds)
+    shown = rng.normal(size=(rounds, trials, width))
+    for n, told in enumerate(zip(block, h, precision, y, strict=True)):
+        look(held, rows, torch.from_numpy(shown[n]), backend=backend)
+        rows = rows._replace(start=max(0, n - 20), stop=n + 1)
+        go(held, rows, *map(torch.from_numpy, told), backend=backend)
         for t, (k, x, p, values) in enumerate(zip(*told, strict=True)):
             a[t, k] += p * np.outer(x, x)
             b[t, k] += p * np.outer(values, x)
     within = 1e-12 if dtype == F64 else 2e-5
     covariance = np.linalg.inv(np.eye(width) + a)
+    last = shown[-21:].swapaxes(0, 1)  # T x n x D
+    wanted = last[:, None] @ covariance
+    var = np.einsum("tknd,tnd->tnk", wanted, last)
+    np.testing.assert_allclose(rows.var[:, -21:], var, rtol=0, atol=10 * within)
+    mean = np.einsum("tknd,tkfd->tfnk", wanted, b)
+    np.testing.assert_allclose(rows.mean[:, :, -21:], mean, rtol=0, atol=10 * within)
     sums, weighted, root, rotated, fitted, log_det = (part.numpy() for part in held)
     np.testing.assert_allclose(sums, a, rtol=0, atol=1e-12)
     np.testing.assert_allclose(weighted, b, rtol=0, atol=1e-12)

@@ -56,15 +56,15 @@ CLASSES = {
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Dictionary Engine ExactGPs
-        Form Group History Inputs Joint Known Kronecker Lineage Link Log Lots Merged
-        Moments Observation _Opened Outcomes Part _Pending Plan Prior Recent Recomputed
+        Form Group History Joint Known Kronecker Lineage Link Log Lots Merged
+        Moments Observation _Opened Part _Pending Plan Prior Recent Recomputed
         Ridge Root Scale Sketch Sketched Slots Spot Stacked Step Stored Swept System
         TableKernel Tally Term Units Update Weights
     """,
     "cbandit.scores": "Feasible LeastViolating PrimalDual Rectified Reward",
     "cbandit.search": "Climbs",
     "cbandit.simulation": "Letter Post Tape",
-    "cbandit_kernels": "Frame Late",
+    "cbandit_kernels": "Frame Late OutcomeCounts",
     "botorch.models.kernels": """
         CategoricalKernel DownsamplingKernel ExponentialDecayKernel
         InfiniteWidthBNNKernel

@@ -32,7 +32,7 @@ from cbandit.posterior.look import Block
 from cbandit.posterior.pending import Ahead, Coming
 from cbandit.posterior.refit import fit_hyperparameters
 from cbandit.posterior.sweeps import swept
-from cbandit.posterior.units import Outcomes, Scale
+from cbandit.posterior.units import Scale
 from cbandit.posterior.value import Value
 
 FEW = 8  # with at most so many rows, condition on one by one
@@ -337,17 +337,11 @@ class Group(Value):
         if scale.drained(self.scale):
             scale = scale.over(log)
         other = self._with(log=log, scale=scale)
-        if scale.standardize and self._recounted(scale.outcomes):
+        if scale.standardize and (self._own_noise or scale.lost(self.held.drifts)):
             return other._over(log.anew())
         if self.prior.covariance.open:  # rebuilt, as the rows left scale the inputs
             return other._with(log=log.anew())
         return other
-
-    def _recounted(self, outcomes: Outcomes) -> bool:
-        """Return whether statistics must be recounted after a row was removed."""
-        return (
-            self._own_noise or outcomes.lost or (self.held.drifts and outcomes.astray)
-        )
 
     def retarget(self, target: Callable[[Any], Tensor]) -> Self:
         """Replace all outcomes by what ``target`` makes of their sources."""
