@@ -1047,13 +1047,21 @@ def test_what_is_chosen_by_itself(cases):
     assert "reward, cost 1: product" in large.engine
 
 
-@pytest.mark.parametrize(("size", "name"), [(1_000, "joint"), (1_100, "factor")])
-def test_draws_leave_the_joint_engine_where_they_cost_more(size, name, cases):
+@pytest.mark.parametrize(("size", "name"), [(500, "joint"), (1_000, "factor")])
+def test_rounds_leave_the_joint_engine_where_they_cost_more(size, name, cases):
     points = cb.Finite(torch.linspace(0, 1, size, dtype=F64).unsqueeze(-1))
     gp = cb.GP(cases["rbf"].make(1), noise=1e-2)
     assert name in cb.GPTS(points, reward=gp, explore=cb.TS(1.0)).engine
-    plain = cb.GPUCB(points, reward=gp, explore=cb.UCB(1.0))
-    assert "factor" in plain.engine
+    assert name in cb.GPUCB(points, reward=gp, explore=cb.UCB(1.0)).engine
+
+
+def test_draws_without_features_stay_on_the_joint_engine_for_longer():
+    import gpytorch
+
+    points = cb.Finite(torch.linspace(0, 1, 1_000, dtype=F64).unsqueeze(-1))
+    gp = cb.GP(gpytorch.kernels.PeriodicKernel().double(), noise=1e-2)
+    assert "joint" in cb.GPTS(points, reward=gp, explore=cb.TS(1.0)).engine
+    assert "factor" in cb.GPUCB(points, reward=gp, explore=cb.UCB(1.0)).engine
 
 
 @pytest.mark.parametrize("dtype", [F64, F32])

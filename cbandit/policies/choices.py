@@ -17,6 +17,7 @@ import math
 import secrets
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -359,6 +360,12 @@ class Failure(NamedTuple):
     serial: int
 
 
+@cache
+def everything(size: int, functions: int) -> Tensor:
+    """Return ``came`` of an entry with all values, which must not be changed."""
+    return torch.ones(size, functions, dtype=torch.bool)
+
+
 def failed_in(failures: Sequence[Failure]) -> Tensor | None:
     """Return the trials ``(T,)`` with a failure; ``None``: there is no failure."""
     if not failures:
@@ -436,7 +443,7 @@ class Entry(NamedTuple):
         if mask is None and len(functions) == self.came.shape[1] and not self.rewards:
             whole = not self.failures and self.choice.idle is None
             if not self.costs and whole and self.held is None:
-                return torch.ones_like(self.came), True
+                return everything(*self.came.shape), True
         now = torch.zeros_like(self.came)
         now[:, list(functions)] = True if mask is None else mask.unsqueeze(-1)
         twice = (now & self.came).any(0).nonzero().flatten().tolist()

@@ -66,9 +66,6 @@ def joined(parts: Sequence[Part]) -> Sequence[Part]:
         return parts
     wanted, noise = parts[0].wanted, parts[0].noise
     functions: list[int] = []
-    values: list[Tensor] = []
-    tries: list[Tensor] = []
-    counted = False
     for part in parts:
         if part.wanted is not wanted and list(part.wanted) != list(wanted):
             return parts
@@ -77,10 +74,12 @@ def joined(parts: Sequence[Part]) -> Sequence[Part]:
         ):
             return parts
         functions += part.functions
-        values.append(part.values)
-        counted = counted or part.tries is not None
-        tries.append(torch.ones_like(part.values) if part.tries is None else part.tries)
-    of = torch.cat(tries, -1) if counted else None
+    values, of = [part.values for part in parts], None
+    if any(part.tries is not None for part in parts):
+        tries = [
+            torch.ones_like(p.values) if p.tries is None else p.tries for p in parts
+        ]
+        of = torch.cat(tries, -1)
     return [Part(functions, torch.cat(values, -1), wanted, noise, of)]
 
 
