@@ -346,7 +346,7 @@ def test_estimates_are_in_spreads():
     torch.testing.assert_close(policy.price, price)
 
 
-def test_an_observations_own_noise_has_units_too():
+def test_an_observationsown_noise_has_units_too():
     """Before there is a unit it counts as the belief's."""
     for size in (1.0, 2.0**20):
         policy = cb.GPUCB(LINE, reward=smooth(), explore=cb.UCB(1.0))
@@ -448,6 +448,7 @@ def test_all_outcomes_at_once_count_as_one_by_one(trials, apart):
     came = draws.random((60, trials)) < 0.7
     rows = [
         Observation(
+            [0],
             [t] * trials,
             torch.zeros(trials, 1),
             torch.from_numpy(value),

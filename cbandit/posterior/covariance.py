@@ -577,6 +577,12 @@ class Prior:
         """``T``, the number of trials."""
         return math.prod(self.batch_shape)
 
+    @functools.cached_property
+    def tolerance(self) -> Tensor:
+        """How far apart two values may be and still count as equal, ``(T,)``."""
+        least = self.covariance.tolerance(self.actions, self.dtype)
+        return least.expand(self.trials)
+
     @property
     def ends(self) -> tuple[int, int]:
         """The first action that this process stores, and one past the last."""
