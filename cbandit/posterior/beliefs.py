@@ -31,7 +31,7 @@ from cbandit.posterior.covariance import Covariance, Prior
 from cbandit.posterior.draws.features import Pathwise, check_features
 from cbandit.posterior.engines.choice import BLOCK, plan
 from cbandit.posterior.engines.protocol import Dictionary, Fused
-from cbandit.posterior.group import Group
+from cbandit.posterior.group import Group, new_engine
 from cbandit.posterior.links import Link
 from cbandit.posterior.log import Observation
 from cbandit.posterior.look import Best, Block, among, scan
@@ -121,8 +121,8 @@ class Beliefs:
             # one rank decides, as ranks may differ in free memory
             asked = engine, prior, samples, noise.amin(), dictionary
             chosen = ranks.first(partial(plan, *asked))
-            of_engine = chosen, engine == "auto", ranks
-            groups.append(Group.start(gp, members, prior, scale, *of_engine))
+            held, elastic = new_engine(chosen, prior, scale, ranks), engine == "auto"
+            groups.append(Group(gp, members, prior, scale, ranks, held, elastic))
         return cls(
             tuple(groups),
             _order(groups),

@@ -82,21 +82,6 @@ class Group:
     now: int = 0
     own_noise: bool = False
 
-    @classmethod
-    def start(
-        cls,
-        gp: GP,
-        functions: list[int],
-        prior: Prior,
-        scale: Scale,
-        plan: Plan,
-        elastic: bool,
-        ranks: Ranks,
-    ) -> Self:
-        """Return a group without data, on a new engine."""
-        held = _new_engine(plan, prior, scale, ranks)
-        return cls(gp, functions, prior, scale, ranks, held, elastic)
-
     def __getstate__(self) -> dict[str, Any]:
         state = dict(vars(self))
         if self.held.light:  # only its plan was saved
@@ -128,7 +113,7 @@ class Group:
         return engine
 
     def _fresh(self, plan: Plan) -> Engine:
-        return _new_engine(plan, self.prior, self.scale, self.ranks)
+        return new_engine(plan, self.prior, self.scale, self.ranks)
 
     @property
     def noise(self) -> Tensor:
@@ -535,7 +520,7 @@ class Group:
         return lambda x: path(x)[:, :count] * size
 
 
-def _new_engine(plan: Plan, prior: Prior, scale: Scale, ranks: Ranks) -> Engine:
+def new_engine(plan: Plan, prior: Prior, scale: Scale, ranks: Ranks) -> Engine:
     """Return a new engine for this process's part of the set."""
     if plan.dictionary is not None:
         dictionary = plan.dictionary._replace(noise=scale.noise)
