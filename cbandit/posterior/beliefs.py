@@ -143,34 +143,19 @@ class Beliefs:
     # -- what all functions have in common -------------------------------------------
 
     @property
+    def prior(self) -> Prior:
+        """One group's prior; its set, trials, dtype and device are those of all."""
+        return self.groups[0].prior
+
+    @property
     def actions(self) -> Actions:
         """The action set."""
-        return self.groups[0].prior.actions
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """``()`` or ``(trials,)``."""
-        return self.groups[0].prior.batch_shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of arrays over the set."""
-        return self.groups[0].prior.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the arrays live."""
-        return self.groups[0].prior.device
+        return self.prior.actions
 
     @property
     def ranks(self) -> Ranks:
         """The processes that share the set."""
         return self.groups[0].ranks
-
-    @property
-    def trials(self) -> int:
-        """``T``, the number of trials."""
-        return self.groups[0].prior.trials
 
     @property
     def dated(self) -> bool:
@@ -257,7 +242,7 @@ class Beliefs:
 
     def forget_all(self) -> Self:
         """Drop all data but keep the hyperparameters."""
-        return self.forget([True] * self.trials)
+        return self.forget([True] * self.prior.trials)
 
     def forget(self, where: Sequence[bool]) -> Self:
         """Drop all data of the trials ``where (T,)``, but keep the hyperparameters."""
@@ -444,9 +429,9 @@ class Beliefs:
 
     def posterior(self) -> tuple[Tensor, Tensor]:
         """Return means and deviations of all actions ``(T, F, N)`` in users' units."""
-        shape = (self.trials, self.functions, int(self.actions.size))
-        units = self.units()
-        mean = torch.empty(shape, dtype=self.dtype, device=self.device)
+        prior, units = self.prior, self.units()
+        shape = prior.trials, self.functions, int(prior.actions.size)
+        mean = torch.empty(shape, dtype=prior.dtype, device=prior.device)
         std = torch.empty_like(mean)
         for block in self.blocks():
             at = slice(block.start, block.stop)
@@ -563,7 +548,7 @@ class Beliefs:
     def has_data(self) -> Tensor:
         """Return which trials have observed each function, ``(T, F)``, on the host."""
         return self._ordered(
-            [g.log.has_data(self.trials, len(g.functions)) for g in self.groups]
+            [g.log.has_data(self.prior.trials, len(g.functions)) for g in self.groups]
         )
 
     def engines(self) -> list[str]:

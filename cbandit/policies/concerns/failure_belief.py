@@ -74,7 +74,7 @@ class FailureModel(NamedTuple):
         beliefs = self.beliefs
         for result in sorted(self.fresh, key=lambda each: each.place.t):
             either, (keys, x, t) = result.failed | result.measured, result.place
-            values = devices.put(result.failed, beliefs.device).unsqueeze(-1)
+            values = devices.put(result.failed, beliefs.prior.device).unsqueeze(-1)
             row = Observation([0], keys, x, values.double(), either.tolist(), t=t)
             beliefs = beliefs.absorb([row])
         return FailureModel(beliefs.refit(due_only=True))
@@ -233,6 +233,6 @@ def failure_gp(actions: Actions) -> GP:
 
 def first_model(gp: GP, like: Beliefs, results: Sequence[Result]) -> FailureModel:
     """Return a model with the belief ``gp``, from results on the set of ``like``."""
-    where = like.actions, like.batch_shape, like.dtype, like.device
-    beliefs = Beliefs.start([gp], *where)
+    of = like.prior
+    beliefs = Beliefs.start([gp], of.actions, of.batch_shape, of.dtype, of.device)
     return FailureModel(beliefs, tuple(results)).absorb_results()
