@@ -128,7 +128,8 @@ class Delayed(Timing):
         idle = self._weightless or (self._weight is None and not theory)
         if idle or not held.recent_points:
             return beta
-        _, sigma = beliefs.anywhere(torch.stack(list(held.recent_points), 1))
+        points = torch.stack(list(held.recent_points), 1)
+        sigma: Tensor = beliefs.anywhere(points)[1]
         return beta + b_r * sigma.sum(-1)
 
     def _b_r(self, widths: BoundWidths, beta: Tensor, bound_count: int) -> Tensor:
