@@ -242,7 +242,7 @@ class Beliefs:
 
     def forget_all(self) -> Self:
         """Drop all data but keep the hyperparameters."""
-        return self.forget([True] * self.prior.trials)
+        return self._with([group.emptied() for group in self.groups])
 
     def forget(self, where: Sequence[bool]) -> Self:
         """Drop all data of the trials ``where (T,)``, but keep the hyperparameters."""

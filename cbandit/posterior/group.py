@@ -309,6 +309,16 @@ class Group:
         step = Step("aim_all", (list(map(scale.update, rows)),))
         return copy_with(self, log=self.log.with_targets(rows, step), scale=scale)
 
+    def emptied(self) -> Self:
+        """Return the group without data, on a new engine, with its hyperparameters.
+
+        So the old engine is as it was, to the bit, if the round fails.
+        """
+        engine = self._fresh(self.held.plan)
+        # saves waiting for the device
+        engine.history.sharpness = self.held.history.sharpness
+        return self._over(Log(), held=engine)
+
     def forget(self, where: Sequence[bool]) -> Self:
         """Drop the observations of the trials ``where (T,)``."""
         rows = []
