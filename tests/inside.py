@@ -95,7 +95,7 @@ from cbandit.posterior.likelihood import (
     spread,
 )
 from cbandit.posterior.links import Link, posterior_moments
-from cbandit.posterior.log import Log, Observation, Part, Step, Update
+from cbandit.posterior.log import Log, Observation, Step, Update
 from cbandit.posterior.look import (
     Best,
     Block,
@@ -361,15 +361,15 @@ def only_equals_tie(monkeypatch):
 def forget_oldest(policy):
     """Take the oldest observation of each group of functions out again."""
     beliefs = beliefs_of(policy)
-    groups = tuple(group.forget_oldest() for group in beliefs.groups)
-    hold(policy, beliefs._with(groups=groups))
+    groups = [group.forget_oldest() for group in beliefs.groups]
+    hold(policy, beliefs._with(groups))
 
 
 def split(policy, functions):
     """Let some functions have an engine of their own."""
     beliefs = beliefs_of(policy)
     (group,) = beliefs.groups
-    hold(policy, beliefs._with(groups=group.split(functions)))
+    hold(policy, beliefs._with(group.split(functions)))
 
 
 def epochs(policy):

@@ -18,7 +18,6 @@ from inside import (
     Covariance,
     Engine,
     Joint,
-    Part,
     Stored,
     Swept,
     Update,
@@ -561,14 +560,13 @@ def test_a_round_broken_off_half_way(name, stop, between, cases, dense, rng):
     blocks = list(partition(policy.actions, 10))
     beliefs = beliefs_of(policy)
     row = beliefs.groups[0].log[3]
-    told = [Part([0, 1], row.values + 1, [True])]
-    beliefs = beliefs.absorb(row.keys, row.x, told, 21)
+    beliefs = beliefs.absorb([row._replace(values=row.values + 1, t=21)])
     passing = beliefs.groups[0].blocks(blocks)
     for _ in range(stop + 1):
         next(passing)
     # nobody asks for the rest
     if between == "append":
-        beliefs = beliefs.absorb(row.keys, row.x, told, 22)
+        beliefs = beliefs.absorb([row._replace(values=row.values + 1, t=22)])
     if between == "forget":
         beliefs = beliefs.expire(3)
     hold(policy, beliefs)

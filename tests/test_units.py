@@ -361,6 +361,30 @@ def test_an_observations_own_noise_has_units_too():
     assert torch.equal(first, known)
 
 
+def test_rows_with_their_own_noise_count_as_one_by_one():
+    """Each function's rows weigh by its own spread, also after it has changed."""
+    gp, rng = smooth(), np.random.default_rng(4)
+    index, size = rng.integers(0, 20, 30), np.array([1.0, 100.0])
+    y = rng.normal(size=(30, 2)) * size
+    policies = []
+    for rows in (25, 1):
+        x = torch.linspace(0, 1, 20).double().unsqueeze(-1)
+        policy = cb.CKB(cb.Finite(x), reward=gp, costs=gp, step=0.1, cap=1.0)
+        for first in range(0, 25, rows):
+            at = slice(first, first + rows)
+            seen = {"reward": y[at, 0], "cost": y[at, 1], "noise": np.full(rows, 0.5)}
+            policy.observe(index=index[at], **seen)
+        for at in range(25, 30):
+            more = {"reward": 9 * y[at : at + 1, 0], "cost": 9 * y[at : at + 1, 1]}
+            policy.observe(index=index[at : at + 1], **more)
+        policies.append(policy)
+    together, single = (policy.posterior() for policy in policies)
+    for part in ("reward", "costs"):
+        one, other = getattr(together, part), getattr(single, part)
+        torch.testing.assert_close(one.mean, other.mean)
+        torch.testing.assert_close(one.std, other.std)
+
+
 def test_beliefs_of_both_kinds():
     """A cost without standardize stays in the user's units beside others."""
     plain = cb.GP(gpytorch.kernels.RBFKernel().double(), noise=0.05)
@@ -451,6 +475,7 @@ def test_all_outcomes_at_once_count_as_one_by_one(trials, apart):
     came = draws.random((60, trials)) < 0.7
     rows = [
         Observation(
+            [0],
             [t] * trials,
             torch.zeros(trials, 1),
             torch.from_numpy(value),

@@ -57,7 +57,7 @@ CLASSES = {
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Dictionary Engine ExactGPs
         Form Group History Joint Known Kronecker Lineage Link Log Lots Merged
-        Moments Observation _Opened Part _Pending Plan Prior Recent Recomputed
+        Moments Observation _Opened _Pending Plan Prior Recent Recomputed
         Ridge Root Scale Sketch Sketched Slots Spot Stacked Step Stored Swept System
         TableKernel Tally Term Units Update Weights
     """,

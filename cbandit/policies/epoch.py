@@ -54,7 +54,7 @@ from cbandit.policies.round import PolicyState
 from cbandit.policies.saving import locked
 from cbandit.policies.signs import count_or_names
 from cbandit.policies.turn import Turn
-from cbandit.posterior.log import Part
+from cbandit.posterior.log import Observation
 from cbandit.posterior.units import Units
 from cbandit.recommend import Recommendation
 from cbandit_kernels import Look
@@ -321,23 +321,21 @@ class EpochPenalty(GPPolicy):
 
     def _absorb_data(self, state: GPState, data: Data) -> GPState:
         limits = self.limits(max(self.t, 1))
-        for keys, x, (reward, cost) in data.rows():
+        for reward, cost in data.rows():
             over = cost.values - limits
             results = torch.cat([reward.values.expand(len(over), 1), over], -1)
-            state = self._add_target(
-                state, Place(list(keys), x, 0), results, reward.wanted
-            )
+            place = Place(list(reward.keys), reward.x, 0)
+            state = self._add_target(state, place, results, reward.wanted)
         return state
 
     def _add_target(
         self, state: GPState, place: Place, results: Tensor, wanted: Sequence[bool]
     ) -> GPState:
         """Return the state with the target of ``results`` in the trials ``wanted``."""
-        part = Part(
-            [0], self._target(state.multiplier, results), wanted, source=results
-        )
-        beliefs = state.beliefs.absorb(place.keys, place.x, [part], place.t)
-        return state._replace(beliefs=beliefs)
+        keys, x, t = place
+        target = self._target(state.multiplier, results)
+        row = Observation([0], keys, x, target, wanted, t=t, source=results)
+        return state._replace(beliefs=state.beliefs.absorb([row]))
 
     # -- widths, units and warnings ----------------------------------------------------
 

@@ -65,6 +65,7 @@ from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.engines.protocol import Dictionary
 from cbandit.posterior.links import BINARY
+from cbandit.posterior.log import join
 from cbandit.posterior.look import Best, Score
 from cbandit.posterior.units import Units, level, linked, told
 from cbandit.recommend import Recommendation, nothing_told
@@ -463,7 +464,7 @@ class GPPolicy(Policy):
     def _empty_beliefs(self, beliefs: list[GP]) -> Any:
         """Return beliefs without data."""
         samples, domain = self.explore.samples, self.actions.domain
-        fresh = Beliefs(
+        fresh = Beliefs.start(
             beliefs,
             domain,
             self.batch_shape,
@@ -937,7 +938,8 @@ class GPPolicy(Policy):
     def _absorb_data(self, state: GPState, data: Data) -> GPState:
         """Return the state with earlier data in its beliefs."""
         # the data change units, on which the next multiplier may depend
-        beliefs = state.beliefs.observe(data.rows())
+        rows = [row for parts in data.rows() for row in join(parts)]
+        beliefs = state.beliefs.absorb(rows)
         return state._replace(beliefs=beliefs, moved=None)
 
     # -- choices that come and go ------------------------------------------------------

@@ -8,17 +8,18 @@ Users see their own units. All objects here are values.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit._core.values import copy_with
 from cbandit.errors import CBanditError
 from cbandit.posterior.links import Link
 from cbandit.posterior.log import Log, Observation, Update
 from cbandit.posterior.look import Block
-from cbandit.posterior.value import Value
 from cbandit_kernels import OutcomeCounts, count_outcomes
 
 ENDLESS = 1e3  # a latent value further from 0 than any real one
@@ -133,7 +134,8 @@ def spreads_of(counts: OutcomeCounts) -> Units:
     return Units(average, size, counts.known, seen, links)
 
 
-class Scale(Value):
+@dataclass(frozen=True, eq=False)
+class Scale:
     """How the outcomes of ``f`` functions in ``T`` trials enter their engine.
 
     An engine conditions on differences from the prior mean or, if outcomes are
@@ -146,11 +148,17 @@ class Scale(Value):
         least: the smallest noise used in place of a smaller one, ``()`` or ``(T,)``.
         standardize: whether outcomes are rescaled by their own average and spread.
         constants: the prior means of rescaled outcomes, in spreads from the average,
-            ``(T, f)``; ``None``: 0.
+            ``(T, f)``.
         link: the link of a binary or counted function, alone in its engine, with latent
             means; ``None``: outcomes are Gaussian.
         limit: the limit ``(T, 1)`` of a cost with a link, which sets its unit;
             ``None``: the outcomes set the unit.
+        shifted: whether there are prior means to subtract.
+        usual: the belief's own precision, ``(T,)``.
+        outcomes: statistics of the outcomes.
+        spreads: the units in which means and deviations are returned: those of the
+            outcomes, or the user's own.
+        pool: events, and tries or exposure, of all outcomes with a link, ``(T, 2)``.
     """
 
     means: Tensor
@@ -158,16 +166,17 @@ class Scale(Value):
     least: Tensor
     standardize: bool
     constants: Tensor
-    outcomes: OutcomeCounts
-    spreads: Units  # units of the outcomes, or the user's own
-    shifted: bool  # whether there is anything to subtract
-    usual: Tensor  # the belief's own precision, (T,)
     link: Link | None
     limit: Tensor | None
-    pool: Tensor  # events, and tries or exposure, of all outcomes with a link
+    shifted: bool
+    usual: Tensor
+    outcomes: OutcomeCounts
+    spreads: Units
+    pool: Tensor
 
-    def __init__(
-        self,
+    @classmethod
+    def start(
+        cls,
         means: Tensor,
         noise: Tensor,
         least: Tensor,
@@ -175,25 +184,25 @@ class Scale(Value):
         constants: Tensor | None = None,
         link: Link | None = None,
         limit: Tensor | None = None,
-    ) -> None:
+    ) -> Self:
+        """Return a scale without outcomes; without ``constants`` they are 0."""
         noise, none = noise.maximum(least), no_outcomes(means)
         pool = torch.zeros_like(none.average[:, :1].expand(-1, 2))
-        super().__init__(
-            means=means,
-            noise=noise,
-            least=least,
-            standardize=standardize,
-            constants=torch.zeros_like(means) if constants is None else constants,
-            outcomes=none,
-            spreads=spreads_of(none) if standardize else Units.own(means),
+        scale = cls(
+            means,
+            noise,
+            least,
+            standardize,
+            torch.zeros_like(means) if constants is None else constants,
+            link,
+            limit,
             shifted=bool((means != 0).any()),
             usual=noise.reciprocal(),
-            link=link,
-            limit=limit,
+            outcomes=none,
+            spreads=spreads_of(none) if standardize else Units.own(means),
             pool=pool,
         )
-        if link is not None:
-            vars(self).update(vars(self._pooled(pool)))
+        return scale._pooled(pool)
 
     @property
     def columns(self) -> int:
@@ -226,7 +235,8 @@ class Scale(Value):
         seen, *others = self.outcomes
         outcomes = OutcomeCounts(seen, *(part[:, at] for part in others))
         means = self.means[:, at]
-        return self._with(
+        return copy_with(
+            self,
             means=means,
             constants=self.constants[:, at],
             shifted=bool((means != 0).any()),
@@ -244,7 +254,7 @@ class Scale(Value):
             inside = link.latent(self.limit).isfinite()
             level = torch.where(inside, self.limit, level)
         units = units._replace(size=link.unit(level), links=(link,))
-        return self._with(pool=pool, spreads=units)
+        return copy_with(self, pool=pool, spreads=units)
 
     def middle(self) -> Tensor:
         """Return the latent value of the mean of all outcomes, ``(T, 1)``."""
@@ -254,7 +264,7 @@ class Scale(Value):
 
     def _of(self, outcomes: OutcomeCounts) -> Self:
         """Return the scale with other statistics."""
-        return self._with(outcomes=outcomes, spreads=spreads_of(outcomes))
+        return copy_with(self, outcomes=outcomes, spreads=spreads_of(outcomes))
 
     def lost(self, narrow: bool) -> bool:
         """Return whether rounding errors dominate the statistics or an engine.
@@ -283,7 +293,7 @@ class Scale(Value):
         elif not self.standardize:
             means, constants = means + constants, before
         known = self.standardize, constants, self.link, self.limit
-        return type(self)(means, noise, least, *known)
+        return self.start(means, noise, least, *known)
 
     # -- into the engine -------------------------------------------------------------
 
@@ -321,10 +331,6 @@ class Scale(Value):
         return devices.put(row.wanted, self.means.device) * precision
 
     # -- out of the engine -----------------------------------------------------------
-
-    def units(self) -> Units:
-        """Return the units in which means and deviations are returned."""
-        return self.spreads
 
     def targets_of(self) -> tuple[Tensor, Tensor]:
         """Return the shift and divisor of outcomes before a fit, ``(T, f)`` each."""

@@ -97,10 +97,6 @@ class Delayed(Timing):
                 beliefs = beliefs.fill(t, functions, told.values, mask)
         return beliefs, held._replace(too_late=late)
 
-    def due(self, beliefs: Any, held: Held, t: int) -> tuple[Any, Held]:
-        """Stop waiting for feedback of rounds before the window."""
-        return beliefs.stop_waiting(t - self._window), held
-
     def adapt(self, widths: Widths) -> Widths:
         """Return the widths unchanged; raise if one is not proven for delays."""
         for beta in (widths.beta, widths.cost_beta):
@@ -133,7 +129,8 @@ class Delayed(Timing):
         idle = self._weightless or (self._weight is None and not theory)
         if idle or not held.recent_points:
             return beta
-        sigma: Tensor = beliefs.deviations(torch.stack(list(held.recent_points), 1))
+        points = torch.stack(list(held.recent_points), 1)
+        sigma: Tensor = beliefs.anywhere(points)[1]
         return beta + b_r * sigma.sum(-1)
 
     def _b_r(self, widths: BoundWidths, beta: Tensor, bound_count: int) -> Tensor:
