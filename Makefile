@@ -1,7 +1,7 @@
 # make demo    run a small reproduction; about a minute after the set-up
 # make test    run the tests, in minutes   make test-all  with the slow ones too
 # make check   format, lint and types      make format    rewrite the sources
-# make docs    API reference and notebooks as pages, in runs/docs, links checked
+# make docs    the documentation as pages, in runs/docs; warnings are errors
 # make clean   remove the virtual environment
 # make matrix  run the quick tests with the lowest and the pinned versions, on every Python
 #              here; gigabytes and an hour. MATRIX='lowest --python python3.11' is one of them
@@ -40,7 +40,7 @@ format: $(VENV)/.dev-ready
 	$(BIN)/ruff format .
 
 docs: $(VENV)/.dev-ready
-	$(BIN)/python tests/docs.py
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs runs/docs
 
 matrix: $(VENV)/.made
 	$(BIN)/python tests/matrix.py $(MATRIX)

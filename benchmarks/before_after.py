@@ -193,7 +193,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(text_of(found[-1]), flush=True)
         if options.json is not None:
             report.write(
-                options.json, {"machine": report.this_machine(), "scripts": found}
+                options.json,
+                {**report.provenance("before_after"), "scripts": found},
             )
     if not all(each["ok"] for each in found):
         sys.exit(1)

@@ -2,7 +2,7 @@
 
     python benchmarks/box.py [--quick] [--json FILE]
 
-Claim: a CKB-UCB round on a Box, 200 distinct points, two costs, takes no longer than
+Goal: a CKB-UCB round on a Box, 200 distinct points, two costs, takes no longer than
 ``optimize_acqf`` from as many restarts and raw samples, on BoTorch's own constrained
 improvement and on the very score of CKB-UCB; there our point is worth no less than
 theirs. The share of climbs that fail stands beside it.

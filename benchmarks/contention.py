@@ -2,9 +2,9 @@
 
     python benchmarks/contention.py [--quick] [--json FILE]
 
-Claim: beside one busy process a round takes at most 2.5 times what it takes alone, and
+Goal: beside one busy process a round takes at most 2.5 times what it takes alone, and
 beside two at most 4 times, on a machine of two processors. Threads that wait for each
-other in busy loops made some rounds twenty times slower.
+other in busy loops are slower by far.
 
 And beside two, small programs take at most twice what they take on one thread, although
 no variable says so: forty rounds of ``cb.GP.default``, which fits, and the README's

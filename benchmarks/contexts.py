@@ -2,7 +2,7 @@
 
     python benchmarks/contexts.py [--quick] [--json FILE]
 
-Claims: with 26 numbers, three models, a reward and a cost on one core, ``ask`` and
+Goals: with 26 numbers, three models, a reward and a cost on one core, ``ask`` and
 ``tell`` take no longer than ``route`` and ``process_feedback`` of paretobandit; with 64
 numbers and 1 000 models they take 6 ms in float64 and 3 ms in float32. The price is
 solved over the last 500 contexts, or as many as make 32 768 choices. paretobandit is

@@ -10,9 +10,8 @@ on other seeds, under that belief and under ``cb.GP.default``.
   round, over the problems of which a tenth or more is feasible, and on the worst of
   them; regret a round against the best distribution, in deviations of the reward. The
   default is the candidate of least regret that keeps the average in 90 % of all seeds,
-  and on every such problem in 70 %, under either belief. (With one deviation in the
-  dual step instead of 1.5 that failed under ``cb.GP.default``; a table shows it today.
-  The last ones are of where a step or a cap is said.)
+  and on every such problem in 70 %, under either belief. (The
+  last tables are of other dual steps, and of where a step or a cap is said.)
 * RPOL and CONFIG: hard violation a round in deviations of the costs, and by how much
   the best feasible action tried, and the one recommended, are below the optimum, in
   deviations of the reward (the mean over problems).

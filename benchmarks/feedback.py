@@ -2,7 +2,7 @@
 
     python benchmarks/feedback.py [--quick] [--json FILE]
 
-Claims: with a sliding window of ``W`` rounds, round 10 000 costs as much as round
+Goals: with a sliding window of ``W`` rounds, round 10 000 costs as much as round
 ``2 W``, and memory stays; with 100 choices outstanding among 10^5 actions a round costs
 at most twice as much as when feedback comes at once.
 

@@ -2,7 +2,7 @@
 
     python benchmarks/gpu.py [--quick] [--json FILE]
 
-Claims, on an H200: a whole CKB-UCB round of reward and cost over a grid of 10^9 actions
+Goals, on an H200: a whole CKB-UCB round of reward and cost over a grid of 10^9 actions
 or over 10^8 free-form points, 1000 of them tried, float32, takes under 0.1 s; its pass
 over the actions reaches 60 % of the roofline; and over 10^6 actions a round is about a
 hundred times faster than by BoTorch's exact posterior on the same device.
@@ -10,10 +10,9 @@ hundred times faster than by BoTorch's exact posterior on the same device.
 The ceilings of the roofline are measured first: a large copy, large matrix products,
 and kernel values made in registers with the stream kernel's own mix of instructions.
 Timings are medians; rivals take turns with our rounds. Each size is compared with a
-dense float64 solve on a sample of actions before it is timed, and after. A full run
-took two minutes on an H200 (``results/gpu.txt``); no new size starts after 7 minutes,
-with ``--quick`` after 100 seconds. Without a CUDA device the script says so in one
-line. Without installing the package:
+dense float64 solve on a sample of actions before it is timed, and after. No new size
+starts after 7 minutes, with ``--quick`` after 100 seconds. Without a CUDA device the
+script says so in one line. Without installing the package:
 
     PYTHONPATH=.:kernels python benchmarks/gpu.py --json FILE
 """

@@ -2,7 +2,7 @@
 
     python benchmarks/guarantees.py [--quick] [--json FILE]
 
-Claim: no width fails more often than it states, and no policy that promises to keep its
+Goal: no width fails more often than it states, and no policy that promises to keep its
 limits in every round breaks them in more runs than it states. A run fails if a band
 leaves its function once, at any action of the grid, or one round is above a limit.
 

@@ -8,7 +8,7 @@ violation: Poisson of mean 4 less Poisson of mean 2, and 0.5 less 0.1, in which 
 trials are equal. An interval of 95 % ought to hold that mean in 95 % of the samples;
 Student's is counted beside it.
 
-Claimed: between 93 and 97 % for normal differences, at least 88 % for lognormal ones,
+Goals: between 93 and 97 % for normal differences, at least 88 % for lognormal ones,
 at least 90 % for Laplace's and for rare counts, at least 92 % for the other counts. A
 sample of equal differences has a point for its interval, which counts as a miss.
 """

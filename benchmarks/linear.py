@@ -2,7 +2,7 @@
 
     python benchmarks/linear.py [--quick] [--json FILE]
 
-Claim: 10^6 rounds take minutes, the last no longer than the first, and the estimates
+Goal: 10^6 rounds take minutes, the last no longer than the first, and the estimates
 stay exact. Ten rays in ten dimensions, the size of the authors' own experiments. The
 first few thousand rounds are played by hand too, in numpy: the Gram matrix kept, two
 solves a round.

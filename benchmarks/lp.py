@@ -2,7 +2,7 @@
 
     python benchmarks/lp.py [--quick] [--json FILE]
 
-Claim: one cost, 10^6 arms, one programme within 40 argmax passes' time, on random arms
+Goal: one cost, 10^6 arms, one programme within 40 argmax passes' time, on random arms
 and on arcs whose every arm is a vertex of the upper hull.
 
 Each timing is the median of interleaved runs. Every distribution found is certified:

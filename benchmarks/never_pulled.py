@@ -7,7 +7,7 @@ is 0.2, and all that is stated of costs is that they are at most 1. Noise is Gau
 The rule beside it plays as much of the best arm as the same bounds on its cost allow,
 and the safe arm for the rest: its regret is the price of learning the cost alone.
 
-Claimed: policy regret is at most 1.5 times the other rule's on average, so the best arm
+Goals: policy regret is at most 1.5 times the other rule's on average, so the best arm
 is not left aside; in at most a tenth of the runs is an expected cost ever above the
 limit.
 """

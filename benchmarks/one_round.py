@@ -2,7 +2,7 @@
 
     python benchmarks/one_round.py [--quick] [--json FILE]
 
-Claim: over 10^3 and 10^4 points a round takes a small part of the time of the same
+Goal: over 10^3 and 10^4 points a round takes a small part of the time of the same
 round by hand, in scikit-learn or in BoTorch. Every contender knows the same prior,
 noise and observations, and chooses one action of the set: from nothing, as its users do
 each round.

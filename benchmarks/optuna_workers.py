@@ -50,6 +50,7 @@ from optuna.study import MaxTrialsCallback
 from optuna.trial import TrialState
 
 import cbandit as cb
+from report import provenance
 
 LIMIT = 11.0
 CODECS = {"lz4": (1.0, 0.6), "zstd": (1.6, 0.45), "none": (0.7, 1.0)}
@@ -282,9 +283,12 @@ def main() -> int:
     names = ("optuna", "torch", "botorch", "sqlalchemy", "pgserver")
     installed = [name for name in names if find_spec(name)]
     versions = {name: version(name) for name in installed}
+    origin = provenance("optuna_workers")
     about = {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "machine": f"{processor()}, {os.cpu_count()} cores",
+        "command": origin["command"],
+        "commit": origin["commit"],
         "python": platform.python_version(),
         **versions,
     }

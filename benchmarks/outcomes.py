@@ -4,13 +4,13 @@
 
 *Coverage.* Functions are drawn from the prior on 30 places; 50 outcomes come from
 random places; after a sweep the 90 % interval of every place's probability is compared
-with the truth. Claimed: 87 to 93 % of them hold it, over 300 functions.
+with the truth. Goals: 87 to 93 % of them hold it, over 300 functions.
 
 *Exact integration.* Of one or two latent values (correlated by 0.7) the posterior given
 20, 50 and 200 outcomes is integrated on a grid; the largest errors of all draws are
-shown. Claimed: means of the probability within 0.02, ends of 90 % intervals within
+shown. Goals: means of the probability within 0.02, ends of 90 % intervals within
 0.03, of 95 % ones from 50 outcomes on (with 20 the latent function is too skew for a
-normal one: with the exact mean and deviation, too, it is off by 0.032). Of rates, means
+normal one). Of rates, means
 are relative, and ends are by how far the exact chance to lie below them is from that
 stated. More latent values are compared with sampling by ``outcomes_nuts.py``.
 

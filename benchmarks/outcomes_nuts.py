@@ -9,7 +9,7 @@ samples the latent values given the same prior: 4 chains, after 1 000 steps of w
 data sets: of the expected probability, and of the ends of 90 and 95 % intervals, in
 probability. At 2 places exact integration stands beside: what NUTS itself is off by.
 
-Claimed, as in ``outcomes.py``: means within 0.02, ends of 90 % intervals within 0.03,
+Goals, as in ``outcomes.py``: means within 0.02, ends of 90 % intervals within 0.03,
 of 95 % ones from 50 outcomes on.
 
 It takes ``pip install numpyro`` in an environment that has cbandit; without, it says so

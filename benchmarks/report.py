@@ -10,6 +10,8 @@ import argparse
 import json
 import os
 import platform
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from datetime import date
@@ -25,6 +27,7 @@ __all__ = [
     "free_memory",
     "main",
     "name_of",
+    "provenance",
     "resident",
     "result_of",
     "row_of",
@@ -87,15 +90,47 @@ def result_of(name: str, quick: bool, rows: list[Row], **more: Any) -> Result:
     return {
         "bench": name,
         "quick": quick,
-        "machine": this_machine(),
+        **provenance(name),
         "rows": rows,
         "ok": all(check["ok"] for row in rows for check in row["checks"]),
         **more,
     }
 
 
+def provenance(script: str, command: str | None = None) -> dict[str, Any]:
+    """The command, commit, day and machine of a result of a script."""
+    return {
+        "command": command or _this_command(script),
+        "commit": _commit(),
+        "date": date.today().isoformat(),
+        "machine": this_machine(),
+    }
+
+
+def _commit() -> str | None:
+    """The checkout's commit, ``+`` if files differ from it; ``None`` without git."""
+    git = ["git", "-C", str(Path(__file__).resolve().parent)]
+    try:
+        head = [*git, "rev-parse", "--short=12", "HEAD"]
+        commit = subprocess.run(head, capture_output=True, text=True, check=True).stdout
+        state = [*git, "status", "--porcelain", "--untracked-files=no"]
+        changed = subprocess.run(state, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return commit.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def _this_command(script: str) -> str:
+    """The command line of a script, less the names of files that it writes."""
+    words = list(sys.argv[1:])
+    for option in ("--json", "--out", "--runs", "--figure"):
+        if option in words[:-1]:
+            words[words.index(option) + 1] = "PATH"
+    return shlex.join(["python", f"benchmarks/{script}.py", *words])
+
+
 def this_machine() -> dict[str, Any]:
-    """The processor, the CUDA device if there is one, versions that matter, the day."""
+    """The processor, the CUDA device if there is one, versions that matter."""
     from importlib.metadata import version
 
     model = platform.processor() or platform.machine()
@@ -116,7 +151,6 @@ def this_machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "gpytorch": version("gpytorch"),
         "botorch": version("botorch"),
-        "date": date.today().isoformat(),
     }
     if torch.cuda.is_available():
         machine |= {
@@ -140,7 +174,8 @@ def table(result: Result) -> str:
         where += f"{machine['threads']} threads"
     lines = [
         f"{result['bench']}{' --quick' if result['quick'] else ''}: {where}, "
-        f"torch {machine['torch']}, botorch {machine['botorch']}, {machine['date']}"
+        f"torch {machine['torch']}, botorch {machine['botorch']}, {result['date']}, "
+        f"commit {result['commit']}"
     ]
     section = None
     for row in result["rows"]:

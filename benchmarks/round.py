@@ -2,7 +2,7 @@
 
     python benchmarks/round.py [--quick] [--json FILE]
 
-Claims, of one ask and one tell, reward and one cost:
+Goals, of one ask and one tell, reward and one cost:
 
 - on a grid, 300 actions tried, a round is hundreds of times faster than the same round
   by BoTorch's exact posterior, or by a hand-written Cholesky solve shared by both
@@ -14,8 +14,8 @@ Claims, of one ask and one tell, reward and one cost:
 
 Each timing is the median of interleaved runs. Beside it the posterior is compared with
 a dense float64 solve, the choice with that solve's, and Thompson choices with their
-exact law; a fast wrong answer makes the script fail. A full run takes ten minutes.
-``--quick`` takes one: float64 alone, fewer free-form points, rivals scaled from a
+exact law; a fast wrong answer makes the script fail. ``--quick`` takes
+float64 alone, fewer free-form points, rivals scaled from a
 subset.
 """
 

@@ -2,7 +2,7 @@
 
     python benchmarks/scale.py [--quick] [--json FILE]
 
-Claim: with `cb.GP.default` and nothing else a round of CKB on 25^5 points takes at most
+Goal: with `cb.GP.default` and nothing else a round of CKB on 25^5 points takes at most
 a second after 30 rounds, fits included, within 2 GB of memory; the hundredth choice
 that is open at once takes at most 1.5 times what the first takes; and a checkpoint
 without the set takes at most 2 MB. Expected improvement, written by the README's lines,

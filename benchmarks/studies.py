@@ -2,7 +2,7 @@
 
     python benchmarks/studies.py [--quick] [--json FILE]
 
-Claim: such a study takes minutes, on one core. The trials of a policy are played as one
+Goal: such a study takes minutes, on one core. The trials of a policy are played as one
 programme; hyperparameters are learned in each trial by itself. Seconds are those of the
 processor, which depend less than the clock on who else uses the machine; refits and
 the account are included. Check: the first two trials, played by themselves, make the

@@ -2,7 +2,7 @@
 
     python benchmarks/thompson.py [--quick] [--json FILE]
 
-Claim: a round of CKB-TS, two costs, takes at most three rounds of CKB-UCB on the same
+Goal: a round of CKB-TS, two costs, takes at most three rounds of CKB-UCB on the same
 data. Means of 64 rounds (boxes: 16), for on a free-form set one round in 32 computes
 the cosines of a lot; the dearest round stands beside it. Beliefs are a Matern-5/2 that
 the three functions share, and ``cb.GP.default``, fitted once and then kept, one each.

@@ -2,7 +2,7 @@
 
     python benchmarks/trials.py [--quick] [--json FILE]
 
-Claims, of CKB-UCB on 100 arms: fifty trials at once take a small part of the time of
+Goals, of CKB-UCB on 100 arms: fifty trials at once take a small part of the time of
 fifty trials one by one; a round takes little longer than the same arithmetic in a bare
 tensor loop without a library around it, for one trial and for fifty. And of the first
 paper's experiment, world and account included: it takes about twice the time of that

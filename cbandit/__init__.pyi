@@ -14,6 +14,7 @@ from cbandit import problems as problems
 from cbandit import scores as scores
 from cbandit import search as search
 from cbandit._core import distributed as distributed
+from cbandit._core.version import __version__ as __version__
 from cbandit.actions import Actions as Actions
 from cbandit.actions import Box as Box
 from cbandit.actions import Category as Category

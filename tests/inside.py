@@ -95,7 +95,7 @@ from cbandit.posterior.likelihood import (
     spread,
 )
 from cbandit.posterior.links import Link, posterior_moments
-from cbandit.posterior.log import Log, Observation, Part, Step, Update
+from cbandit.posterior.log import Log, Observation, Step, Update
 from cbandit.posterior.look import (
     Best,
     Block,
@@ -116,7 +116,13 @@ from cbandit.posterior.rows.stored import Stored
 from cbandit.posterior.stacked import Stacked
 from cbandit.posterior.system import ROOM, System
 from cbandit.posterior.tally import Tally
-from cbandit.posterior.units import Outcomes, level, told
+from cbandit.posterior.units import (
+    all_outcomes,
+    level,
+    no_outcomes,
+    spreads_of,
+    told,
+)
 from cbandit.posterior.units import told as in_users_units
 from cbandit.problems import data
 from cbandit.problems.classifiers import pictures
@@ -355,15 +361,15 @@ def only_equals_tie(monkeypatch):
 def forget_oldest(policy):
     """Take the oldest observation of each group of functions out again."""
     beliefs = beliefs_of(policy)
-    groups = tuple(group.forget_oldest() for group in beliefs.groups)
-    hold(policy, beliefs._with(groups=groups))
+    groups = [group.forget_oldest() for group in beliefs.groups]
+    hold(policy, beliefs._with(groups))
 
 
 def split(policy, functions):
     """Let some functions have an engine of their own."""
     beliefs = beliefs_of(policy)
     (group,) = beliefs.groups
-    hold(policy, beliefs._with(groups=group.split(functions)))
+    hold(policy, beliefs._with(group.split(functions)))
 
 
 def epochs(policy):

@@ -272,7 +272,7 @@ def test_draws_have_the_law_of_a_sketch(place):
     for seed in range(2000):
         streams = Streams(seed)
         if place == "points":
-            drawn.append(group.drawn(x.unsqueeze(0), streams)[0, 0])
+            drawn.append(policy._beliefs.drawn(x.unsqueeze(0), streams)[0, 0])
         else:
             (block,) = engine.blocks([(0, len(X))], streams)
             drawn.append(block.draw[0, 0])

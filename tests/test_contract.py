@@ -166,6 +166,7 @@ SIGNATURES = {
 # errors, types to annotate with, and rooms, promised as names alone
 NAMES = """
     Actions Choice Explore Marginal Policy Posterior Recommendation Run
+    __version__
     BudgetError CBanditError CheckpointError ChoiceError HorizonError InfeasibleError
     LostRankError
     MissingDataError MissingExtraError

@@ -18,7 +18,6 @@ from inside import (
     Covariance,
     Engine,
     Joint,
-    Part,
     Stored,
     Swept,
     Update,
@@ -561,14 +560,13 @@ def test_a_round_broken_off_half_way(name, stop, between, cases, dense, rng):
     blocks = list(partition(policy.actions, 10))
     beliefs = beliefs_of(policy)
     row = beliefs.groups[0].log[3]
-    told = [Part([0, 1], row.values + 1, [True])]
-    beliefs = beliefs.absorb(row.keys, row.x, told, 21)
+    beliefs = beliefs.absorb([row._replace(values=row.values + 1, t=21)])
     passing = beliefs.groups[0].blocks(blocks)
     for _ in range(stop + 1):
         next(passing)
     # nobody asks for the rest
     if between == "append":
-        beliefs = beliefs.absorb(row.keys, row.x, told, 22)
+        beliefs = beliefs.absorb([row._replace(values=row.values + 1, t=22)])
     if between == "forget":
         beliefs = beliefs.expire(3)
     hold(policy, beliefs)
@@ -1047,13 +1045,21 @@ def test_what_is_chosen_by_itself(cases):
     assert "reward, cost 1: product" in large.engine
 
 
-@pytest.mark.parametrize(("size", "name"), [(1_000, "joint"), (1_100, "factor")])
-def test_draws_leave_the_joint_engine_where_they_cost_more(size, name, cases):
+@pytest.mark.parametrize(("size", "name"), [(500, "joint"), (1_000, "factor")])
+def test_rounds_leave_the_joint_engine_where_they_cost_more(size, name, cases):
     points = cb.Finite(torch.linspace(0, 1, size, dtype=F64).unsqueeze(-1))
     gp = cb.GP(cases["rbf"].make(1), noise=1e-2)
     assert name in cb.GPTS(points, reward=gp, explore=cb.TS(1.0)).engine
-    plain = cb.GPUCB(points, reward=gp, explore=cb.UCB(1.0))
-    assert "factor" in plain.engine
+    assert name in cb.GPUCB(points, reward=gp, explore=cb.UCB(1.0)).engine
+
+
+def test_draws_without_features_stay_on_the_joint_engine_for_longer():
+    import gpytorch
+
+    points = cb.Finite(torch.linspace(0, 1, 1_000, dtype=F64).unsqueeze(-1))
+    gp = cb.GP(gpytorch.kernels.PeriodicKernel().double(), noise=1e-2)
+    assert "joint" in cb.GPTS(points, reward=gp, explore=cb.TS(1.0)).engine
+    assert "factor" in cb.GPUCB(points, reward=gp, explore=cb.UCB(1.0)).engine
 
 
 @pytest.mark.parametrize("dtype", [F64, F32])

@@ -13,7 +13,7 @@ POINT = torch.zeros(1, 1)
 
 
 def row(t, value=0.0):
-    return Observation([t], POINT, torch.tensor([[value]]), [True], None, t)
+    return Observation([0], [t], POINT, torch.tensor([[value]]), [True], None, t)
 
 
 def rounds(log):

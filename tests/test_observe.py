@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gpytorch
 import numpy as np
 import pytest
 import torch
@@ -126,3 +127,38 @@ def test_no_rows_of_data_are_no_data():
     policy.observe(index=[], reward=[], cost=np.zeros((0, 2)))
     policy.observe(x=np.zeros((0, 1)), reward=[])
     assert same_future(policy, twin)
+
+
+@pytest.mark.parametrize("engine", ["joint", "factor", "stream"])
+@pytest.mark.parametrize("rows", [4, 12])
+def test_variances_of_data_from_before_follow_the_unit(engine, rows):
+    """A variance is in the user's unit; its share of the spread changes with that."""
+    gp = cb.GP(gpytorch.kernels.RBFKernel().double(), noise=0.1, standardize=True)
+    one, two = (cb.GPUCB(cb.Finite(line()), reward=gp, engine=engine) for _ in range(2))
+    index, values = np.arange(rows), np.sin(np.arange(rows + 1))
+    own = {"index": index, "noise": np.linspace(0.01, 0.3, rows)}
+    one.observe(**own, reward=values[:-1])
+    choice = one.ask(among=[15])
+    one.tell(choice, reward=values[-1] + 3.0)
+    two.tell(two.ask(among=[15]), reward=values[-1] + 3.0)
+    two.observe(**own, reward=values[:-1])
+    found, want = one.posterior().reward, two.posterior().reward
+    torch.testing.assert_close(found.mean, want.mean, rtol=0, atol=1e-10)
+    torch.testing.assert_close(found.std, want.std, rtol=0, atol=1e-10)
+
+
+def test_a_variance_is_a_share_of_its_own_functions_spread():
+    """So many rows at once, and a few at a time, are one and the same."""
+    gp = cb.GP(gpytorch.kernels.RBFKernel().double(), noise=0.1, standardize=True)
+    one, two = (
+        cb.RPOL(cb.Finite(line()), reward=gp, costs=gp, thresholds=0.1)
+        for _ in range(2)
+    )
+    index, rewards = np.arange(12), np.sin(np.arange(12))
+    told = {"reward": rewards, "cost": 0.1 * rewards**2, "noise": rewards**2 + 0.01}
+    one.observe(index=index, **told)
+    for k in index:
+        two.observe(index=[k], **{name: [value[k]] for name, value in told.items()})
+    found, want = one.posterior().costs, two.posterior().costs
+    torch.testing.assert_close(found.mean, want.mean, rtol=0, atol=1e-10)
+    torch.testing.assert_close(found.std, want.std, rtol=0, atol=1e-10)

@@ -195,21 +195,29 @@ def test_a_row_without_a_choice_is_an_error():
         resolve(nothing, nothing.unsqueeze(1), one, one)
 
 
+@pytest.mark.parametrize("m", [1, 2, 4])
 @pytest.mark.parametrize("kind", KINDS)
-def test_compiled_loops_find_the_price_that_numpy_finds(kind):
+def test_compiled_loops_find_the_price_that_numpy_finds(kind, m):
     pytest.importorskip("numba", reason="numba is not installed: numpy is used")
     rng = np.random.default_rng(8)
     for case in range(20):
-        f, c, target = window(rng, kind, 1)
-        turned = np.roll(f, case, 0), np.roll(c[0], case, 0)  # another last row
-        rewards, costs = np.stack([f, turned[0]]), np.stack([c[0], turned[1]])
-        begin = torch.from_numpy(rng.random((2, 2))) if case % 2 else None
-        limits = np.append(target, 0.9 * target)
-        rows = map(torch.from_numpy, (rewards, costs, limits))
+        f, c, target = window(rng, kind, m)
+        turned = np.roll(f, case, 0), np.roll(c, case, 1)  # another last row
+        rewards, costs = np.stack([f, turned[0]]), np.stack([c, turned[1]])
+        unit = np.stack([np.abs(c).max((1, 2))] * 2)
+        scale = np.abs(f[~np.isneginf(f)]).max() / unit[0]
+        near = scale * rng.random((2, 1 + m, m))
+        begin = torch.from_numpy(near) if case % 2 else None
+        limits = np.stack([target, 0.9 * target])
+        rows = map(torch.from_numpy, (rewards, costs, limits, unit))
         given = *rows, begin, 1e-12, 1e-15
         ours = window_price(*given, backend="native")
         numpys = window_price_ref(*given)
         assert torch.equal(ours.arms, numpys.arms)
         assert torch.equal(ours.infeasible, numpys.infeasible)
-        for one, other in zip(ours, numpys, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(ours.shares, numpys.shares, rtol=0, atol=1e-9)
+        size = torch.from_numpy(1 / scale).expand_as(ours.price)
+        one, other = ours.price * size, numpys.price * size
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+        again = window_price(*given[:4], ours.near, *given[5:], backend="native")
+        torch.testing.assert_close(again.price * size, one, rtol=1e-9, atol=1e-9)

@@ -286,6 +286,28 @@ def test_a_missing_file_says_which_and_where(monkeypatch, tmp_path):
     assert "`cbandit data fin.csv`" in str(error.value)
 
 
+def test_a_missing_file_is_looked_for_in_named_places(monkeypatch, tmp_path):
+    monkeypatch.delenv("CBANDIT_DATA", raising=False)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    source = tmp_path / "environment" / "site-packages"
+    monkeypatch.setattr(data, "SOURCE", source)
+    home = "~/.local/share/cbandit"
+    with pytest.raises(cb.MissingDataError) as error:
+        zhou_light()
+    assert str(error.value).endswith(f"$CBANDIT_DATA (not set) nor in {home}")
+    assert str(tmp_path) not in str(error.value)
+    source.mkdir(parents=True)
+    (source / "pyproject.toml").touch()
+    with pytest.raises(cb.MissingDataError) as error:
+        zhou_light()
+    beside = "../shared/data of the checkout"
+    assert f"(not set) nor in {beside} nor in {home}" in str(error.value)
+    monkeypatch.setenv("CBANDIT_DATA", str(tmp_path / "mine"))
+    with pytest.raises(cb.MissingDataError, match=r"not in .CBANDIT_DATA .*mine"):
+        zhou_light()
+
+
 def test_a_wrong_file_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("CBANDIT_DATA", str(tmp_path))
     (tmp_path / "light_train.csv").write_text("1,2,3\n")

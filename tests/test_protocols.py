@@ -23,7 +23,6 @@ from inside import (
     Log,
     Look,
     Observation,
-    Part,
     Recomputed,
     Rows,
     Step,
@@ -290,7 +289,7 @@ class TestEngine:
 
         for t, seen in enumerate(told):
             wanted, t = seen.wanted, t - 3 * (pick(8) == 0)  # some come late
-            entry = Observation(seen.keys, seen.x, seen.values, wanted, None, t)
+            entry = Observation([0, 1], seen.keys, seen.x, seen.values, wanted, None, t)
             log = log.enter(entry, Step("add", (seen,)))
             what = pick(8)
             if what == 0 and len(log) > 4:
@@ -601,14 +600,14 @@ class TestRows:
 
 def believed(engine="auto", count=2, actions=GRID, apart=False, **more):
     gps = [cb.GP(kernel(), noise=NOISE, **more) for _ in range(count)]
-    return Beliefs(gps, actions, (TRIALS,), F64, CPU, engine, apart=apart)
+    return Beliefs.start(gps, actions, (TRIALS,), F64, CPU, engine, apart=apart)
 
 
 def sketched():
     gps = [cb.GP(kernel(), noise=NOISE, mean=mean) for mean in (0.2, -0.1)]
     where = GRID, (TRIALS,), F64, CPU
     by = Dictionary(5.0, 1, range(TRIALS), torch.ones(()))
-    return Beliefs(gps, *where, "sketch", dictionary=by)
+    return Beliefs.start(gps, *where, "sketch", dictionary=by)
 
 
 BELIEFS = {
@@ -625,8 +624,8 @@ BELIEFS = {
 def learned(beliefs, count=12, seed=1, t=0):
     for number, seen in enumerate(told(count, beliefs.functions, seed)):
         every = list(range(beliefs.functions))
-        part = Part(every, seen.values, seen.wanted)
-        beliefs = beliefs.absorb(seen.keys, seen.x, [part], t + number)
+        of = every, seen.keys, seen.x, seen.values, seen.wanted
+        beliefs = beliefs.absorb([Observation(*of, t=t + number)])
     return beliefs
 
 
@@ -737,6 +736,8 @@ class TestBeliefs:
         close((mean, std), in_units(beliefs), 1e-8)
         users = in_users_units(beliefs.units(), mean, std)
         close(users, beliefs.posterior(), 1e-8)
-        told_of = [(s, Part([0], s.values[:, :1], s.wanted)) for s in told(9)]
-        more = beliefs.observe([(s.keys, s.x, [part]) for s, part in told_of])
+        rows = [
+            Observation([0], s.keys, s.x, s.values[:, :1], s.wanted) for s in told(9)
+        ]
+        more = beliefs.absorb(rows)
         assert (more.gains() > beliefs.gains()).any()

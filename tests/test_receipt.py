@@ -14,7 +14,7 @@ from cbandit.errors import CBanditError
 from cbandit.receipt.alarm import Watch
 from cbandit.receipt.bets import ODDS, SHARES, log_weights
 from cbandit.receipt.certificate import certify
-from cbandit.receipt.sums import Costs, Play, Sums, Told
+from cbandit.receipt.sums import Centre, Costs, Plays, Sums, Told
 
 # ------------------------------------------------------------- the formulas, one by one
 
@@ -26,17 +26,30 @@ def costs_of(
     return Costs(("c",), (sense,), (kind,), *ends, np.full((trials, 1), limit))
 
 
+def at(centre):
+    """A centre of one round."""
+    return Centre(centre.mean[None], centre.trust[None])
+
+
+def told_of(costs, row, centre, tries=None):
+    shape = (1, *costs.first.shape)
+    weight = None if tries is None else np.full(shape, tries)
+    values, came = np.reshape(row, shape), np.ones(shape, dtype=bool)
+    return Told(values, came, weight, costs.first[None], at(centre))
+
+
 def played(costs, values, tries=None, outstanding=0):
     """The sums after ``values (n, T)`` were told, one round after the other."""
-    sums, yes = Sums.none(costs.first.shape), np.ones(costs.first.shape, dtype=bool)
+    sums, one = Sums.none(costs.first.shape), np.ones((1, *costs.first.shape))
     for i, row in enumerate(np.atleast_2d(values)):
         centre = sums.next_centre(costs)
-        weight = None if tries is None else np.full(costs.first.shape, tries[i])
-        sums = sums.after_plays(costs, [Play(yes, costs.first, centre)])
-        told = Told(row.reshape(-1, 1), yes, weight, costs.first, centre)
-        sums = sums.after(costs, [told])
-    plays = [Play(yes, costs.first, sums.next_centre(costs))] * outstanding
-    return sums.after_plays(costs, plays)
+        sums = sums.after_plays(costs, Plays(one, costs.first[None], at(centre)))
+        weight = None if tries is None else tries[i]
+        sums = sums.after(costs, told_of(costs, row, centre, weight))
+    for _ in range(outstanding):
+        centre = at(sums.next_centre(costs))
+        sums = sums.after_plays(costs, Plays(one, costs.first[None], centre))
+    return sums
 
 
 def log_mixture(bets, variance, exponent):
@@ -154,9 +167,7 @@ def test_counts_that_are_not_poisson_lose_the_grade_for_good():
     assert certify(sums, costs)["c"].grade == "asymptotic"
     even = np.full((2000, 1), 2.0)
     for row in even[:200]:
-        centre = sums.next_centre(costs)
-        told = Told(row.reshape(1, 1), np.array([[True]]), None, costs.first, centre)
-        sums = sums.after(costs, [told])
+        sums = sums.after(costs, told_of(costs, row, sums.next_centre(costs)))
     assert certify(sums, costs)["c"].grade == "asymptotic"
     poisson = rng.poisson(2.0, (600, 1)).astype(float)
     assert certify(played(costs, poisson), costs)["c"].grade == "exact"
@@ -177,15 +188,19 @@ def test_a_limit_from_below_is_one_from_above_turned():
 def test_rows_added_together_are_rows_added_one_by_one():
     rng, costs = np.random.default_rng(6), costs_of("number", 0.3, 0.0, 1.0)
     centre = Sums.none((1, 1)).next_centre(costs)
-    yes = np.array([[True]])
-    plays = [Play(yes, costs.first, centre)] * 30
-    rows = [Told(rng.random((1, 1)), yes, None, costs.first, centre) for _ in range(25)]
-    once = Sums.none((1, 1)).after_plays(costs, plays).after(costs, rows)
+    values = rng.random((30, 1, 1))
+    every = Centre(np.repeat(centre.mean[None], 30, 0), np.zeros(values.shape, bool))
+    limits = np.repeat(costs.first[None], 30, 0)
+    once = Sums.none((1, 1)).after_plays(
+        costs, Plays(np.ones(values.shape), limits, every)
+    )
+    came = np.ones(values.shape, dtype=bool)
+    once = once.after(costs, Told(values, came, None, limits, every))
     singly = Sums.none((1, 1))
-    for play in plays:
-        singly = singly.after_plays(costs, [play])
-    for row in rows:
-        singly = singly.after(costs, [row])
+    for row in values:
+        one = Plays(np.ones((1, 1, 1)), costs.first[None], at(centre))
+        singly = singly.after_plays(costs, one)
+        singly = singly.after(costs, told_of(costs, row, centre))
     for name, a, b in zip(Sums._fields, once, singly, strict=True):
         assert np.asarray(a) == pytest.approx(np.asarray(b), abs=1e-12), name
 
@@ -221,13 +236,12 @@ def test_the_truth_is_within_at_every_look(world, kind, range_):
     """Nominal 5 %; 300 runs with 5 % misses show 10 % or more in 1 of 5 000 tests."""
     rng, trials, rounds = np.random.default_rng(7), 300, 300
     costs = costs_of(kind, 0.3, *range_, trials=trials)
-    sums, yes = Sums.none((trials, 1)), np.ones((trials, 1), dtype=bool)
+    sums = Sums.none((trials, 1))
     past, truth, missed = np.zeros(trials), np.zeros(trials), np.zeros(trials, bool)
     for t in range(rounds):
         values, mean = world(rng, t, past)
         past, truth = past + values, truth + mean
-        told = Told(values[:, None], yes, None, costs.first, sums.next_centre(costs))
-        sums = sums.after(costs, [told])
+        sums = sums.after(costs, told_of(costs, values, sums.next_centre(costs)))
         if t < 20 or t % 10 == 0:
             bound = certify(sums, costs, trials=range(trials))["c"]
             missed |= (truth / (t + 1) < bound.lower) | (truth / (t + 1) > bound.upper)
@@ -239,11 +253,11 @@ def test_the_truth_is_within_at_every_look(world, kind, range_):
 
 def watched(costs, values, credit=0.0):
     """The rounds ``(T,)`` in which the alarm sounded, infinity where it did not."""
-    watch, yes = Watch.start(costs, 0), np.ones(costs.first.shape, dtype=bool)
+    watch = Watch.start(costs, 0)
     when = np.full(len(costs.first), np.inf)
     centre = Sums.none(costs.first.shape).next_centre(costs)
     for t, row in enumerate(values, 1):
-        told = Told(row.reshape(-1, 1), yes, None, costs.first, centre)
+        told = told_of(costs, row, centre)
         watch, sounds = watch.after(costs, told, t, credit, 0.05)
         when = np.where(sounds[:, 0], t, when)
     return when, watch

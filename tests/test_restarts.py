@@ -29,6 +29,18 @@ def test_an_epoch_that_begins_in_a_design_drops_its_data(design):
     assert held == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
 
 
+@pytest.mark.parametrize("restart", [5, "doubling"])
+def test_data_from_before_stay_in_the_first_epoch(restart):
+    gp = smooth()
+    policy = cb.RPOL(LINE, reward=gp, costs=gp, restart=restart, forget=True)
+    policy.observe(index=[3, 20], reward=[0.1, 0.4], cost=[0.0, 0.2])
+    held = []
+    for _ in range(7):
+        policy.tell(policy.ask(), reward=0.3, cost=0.1)
+        held.append(readings(policy))
+    assert held == ([3, 4, 5, 6, 7, 1, 2] if restart == 5 else [3, 1, 2, 1, 2, 3, 4])
+
+
 def test_a_margin_stays_where_nothing_is_forgotten():
     gp, explore = smooth(standardize=False), cb.UCB(1.0, margin=2.0)
     margins = []

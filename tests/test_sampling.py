@@ -21,7 +21,7 @@ from inside import (
     Beliefs,
     Covariance,
     Joint,
-    Part,
+    Observation,
     Prior,
     Root,
     Streams,
@@ -90,7 +90,7 @@ def test_the_test_itself(rng):
 def told(name, actions, case, dense, rng, trials=2, functions=2, rounds=25, **more):
     """Beliefs after some rounds of ragged data, and what the reference knows."""
     gp = cb.GP(case.make(actions.dim), noise=0.02, **more)
-    beliefs = Beliefs(
+    beliefs = Beliefs.start(
         [gp] * functions, actions, (trials,), F64, torch.device("cpu"), name, True
     )
     standardize = more.get("standardize", False)
@@ -107,9 +107,9 @@ def told(name, actions, case, dense, rng, trials=2, functions=2, rounds=25, **mo
         x = actions.at(torch.as_tensor(keys))
         values = rng.standard_normal((trials, functions))
         wanted = [i == 0 or t % 2 == 0 for i in range(trials)]
-        beliefs = beliefs.absorb(
-            keys.tolist(), x, [Part(every, torch.as_tensor(values), wanted)]
-        )
+        values = torch.as_tensor(values)
+        row = Observation(every, keys.tolist(), x, values, wanted)
+        beliefs = beliefs.absorb([row])
         for i in range(trials):
             for j in range(functions):
                 if wanted[i]:
@@ -217,14 +217,13 @@ def test_draws_of_arms_given_by_a_covariance_of_low_rank(name, dense, rng):
     table = half @ half.T
     actions = cb.Finite(covariance=table)
     gp = cb.GP(noise=0.05)
-    beliefs = Beliefs([gp], actions, (), F64, torch.device("cpu"), name, True)
+    beliefs = Beliefs.start([gp], actions, (), F64, torch.device("cpu"), name, True)
     reference = dense(table, 0.05)
     for key in rng.integers(0, 20, 15).tolist():
         y = float(rng.standard_normal())
         x = actions.at(torch.tensor([key]))
-        beliefs = beliefs.absorb(
-            [key], x, [Part([0], torch.tensor([[y]], dtype=F64), [True])]
-        )
+        told = torch.tensor([[y]], dtype=F64)
+        beliefs = beliefs.absorb([Observation([0], [key], x, told, [True])])
         reference.add(x[0].numpy(), y)
     at = [0, 3, 7, 11, 19]
     draws = drawn(beliefs, Streams(6), 3000, at)[:, 0, 0]
@@ -367,7 +366,7 @@ SUMS = {
 def alike(name, actions, engine, dense, rng, standardize=False, rounds=12):
     """Beliefs of two functions, the same in many trials, and the reference of each."""
     make, values = SUMS[name]
-    beliefs = Beliefs(
+    beliefs = Beliefs.start(
         [cb.GP(make(), noise=0.02, standardize=standardize)] * 2,
         actions,
         (MANY,),
@@ -385,8 +384,8 @@ def alike(name, actions, engine, dense, rng, standardize=False, rounds=12):
             keys = [int(rng.integers(actions.size))] * MANY
             x = actions.at(torch.tensor(keys[:1]))
         outcome = torch.as_tensor(rng.standard_normal((1, 2)))
-        part = Part([0, 1], outcome.expand(MANY, 2), [True] * MANY)
-        beliefs = beliefs.absorb(keys, x.expand(MANY, 2), [part])
+        of = keys, x.expand(MANY, 2), outcome.expand(MANY, 2), [True] * MANY
+        beliefs = beliefs.absorb([Observation([0, 1], *of)])
         for reference, y in zip(references, outcome[0].tolist(), strict=True):
             reference.add(x[0].numpy(), y)
     return beliefs, references
@@ -469,7 +468,9 @@ def mixed():
 
 def test_draws_on_a_box_with_categories(dense, rng):
     space, gp, values = mixed()
-    beliefs = Beliefs([gp], space, (MANY,), F64, torch.device("cpu"), "auto", True)
+    beliefs = Beliefs.start(
+        [gp], space, (MANY,), F64, torch.device("cpu"), "auto", True
+    )
     reference = dense(values, float(gp.noise), 0.0, True)
     points = np.stack(
         [1 + 2 * rng.random(16), rng.integers(0, 3, 16), rng.integers(0, 2, 16)], -1
@@ -479,8 +480,8 @@ def test_draws_on_a_box_with_categories(dense, rng):
         reference.add(x, y)
         row = torch.tensor([[y]], dtype=F64).expand(MANY, 1)
         at = torch.as_tensor(x).expand(MANY, 3)
-        part = Part([0], row, [True] * MANY)
-        beliefs = beliefs.absorb([tuple(x)] * MANY, at, [part])
+        of = [tuple(x)] * MANY, at, row, [True] * MANY
+        beliefs = beliefs.absorb([Observation([0], *of)])
     at = torch.as_tensor(points[11:]).expand(MANY, -1, -1)
     mean, draw = beliefs.solver(streams=Streams(3, MANY))(at)
     drawn = in_users_units(beliefs.units(), mean + draw, draw)[0]

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import cbandit as cb
-from cbandit.policies.choices import Place
 from cbandit.policies.timing import Held, timing_of
-from cbandit.posterior.log import Part
+from cbandit.posterior.log import Observation
 
 CPU = torch.device("cpu")
 
@@ -19,8 +18,10 @@ class Recorder:
     def __init__(self, dated=False, absorbed=()):
         self.dated, self.absorbed = dated, absorbed
 
-    def absorb(self, keys, x, parts, t):
-        row = keys, x[:, 0].tolist(), parts[0].values[:, 0].tolist(), parts[0].wanted, t
+    def absorb(self, observations):
+        (told,) = observations
+        x, values = told.x[:, 0].tolist(), told.values[:, 0].tolist()
+        row = told.keys, x, values, told.wanted, told.t
         return Recorder(self.dated, (*self.absorbed, row))
 
 
@@ -30,7 +31,7 @@ def held(rounds, trials=2):
     for t, trial in rounds:
         x = torch.full((trials, 1), float(t)).double()
         wanted = [i == trial for i in range(trials)]
-        partial.append((Place([t] * trials, x, t), Part([0], 10 * x, wanted)))
+        partial.append(Observation([0], [t] * trials, x, 10 * x, wanted, t=t))
     return Held(torch.zeros(trials).long(), tuple(partial))
 
 

@@ -11,16 +11,19 @@ import pytest
 import torch
 from inside import (
     Observation,
-    Outcomes,
+    all_outcomes,
     beliefs_of,
     estimated,
     limits_of,
     next_look,
+    no_outcomes,
     scorer,
     settled,
+    spreads_of,
 )
 
 import cbandit as cb
+from cbandit_kernels import count_outcomes, count_outcomes_ref
 
 POINTS = torch.linspace(0, 1, 24, dtype=torch.float64)
 LINE = cb.Finite(POINTS.unsqueeze(-1))
@@ -358,6 +361,30 @@ def test_an_observations_own_noise_has_units_too():
     assert torch.equal(first, known)
 
 
+def test_rows_with_their_own_noise_count_as_one_by_one():
+    """Each function's rows weigh by its own spread, also after it has changed."""
+    gp, rng = smooth(), np.random.default_rng(4)
+    index, size = rng.integers(0, 20, 30), np.array([1.0, 100.0])
+    y = rng.normal(size=(30, 2)) * size
+    policies = []
+    for rows in (25, 1):
+        x = torch.linspace(0, 1, 20).double().unsqueeze(-1)
+        policy = cb.CKB(cb.Finite(x), reward=gp, costs=gp, step=0.1, cap=1.0)
+        for first in range(0, 25, rows):
+            at = slice(first, first + rows)
+            seen = {"reward": y[at, 0], "cost": y[at, 1], "noise": np.full(rows, 0.5)}
+            policy.observe(index=index[at], **seen)
+        for at in range(25, 30):
+            more = {"reward": 9 * y[at : at + 1, 0], "cost": 9 * y[at : at + 1, 1]}
+            policy.observe(index=index[at : at + 1], **more)
+        policies.append(policy)
+    together, single = (policy.posterior() for policy in policies)
+    for part in ("reward", "costs"):
+        one, other = getattr(together, part), getattr(single, part)
+        torch.testing.assert_close(one.mean, other.mean)
+        torch.testing.assert_close(one.std, other.std)
+
+
 def test_beliefs_of_both_kinds():
     """A cost without standardize stays in the user's units beside others."""
     plain = cb.GP(gpytorch.kernels.RBFKernel().double(), noise=0.05)
@@ -448,6 +475,7 @@ def test_all_outcomes_at_once_count_as_one_by_one(trials, apart):
     came = draws.random((60, trials)) < 0.7
     rows = [
         Observation(
+            [0],
             [t] * trials,
             torch.zeros(trials, 1),
             torch.from_numpy(value),
@@ -459,13 +487,21 @@ def test_all_outcomes_at_once_count_as_one_by_one(trials, apart):
     if apart:
         came[::2] = True
     like = torch.zeros(trials, 1)
-    single = Outcomes.none(like)
+    single = plain = no_outcomes(like)
     for row in rows:
-        single = single.counted(row)
-    together = Outcomes.of(rows, like)
-    for one, other in zip(single, together, strict=True):
-        assert one.dtype == other.dtype and torch.equal(one, other)
-    units = together.units()
+        told = row.values, row.outcome_flags(like.device)
+        single, plain = count_outcomes(single, *told), count_outcomes_ref(plain, *told)
+    together = all_outcomes(rows, like)
+    for one, *others in zip(single, together, plain, strict=True):
+        for other in others:
+            assert one.dtype == other.dtype and torch.equal(one, other)
+    less, plainly = single, plain
+    for row in rows:  # to the last bit without compiled loops
+        told = row.values, row.outcome_flags(like.device), -1
+        less, plainly = count_outcomes(less, *told), count_outcomes_ref(plainly, *told)
+        for one, other in zip(less, plainly, strict=True):
+            assert torch.equal(one, other)
+    units = spreads_of(together)
     for i in range(trials):
         told = y[came[:, i], i, 0]
         assert units.seen[i].item() == len(told)

@@ -14,7 +14,7 @@ from inside import (
     Ahead,
     Beliefs,
     Covariance,
-    Part,
+    Observation,
     Prior,
     Streams,
     Update,
@@ -23,7 +23,14 @@ from inside import (
 )
 
 import cbandit as cb
-from cbandit_kernels import WeightSums, enter_weights, enter_weights_ref
+from cbandit_kernels import (
+    WeightRows,
+    WeightSums,
+    enter_weights,
+    enter_weights_ref,
+    look_weights,
+    look_weights_ref,
+)
 
 F64 = torch.float64
 CPU = torch.device("cpu")
@@ -75,11 +82,10 @@ class Stream:
         for n in range(first, len(self.t) if last is None else last):
             x = torch.from_numpy(self.x[n])
             values, wanted = torch.from_numpy(self.y[n]), self.wanted[n].tolist()
-            part = Part(list(range(values.shape[-1])), values, wanted)
+            every, t = list(range(values.shape[-1])), int(self.t[n])
             keys = list(map(tuple, x.tolist()))
-            beliefs = beliefs.aged(int(self.t[n])).absorb(
-                keys, x, [part], int(self.t[n])
-            )
+            row = Observation(every, keys, x, values, wanted, t=t)
+            beliefs = beliefs.aged(t).absorb([row])
         return beliefs
 
 
@@ -106,7 +112,7 @@ def dense(stream, x, now, ridge=1.0, noise=None, fade=1.0, trial=0, features=han
 
 def believed(space=SPACE, count=2, trials=2, dtype=F64, **more):
     gp = cb.GP.linear(space, **more)
-    return Beliefs([gp] * count, space, (trials,), dtype, CPU)
+    return Beliefs.start([gp] * count, space, (trials,), dtype, CPU)
 
 
 def in_users_units(beliefs, x):
@@ -199,7 +205,7 @@ def test_the_noise_is_its_conjugate_posterior():
     for trial in range(2):
         level = dense(stream, stream.x[0], 60, trial=trial)[2]
         assert np.abs(levels[trial] - level).max() < 1e-11
-    apart = Beliefs([cb.GP.linear(SPACE)] * 2, SPACE, (2,), F64, CPU, apart=True)
+    apart = Beliefs.start([cb.GP.linear(SPACE)] * 2, SPACE, (2,), F64, CPU, apart=True)
     assert torch.allclose(stream.told(apart).noises(), beliefs.noises(), rtol=1e-12)
     # the marginal likelihood of the data under it, by the densities of Student's t
     y = (stream.y[:, 0, 0] - stream.y[:, 0, 0].mean()) / stream.y[:, 0, 0].std(ddof=1)
@@ -335,11 +341,12 @@ def test_numbers_without_bounds_are_standardised_by_what_was_seen(constant):
     beliefs = stream.told(believed(space, fade=0.99, constant=constant))
     at = stream.x[:9, 0]
     mean, std = in_users_units(beliefs, at)
-    parts = []
+    rows = []
     for n in range(rounds):
         values, wanted = torch.from_numpy(stream.y[n]), stream.wanted[n].tolist()
         x = torch.from_numpy(stream.x[n])
-        parts.append((list(map(tuple, x.tolist())), x, [Part([0, 1], values, wanted)]))
+        keys = list(map(tuple, x.tolist()))
+        rows.append(Observation([0, 1], keys, x, values, wanted))
     for trial in range(2):
         seen = stream.x[stream.wanted[:, trial], trial]
         first = seen[: 1 << (len(seen).bit_length() - 1)]
@@ -364,8 +371,8 @@ def test_numbers_without_bounds_are_standardised_by_what_was_seen(constant):
     engine = engine_of(space)
     single = engine_of(space)
     updates = [
-        Update(keys, x, part.values, torch.tensor(part.wanted).double(), part.wanted)
-        for keys, x, (part,) in parts
+        Update(r.keys, r.x, r.values, torch.tensor(r.wanted).double(), r.wanted)
+        for r in rows
     ]
     engine.add_all(updates)
     for update in updates:
@@ -513,6 +520,28 @@ def test_a_window_keeps_its_rounds_only():
     assert np.abs(got.std.numpy() - std[0]).max() < 1e-9
 
 
+def test_a_window_standardises_inputs_by_its_own_rounds(tmp_path):
+    """What has left the window is forgotten here too, saved in between or not."""
+    space = cb.Space(model=cb.Category("a", "b"), load=cb.Context(2))
+    gp, path = cb.GP.linear(space), tmp_path / "policy"
+    policy, late = (
+        cb.GPUCB(space, reward=gp, feedback=cb.Sliding(6)) for _ in range(2)
+    )
+    told = []
+    for t in range(14):
+        choice = policy.ask(context=[0.5 * t, math.cos(t)])
+        told.append((choice.x, math.sin(t)))
+        policy.tell(choice, reward=math.sin(t))
+    x, y = zip(*told[-6:], strict=True)
+    late.observe(x=torch.stack(x), reward=y)
+    found = policy.posterior(x[0].unsqueeze(0)).reward
+    policy.save(path, actions=False)
+    for other in (late, policy, cb.load(path, actions=space)):
+        want = other.posterior(x[0].unsqueeze(0)).reward
+        torch.testing.assert_close(found.mean, want.mean, rtol=0, atol=1e-10)
+        torch.testing.assert_close(found.std, want.std, rtol=0, atol=1e-10)
+
+
 def test_feedback_that_comes_later_takes_its_place():
     """Delayed: what has not come counts as average, and then as what came."""
     gp = cb.GP.linear(SPACE)
@@ -532,18 +561,20 @@ def test_feedback_that_comes_later_takes_its_place():
 def test_outstanding_choices_count_by_their_variance(actions):
     """Deviations are as if each had been told the mean that it was believed to have."""
     fixed = cb.GP.linear(actions, noise=0.2)
-    beliefs = Beliefs([fixed], actions, (1,), F64, CPU)
+    beliefs = Beliefs.start([fixed], actions, (1,), F64, CPU)
     generator = torch.Generator().manual_seed(2)
     for t in range(6):
         keys = torch.randint(12, (1,), generator=generator)
-        part = Part([0], torch.randn(1, 1, generator=generator, dtype=F64), [True])
-        beliefs = beliefs.absorb(keys.tolist(), actions.at(keys), [part], t)
+        y = torch.randn(1, 1, generator=generator, dtype=F64)
+        row = Observation([0], keys.tolist(), actions.at(keys), y, [True], t=t)
+        beliefs = beliefs.absorb([row])
     ahead, told = [], beliefs
     for key in (3, 11, 3, 0, 7, 7, 5, 9, 2, 3):  # more than there are features
         x = actions.at(torch.tensor([key]))
         ahead.append(Ahead([key], x, [[True]]))
-        told = told.absorb([key], x, [Part([0], torch.zeros(1, 1).double(), [True])])
-        wanted = told.deviations(actions.block(0, actions.size))
+        row = Observation([0], [key], x, torch.zeros(1, 1).double(), [True])
+        told = told.absorb([row])
+        _, wanted = told.anywhere(actions.block(0, actions.size))
         (block,) = beliefs.blocks(ahead=ahead)
         assert torch.allclose(block.std, wanted, rtol=0, atol=1e-10)
         other = beliefs.anywhere(actions.block(0, actions.size), ahead)[1]
@@ -554,7 +585,7 @@ def test_outstanding_choices_count_by_their_variance(actions):
 def test_kept_variances_follow_what_opens_is_told_and_is_cancelled(dtype):
     """After every change they are a dense solve with all that is told and open."""
     gp, generator = cb.GP.linear(POINTS, noise=0.2), torch.Generator().manual_seed(8)
-    beliefs = Beliefs([gp], POINTS, (2,), dtype, CPU)
+    beliefs = Beliefs.start([gp], POINTS, (2,), dtype, CPU)
     ahead, changes = [], []
     for t in range(90):
         key = torch.randint(60, (2,), generator=generator)
@@ -564,8 +595,8 @@ def test_kept_variances_follow_what_opens_is_told_and_is_cancelled(dtype):
             choice = ahead.pop(at)
             if drawn < 0.2:  # out of order; else cancelled
                 values = torch.randn(2, 1, generator=generator, dtype=F64)
-                part = Part([0], values, [True, choice.waits[0][1]])
-                beliefs = beliefs.absorb(choice.keys, choice.x, [part], t)
+                of = choice.keys, choice.x, values, [True, choice.waits[0][1]]
+                beliefs = beliefs.absorb([Observation([0], *of, t=t)])
         else:
             waits = [[True, t % 4 > 0]]
             ahead.append(Ahead(key.tolist(), POINTS.at(key), waits))
@@ -695,8 +726,8 @@ def test_the_last_contexts_are_a_fresh_look_after_two_thousand_rounds(
             for ahead in ([], few, few + many):
                 errors.append(off_a_fresh_look(beliefs, ROUTES, contexts, ahead))
         y = torch.randn(2, 2, generator=generator, dtype=F64) + x[:, :1]
-        part = Part([0, 1], y, [True, t % 5 > 0])
-        beliefs = beliefs.absorb(list(map(tuple, x.tolist())), x, [part], t)
+        of = list(map(tuple, x.tolist())), x, y, [True, t % 5 > 0]
+        beliefs = beliefs.absorb([Observation([0, 1], *of, t=t)])
     assert max(errors) < 1e-12
     # all rows anew only while inputs are standardised anew, at powers of two
     assert sum(rows) < 2000 + 30 * 11 + 3 * len(errors)
@@ -711,8 +742,9 @@ def test_many_open_choices_of_several_categories_count_as_if_told(fade):
     points = ROUTES.candidates(shown[:, :2]).flatten(1, 2)
 
     def absorbed(beliefs, x, t):
-        part = Part([0, 1], torch.zeros(2, 2, dtype=F64), [True, t % 3 > 0])
-        return beliefs.absorb(list(map(tuple, x.tolist())), x, [part], t)
+        values, wanted = torch.zeros(2, 2, dtype=F64), [True, t % 3 > 0]
+        of = list(map(tuple, x.tolist())), x, values, wanted
+        return beliefs.absorb([Observation([0, 1], *of, t=t)])
 
     for t in range(1, 5):
         beliefs = beliefs.aged(t)
@@ -832,13 +864,24 @@ def test_sums_and_roots_of_blocks_are_a_dense_solve(dtype, backend):
     )
     precision = rng.random((rounds, trials)) * (rng.random((rounds, trials)) < 0.8)
     go = enter_weights if backend == "native" else enter_weights_ref
-    for told in zip(block, h, precision, y, strict=True):
-        go(held, *map(torch.from_numpy, told), backend=backend)
+    look = look_weights if backend == "native" else look_weights_ref
+    rows = WeightRows.none(held, rounds)
+    shown = rng.normal(size=(rounds, trials, width))
+    for n, told in enumerate(zip(block, h, precision, y, strict=True)):
+        look(held, rows, torch.from_numpy(shown[n]), backend=backend)
+        rows = rows._replace(start=max(0, n - 20), stop=n + 1)
+        go(held, rows, *map(torch.from_numpy, told), backend=backend)
         for t, (k, x, p, values) in enumerate(zip(*told, strict=True)):
             a[t, k] += p * np.outer(x, x)
             b[t, k] += p * np.outer(values, x)
     within = 1e-12 if dtype == F64 else 2e-5
     covariance = np.linalg.inv(np.eye(width) + a)
+    last = shown[-21:].swapaxes(0, 1)  # T x n x D
+    wanted = last[:, None] @ covariance
+    var = np.einsum("tknd,tnd->tnk", wanted, last)
+    np.testing.assert_allclose(rows.var[:, -21:], var, rtol=0, atol=10 * within)
+    mean = np.einsum("tknd,tkfd->tfnk", wanted, b)
+    np.testing.assert_allclose(rows.mean[:, :, -21:], mean, rtol=0, atol=10 * within)
     sums, weighted, root, rotated, fitted, log_det = (part.numpy() for part in held)
     np.testing.assert_allclose(sums, a, rtol=0, atol=1e-12)
     np.testing.assert_allclose(weighted, b, rtol=0, atol=1e-12)
@@ -858,7 +901,7 @@ def test_choices_that_were_never_told_look_like_the_prior():
     """Most of many models have no observation, and are not multiplied out."""
     space = cb.Space(model=cb.Category(*map(str, range(70))), prompt=cb.Context(3))
     gp = cb.GP.linear(space)
-    beliefs = Beliefs([gp, gp], space.domain, (2,), F64, CPU)
+    beliefs = Beliefs.start([gp, gp], space.domain, (2,), F64, CPU)
     generator = torch.Generator().manual_seed(1)
     shown = torch.randn(2, 50, 3, generator=generator, dtype=F64)
     for t in range(1, 51):
@@ -868,8 +911,8 @@ def test_choices_that_were_never_told_look_like_the_prior():
         number = torch.randint(70 if t > 20 else 5, (2,), generator=generator)
         x = space.candidates(shown[:, t - 1])[[0, 1], number]
         y = torch.randn(2, 2, generator=generator, dtype=F64)
-        part = Part([0, 1], y, [True, t % 4 > 0])
-        beliefs = beliefs.absorb(list(map(tuple, x.tolist())), x, [part], t)
+        of = list(map(tuple, x.tolist())), x, y, [True, t % 4 > 0]
+        beliefs = beliefs.absorb([Observation([0, 1], *of, t=t)])
 
 
 # -- linear kernels of gpytorch, and catalogues ----------------------------------------

@@ -2,4 +2,5 @@
 
 ``checks`` checks arguments, ``arguments`` records them, ``devices`` and ``randomness``
 serve tensors, ``files`` and ``checkpoint`` the disk, ``distributed`` several processes.
+``version`` states the version.
 """

@@ -47,7 +47,7 @@ CLASSES = {
         Confidence ConfidenceSets Contradiction Contradictions CountOPB
         DecisionRecord Delayed Design EnoughData Entry EpochPenalty EpochState
         Expected FailedActions Failure FailureBelief FailureList FailureModel
-        Files GPOPB GPState GPTS GPUCB Held History JudgedRound KeptLimits
+        Files GPOPB GPState GPTS GPUCB Held History Item JudgedRound KeptLimits
         LCLUCB Ledger LimitCounts LinearBounds LinearModel Listeners Lock Margin News
         Objective OPLB OPNLB Outcome Outliers Paired Pending Place PolicyState
         PredictionErrors Projected Promise Queue Readings Receipt ReceiptState
@@ -57,16 +57,16 @@ CLASSES = {
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Dictionary Engine ExactGPs
-        Form Group History Inputs Joint Known Kronecker Lineage Link Log Lots Merged
-        Moments Observation _Opened Outcomes Part _Pending Plan Prior Recent Recomputed
+        Form Group History Joint Known Kronecker Lineage Link Log Lots Merged
+        Moments Observation _Opened _Pending Plan Prior Recent Recomputed
         Ridge Root Scale Sketch Sketched Slots Spot Stacked Step Stored Swept System
         TableKernel Tally Term Units Update Weights
     """,
-    "cbandit.receipt": "Alarm Centre Costs Play Sums Told Watch",
+    "cbandit.receipt": "Alarm Centre Costs Sums Watch",
     "cbandit.scores": "Feasible LeastViolating PrimalDual Rectified Reward",
     "cbandit.search": "Climbs",
     "cbandit.simulation": "Letter Post Tape",
-    "cbandit_kernels": "Frame Late",
+    "cbandit_kernels": "Frame Late OutcomeCounts",
     "botorch.models.kernels": """
         CategoricalKernel DownsamplingKernel ExponentialDecayKernel
         InfiniteWidthBNNKernel

@@ -4,9 +4,9 @@ Known: a constant ``Lip_j`` of each cost and a bound ``E_j`` on its noise. From 
 set of actions known to be safe, each round:
 
 1. the safe set ``S_t``: the seed set, and the intersection over costs of
-``{x : y_j(s) + E_j + Lip_j d(s, x) <= threshold_j for some action s}`` with a reading
-``y_j(s)``. It uses no norm of the cost and no width of a belief: if both constants
-hold, no limit is ever exceeded;
+   ``{x : y_j(s) + E_j + Lip_j d(s, x) <= threshold_j for some action s}`` with a
+   reading ``y_j(s)``. It uses no norm of the cost and no width of a belief: if both
+   constants hold, no limit is ever exceeded;
 2. bounds ``mean -+ beta std`` of reward and costs by the beliefs, which are free to be
    wrong and are not nested; expanders, for each cost, intersected: safe ``x`` with
    ``mean - beta std + Lip_j d(x, x') <= threshold_j`` for some ``x'`` not in ``S_t``;

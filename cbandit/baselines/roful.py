@@ -8,9 +8,9 @@ cost. Each round:
    along a segment ``<x, theta> + beta ||x||_{Sigma^-1}`` at the furthest ``x`` with
    ``<x, mu_j> - beta ||x||_{Sigma^-1} <= tau_j``;
 2. play ``gamma x~`` with the largest ``gamma`` that surely keeps the limits: the
-largest share with ``<gamma x~, mu_j> + beta ||gamma x~||_{Sigma^-1} <= tau_j``, and at
-least ``nu / ||x~||`` (at most 1), ``nu = min_j tau_j / S_j``, since no cost of a
-shorter action can exceed ``nu S_j``; observe, update.
+   largest share with ``<gamma x~, mu_j> + beta ||gamma x~||_{Sigma^-1} <= tau_j``, and
+   at least ``nu / ||x~||`` (at most 1), ``nu = min_j tau_j / S_j``, since no cost of a
+   shorter action can exceed ``nu S_j``; observe, update.
 
 The reward is not inflated, unlike LC-LUCB's. The paper has one cost of this kind; here
 each of several costs has its own ellipsoid, as in its form for convex constraints.

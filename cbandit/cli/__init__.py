@@ -33,12 +33,9 @@ for command in (init, data, reproduce, run, compare, plot, info):
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import PackageNotFoundError, version
+        from cbandit import __version__
 
-        try:
-            print(f"cbandit {version('cbandit')}")
-        except PackageNotFoundError:
-            print("cbandit, run from its source: not installed")
+        print(f"cbandit {__version__}")
         raise typer.Exit
 
 

@@ -116,7 +116,7 @@ def info() -> None:
 
     from cbandit.experiments.settings import versions
     from cbandit.posterior import describe_engines
-    from cbandit.problems.data import folders
+    from cbandit.problems.data import folders, shown
 
     for name, version in versions().items():
         print(f"{name}: {version}")
@@ -126,5 +126,5 @@ def info() -> None:
     names = [torch.cuda.get_device_name(k) for k in range(count)]
     print("cuda: " + (", ".join(names) or "none"))
     for folder in folders():
-        print(f"data: {folder}" + ("" if folder.is_dir() else " (not there)"))
+        print(f"data: {shown(folder)}" + ("" if folder.is_dir() else " (not there)"))
     print(describe_engines())

@@ -16,14 +16,14 @@ from typing import Any
 
 from cbandit._core import checks
 from cbandit._core.files import unsealed, whole
+from cbandit._core.version import __version__
 from cbandit.errors import CBanditError
 
 NUMBERS = ("horizon", "trials", "seed", "device", "dtype")
 VALUES = ("knobs", "contexts")  # keys of a problem whose lists are not sweeps
 SEAL = ("# digest: ", "\n")  # the last line of a results folder's config.toml
 PACKAGES = (
-    *("cbandit", "torch", "gpytorch", "botorch", "linear_operator", "numpy", "scipy"),
-    "triton",
+    *("torch", "gpytorch", "botorch", "linear_operator", "numpy", "scipy", "triton"),
 )
 LARGEST, DEEPEST = 1 << 20, 100  # most bytes of a file, most parts of one key
 
@@ -237,7 +237,8 @@ def flat(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of the library and of all that its results depend on."""
-    out = {"python": ".".join(map(str, sys.version_info[:3]))}
+    python = ".".join(map(str, sys.version_info[:3]))
+    out = {"python": python, "cbandit": __version__}
     for name in PACKAGES:
         try:
             out[name] = version(name)

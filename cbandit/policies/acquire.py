@@ -138,5 +138,5 @@ class AcquisitionScore:
 
     def trimmed(self, best: Best) -> Best:
         """Drop means and deviations from the best action's estimate; return it."""
-        best.estimate = best.estimate[:, : 1 + self.costs]
+        best.estimate = best.estimate[:, : 1 + self.costs].clone()
         return best

@@ -765,13 +765,7 @@ class Policy(metaclass=ABCMeta):
             decision.expected,
         )
         ledger.open(private, choice, place, made)
-        now = now._replace(
-            t=t,
-            state=state,
-            concerns=concerns,
-            position=streams.position(),
-            settled=False,
-        )
+        now = PolicyState(t, state, streams.position(), now.heard, False, concerns)
         # a warning may be an error: then the round does not count
         if len(ledger) >= MAX_OUTSTANDING + self._largest_n and not (
             self._ignores_backlog or self._reminded
@@ -811,7 +805,9 @@ class Policy(metaclass=ABCMeta):
         hooks, opened = self._concerns, None
         while True:
             states, restarted = hooks.open_epoch(now.concerns, initial.t)
-            turn = initial._replace(restarted=restarted)
+            turn = initial
+            if restarted is not None:
+                turn = turn._replace(restarted=restarted)
             if opened is None:
                 opened = self._open_round(now.state, turn), initial.streams.position()
             state, start = opened
@@ -1063,7 +1059,7 @@ class Policy(metaclass=ABCMeta):
                 state = self.absorb(state, news)
         state = self._after_absorbing(state, now.t)
         before = len(self._alarms_in(now.concerns))
-        now = now._replace(state=state, heard=heard, settled=True, concerns=concerns)
+        now = PolicyState(now.t, state, now.position, heard, True, concerns)
         vars(self).update(_latest=None, _now=now)
         for alarm in self._alarms_in(concerns)[before:]:
             self._listeners.note("alarm", now.t, alarm=alarm)
@@ -1081,9 +1077,11 @@ class Policy(metaclass=ABCMeta):
             state = self._fit_if_due(now.state)
             beliefs = self._beliefs_in(state)
             concerns = self._concerns.settle(now.concerns, beliefs, now.t, self._table)
-            ready = now, now._replace(state=state, concerns=concerns)
-            vars(self).update(_ready=ready)
-            return ready[1]
+            ready = now
+            if state is not now.state or concerns is not now.concerns:
+                ready = now._replace(state=state, concerns=concerns)
+            vars(self).update(_ready=(now, ready))
+            return ready
         return self._ready[1]
 
     @property

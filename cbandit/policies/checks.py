@@ -7,8 +7,7 @@ actions of a set and ``n`` some of them. ``batch`` and ``batch_shape`` are ``(T,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -469,28 +468,37 @@ def check_multiplier(name: str, moved: object, like: Tensor) -> Tensor:
     """
     if isinstance(moved, Tensor) and moved.shape == like.shape:
         if moved.is_floating_point():
-            return moved.detach()  # a graph would grow with every round
+            # a graph would grow with every round
+            return moved.detach() if moved.requires_grad else moved
     raise CBanditError(
         f"{name} must return the multiplier, a tensor of shape (T, m) = "
         f"{tuple(like.shape)} of floating numbers; got {floating_shape(moved)}"
     )
 
 
-@contextmanager
-def unchanged(name: str, *given: Tensor) -> Iterator[None]:
-    """Raise an error if the block inside changes a tensor in place.
+class unchanged:
+    """A context that raises an error if the block inside changes a tensor in place.
 
     Args:
         name: the name of the rule that the block calls, for the error.
         given: the tensors that the rule gets.
     """
-    versions = list(map(TENSOR_VERSION, given))
-    yield
-    if list(map(TENSOR_VERSION, given)) != versions:
-        raise CBanditError(
-            f"{name} must not change what it is given in place: x.clamp(min=0) returns "
-            "a new tensor, x.clamp_(min=0) and x += 1 do not"
-        )
+
+    __slots__ = ("_given", "_name", "_versions")
+
+    def __init__(self, name: str, *given: Tensor) -> None:
+        self._name, self._given = name, given
+        self._versions = list(map(TENSOR_VERSION, given))
+
+    def __enter__(self) -> None:
+        """Do nothing: the versions were read already."""
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None and list(map(TENSOR_VERSION, self._given)) != self._versions:
+            raise CBanditError(
+                f"{self._name} must not change what it is given in place: "
+                "x.clamp(min=0) returns a new tensor, x.clamp_(min=0) and x += 1 do not"
+            )
 
 
 def floating_shape(value: object) -> tuple[int, ...] | str:

@@ -17,6 +17,7 @@ import math
 import secrets
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ from torch import Tensor
 from cbandit._core import checks, devices
 from cbandit.choice import Choice
 from cbandit.errors import ChoiceError
-from cbandit.posterior.log import Part
+from cbandit.posterior.log import Observation, join
 
 CANNOT_CHANGE_HINT = (
     "; what was told cannot be changed: go on from an earlier save, or build the "
@@ -210,18 +211,20 @@ class News(NamedTuple):
                 noise[:, f] = torch.where(mask, own, noise[:, f])
         return values, came, noise
 
-    def parts(self) -> list[Part]:
-        """Return the news as the parts of an observation that beliefs absorb."""
-        out: list[Part] = []
+    def observations(self) -> Sequence[Observation]:
+        """Return the news as beliefs absorb it: as one observation, if that can be."""
+        out: list[Observation] = []
         every, news = [True] * len(self.came), self
+        keys, x, t = self.place
         if len(self.rewards) > 1 or len(self.costs) > 1:
             news = self._replace(
                 rewards=_merge_items(self.rewards), costs=_merge_items(self.costs)
             )
         for told, functions in news.outcomes_by_function():
             wanted = every if told.where is None else told.where.tolist()
-            out.append(Part(functions, told.values, wanted, told.noise, told.tries))
-        return out
+            of = told.values, wanted, told.noise, t, told.tries
+            out.append(Observation(functions, keys, x, *of))
+        return join(out)
 
 
 def _merge_items(items: Sequence[Outcome]) -> Sequence[Outcome]:
@@ -291,12 +294,13 @@ class Data:
         """The data with the values that the user gave."""
         return self if self.as_told is None else self.as_told
 
-    def rows(self) -> list[tuple[Sequence[Hashable], Tensor, list[Part]]]:
-        """Return each row's actions, as keys and points, and its parts for beliefs."""
-        out: list[tuple[Sequence[Hashable], Tensor, list[Part]]] = []
+    def rows(self) -> list[list[Observation]]:
+        """Return the observations of each row."""
+        out: list[list[Observation]] = []
         every, device = [True] * len(self.places), self.places.device
         for i in range(self.places.shape[1]):
-            told: list[Part] = []
+            told: list[Observation] = []
+            keys, x = self.keys(i), self.places[:, i]
             for functions, value, tries, noise, came in self.parts:
                 wanted = every if came is None else came[:, i].tolist()
                 if not any(wanted):
@@ -307,9 +311,11 @@ class Data:
                 row = value[:, i].to(device)
                 for where, own in _split_by_noise(wanted, noise, i):
                     own = None if own is None else own.to(device)
-                    told.append(Part(functions, row, where, own, of))
+                    told.append(
+                        Observation(functions, keys, x, row, where, own, tries=of)
+                    )
             if told:
-                out.append((self.keys(i), self.places[:, i], told))
+                out.append(told)
         return out
 
 
@@ -364,6 +370,12 @@ class Failure(NamedTuple):
 
     where: Tensor
     serial: int
+
+
+@cache
+def everything(size: int, functions: int) -> Tensor:
+    """Return ``came`` of an entry with all values, which must not be changed."""
+    return torch.ones(size, functions, dtype=torch.bool)
 
 
 def failed_in(failures: Sequence[Failure]) -> Tensor | None:
@@ -443,7 +455,7 @@ class Entry(NamedTuple):
         if mask is None and len(functions) == self.came.shape[1] and not self.rewards:
             whole = not self.failures and self.choice.idle is None
             if not self.costs and whole and self.held is None:
-                return torch.ones_like(self.came), True
+                return everything(*self.came.shape), True
         now = torch.zeros_like(self.came)
         now[:, list(functions)] = True if mask is None else mask.unsqueeze(-1)
         twice = (now & self.came).any(0).nonzero().flatten().tolist()

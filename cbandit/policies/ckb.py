@@ -267,4 +267,5 @@ class CKB(GPPolicy):
         rule_state, state = state.own, super().absorb(state, news)
         if not news.costs:
             return state
-        return state._replace(own=self._dual.hear(rule_state, news.raw))
+        own = self._dual.hear(rule_state, news.raw)
+        return state if own is rule_state else state._replace(own=own)

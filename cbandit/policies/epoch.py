@@ -4,7 +4,7 @@ With noiseless constraints (``psi`` is a convex penalty), ``kappa_j = 1`` at fir
 epoch ``l``:
 
 1. play GP-UCB for ``S`` rounds on ``F = f - sum_j kappa_j (psi(g_j) - 1)``, from the
-targets ``r_s - sum_j kappa_j (psi(g_j(x_s)) - 1)``;
+   targets ``r_s - sum_j kappa_j (psi(g_j(x_s)) - 1)``;
 2. set ``kappa_j = kappa_j psi(mean of g_j(x_s) over the epoch)``.
 
 With noisy constraints (``psi="linear"``), ``kappa_j = 0`` at first. The targets are
@@ -54,7 +54,7 @@ from cbandit.policies.round import PolicyState
 from cbandit.policies.saving import locked
 from cbandit.policies.signs import count_or_names
 from cbandit.policies.turn import Turn
-from cbandit.posterior.log import Part
+from cbandit.posterior.log import Observation
 from cbandit.posterior.units import Units
 from cbandit.recommend import Recommendation
 from cbandit_kernels import Look
@@ -322,23 +322,21 @@ class EpochPenalty(GPPolicy):
 
     def _absorb_data(self, state: GPState, data: Data) -> GPState:
         limits = self.limits(max(self.t, 1))
-        for keys, x, (reward, cost) in data.rows():
+        for reward, cost in data.rows():
             over = cost.values - limits
             results = torch.cat([reward.values.expand(len(over), 1), over], -1)
-            state = self._add_target(
-                state, Place(list(keys), x, 0), results, reward.wanted
-            )
+            place = Place(list(reward.keys), reward.x, 0)
+            state = self._add_target(state, place, results, reward.wanted)
         return state
 
     def _add_target(
         self, state: GPState, place: Place, results: Tensor, wanted: Sequence[bool]
     ) -> GPState:
         """Return the state with the target of ``results`` in the trials ``wanted``."""
-        part = Part(
-            [0], self._target(state.multiplier, results), wanted, source=results
-        )
-        beliefs = state.beliefs.absorb(place.keys, place.x, [part], place.t)
-        return state._replace(beliefs=beliefs)
+        keys, x, t = place
+        target = self._target(state.multiplier, results)
+        row = Observation([0], keys, x, target, wanted, t=t, source=results)
+        return state._replace(beliefs=state.beliefs.absorb([row]))
 
     # -- widths, units and warnings ----------------------------------------------------
 

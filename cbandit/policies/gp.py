@@ -65,6 +65,7 @@ from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.engines.protocol import Dictionary
 from cbandit.posterior.links import BINARY
+from cbandit.posterior.log import join
 from cbandit.posterior.look import Best, Score
 from cbandit.posterior.units import Units, level, linked, told
 from cbandit.recommend import Recommendation, nothing_told
@@ -131,6 +132,13 @@ class GPState(NamedTuple):
     waiting: UnscaledExcess | None = None
     epoch: Any = 1
     fits: int = 0
+
+    def after(self, timed: tuple[Any, Held]) -> GPState:
+        """Return the state with what a timing returned: beliefs, held feedback."""
+        beliefs, held = timed
+        if beliefs is self.beliefs and held is self.held:
+            return self
+        return self._replace(beliefs=beliefs, held=held)
 
     def in_units(self) -> GPState:
         """Return the state with the excesses in ``arrived`` divided by their units.
@@ -456,7 +464,7 @@ class GPPolicy(Policy):
     def _empty_beliefs(self, beliefs: list[GP]) -> Any:
         """Return beliefs without data."""
         samples, domain = self.explore.samples, self.actions.domain
-        fresh = Beliefs(
+        fresh = Beliefs.start(
             beliefs,
             domain,
             self.batch_shape,
@@ -569,19 +577,14 @@ class GPPolicy(Policy):
         fresh = self._trials_without_data(beliefs, turn) if beliefs.by_default else None
         search = Search(samples, self.climbs, beliefs, look, turn, known_costs, fresh)
         best, infeasible = search.best()
-        dual_estimate = self._dual_estimate(beliefs, look, best, turn)
-        estimate = dual_estimate.to(
-            torch.float64, copy=True
-        )  # a view would keep its base
-        same = dual_estimate is best.estimate
-        entered = estimate if same else best.estimate.to(torch.float64, copy=True)
+        estimate = self._dual_estimate(beliefs, look, best, turn).double()
         decision = Decision(
             best.index,
             infeasible,
             x=best.x,
             keys=best.keys,
             score=best.value,
-            estimate=entered,
+            estimate=best.estimate.double(),
             sure=True,
         )
         return decision, state._replace(estimate=estimate)
@@ -845,14 +848,12 @@ class GPPolicy(Policy):
         if choice.idle is not None and state.estimate is not None:
             plays = ~choice.idle.reshape(-1, 1)  # an idle trial moves no multiplier
             state = state._replace(estimate=state.estimate * plays)
-        beliefs, held = self._timing.add_pending(
-            state.beliefs, state.held, place, limits
+        return state.after(
+            self._timing.add_pending(state.beliefs, state.held, place, limits)
         )
-        return state._replace(beliefs=beliefs, held=held)
 
     def _after_absorbing(self, state: GPState, t: int) -> GPState:
-        beliefs, held = self._timing.due(state.beliefs, state.held, t)
-        return state._replace(beliefs=beliefs, held=held)
+        return state.after(self._timing.due(state.beliefs, state.held, t))
 
     def _compare_readings(self) -> None:
         """Compare new readings with the beliefs; warn if they contradict each other."""
@@ -937,7 +938,8 @@ class GPPolicy(Policy):
     def _absorb_data(self, state: GPState, data: Data) -> GPState:
         """Return the state with earlier data in its beliefs."""
         # the data change units, on which the next multiplier may depend
-        beliefs = state.beliefs.observe(data.rows())
+        rows = [row for parts in data.rows() for row in join(parts)]
+        beliefs = state.beliefs.absorb(rows)
         return state._replace(beliefs=beliefs, moved=None)
 
     # -- choices that come and go ------------------------------------------------------

@@ -5,10 +5,10 @@ round, from ridge estimates ``theta`` of the reward and ``mu`` of each cost (``m
 orthogonal to ``x0``, as the cost along ``x0`` is known):
 
 1. ``V_r(x) = <x, theta> + alpha_r beta ||x||_{Sigma^-1}``, optimistic and inflated by
-``alpha_r = 1 + 2 (r_max - r0) / min_j (tau_j - c0_j)``, or by more if a cost is known
-less well than the reward (``LinearModel.scale``);
+   ``alpha_r = 1 + 2 (r_max - r0) / min_j (tau_j - c0_j)``, or by more if a cost is
+   known less well than the reward (``LinearModel.scale``);
 2. ``V_c(x)``: the known cost along ``x0``, plus the estimate orthogonal to it, plus
-``beta ||x_perp||_{Sigma_perp^-1}``: pessimistic;
+   ``beta ||x_perp||_{Sigma_perp^-1}``: pessimistic;
 3. play ``argmax V_r`` over ``{V_c <= tau}``; observe, update.
 
 Along a segment from ``x0``, ``V_c`` is affine and ``V_r`` convex: the best point is

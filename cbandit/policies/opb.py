@@ -24,9 +24,9 @@ If ``r1`` or ``c1`` is unknown, the safe arm is played until it is known well en
 From the means ``mu`` and deviations ``sigma`` of reward and costs at every action:
 
 1. ``u_cj = mu_cj + beta_cj sigma_cj``, pessimistic, and ``u_r = mu_r + beta_r sigma_r +
-max_j rho_j beta_cj sigma_cj`` with ``rho_j = 2 (r_max - r0) / (tau_j - c0_j)``,
-optimistic and inflated by as much as pessimism may lose; the safe action's bounds are
-its reward ``r0`` and costs ``c0``;
+   max_j rho_j beta_cj sigma_cj`` with ``rho_j = 2 (r_max - r0) / (tau_j - c0_j)``,
+   optimistic and inflated by as much as pessimism may lose; the safe action's bounds
+   are its reward ``r0`` and costs ``c0``;
 2. and 3. as above, with the programme over all actions.
 
 The reward's bonus must contain the costs' widths: a larger multiple of ``sigma_r`` is

@@ -1,7 +1,7 @@
 """OPLB: a distribution over vectors each round, within its limits in expectation.
 
 It is LC-LUCB (:mod:`cbandit.policies.lclucb`) with the mean ``x_pi`` of a distribution
-in place of an action:
+in place of an action::
 
     max_pi V_r(x_pi) = <x_pi, theta> + alpha_r beta ||x_pi||_{Sigma^-1}
     subject to V_c(x_pi) <= tau, pi over this round's finite set

@@ -1,5 +1,7 @@
 """CKB's dual in the paper: projected steps by the estimated costs.
 
+Each round::
+
     x_t = argmax f_t(x) - sum_j phi_j g_tj(x)
     phi_j = clip(phi_j + (g_tj(x_t) + slack) / V, 0, rho)
 

@@ -1,5 +1,7 @@
 """CKB's dual as a virtual queue: the Lyapunov-drift form.
 
+Each round::
+
     x_t = argmax f_t(x) - sum_j (Q_j / V_t) g_tj(x)
     Q_j = [Q_j + g_tj(x_t) + slack_t]_+
 

@@ -1,6 +1,6 @@
 """CKB's dual as a resolved price: the multiplier is solved for anew in each round.
 
-Each round the price is the dual solution of the programme
+Each round the price is the dual solution of the programme::
 
     max  E f_t(x)   s.t.  E c_t(x) <= target
 
@@ -249,7 +249,8 @@ class Resolved(Dual):
             size = units.size[:, 1:].to(limits)
         excess_unit = torch.where(limits == 0, size, limits.abs())
         largest = MAX_CORRECTION * excess_unit
-        largest[:, list(budgets)] = 0.0
+        for j in budgets:
+            largest[:, j] = 0.0
         repayment = rule_state.excess * min(1.0, REPAYMENT_ROUNDS / t)
         correction = torch.maximum(-largest, torch.minimum(repayment, largest))
         return -correction / size - self.slack, excess_unit / size

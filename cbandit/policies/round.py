@@ -301,6 +301,8 @@ def collect_hooks(concerns: Sequence[Concern[Any]]) -> dict[str, tuple[SlotHook,
 
 def with_state(states: States, slot: int, state: Any) -> States:
     """Return the states with ``state`` in a slot."""
+    if state is states[slot]:
+        return states
     return (*states[:slot], state, *states[slot + 1 :])
 
 

@@ -306,7 +306,7 @@ def round_blocks(
     if actions is beliefs.actions:
         yield from beliefs.blocks(streams, pending)
         return
-    points, dtype = actions.block(0, actions.size), beliefs.dtype
+    points, dtype = actions.block(0, actions.size), beliefs.prior.dtype
     mean, std = beliefs.anywhere(points, pending)
     draw = None if streams is None else beliefs.drawn(points, streams).to(dtype)
     yield Block(0, actions.size, mean.to(dtype), std.to(dtype), draw)

@@ -3,81 +3,70 @@
 Beliefs are a value: a change returns new beliefs and leaves the old ones as they were.
 Functions whose prior covariance and noise agree, and whose feedback is told together,
 form a *group*: one engine, one variance, several means. Feedback told separately splits
-the group. Only engines change in place. An engine knows which log of observations its
-arrays hold; if that is not the group's log, the engine is rebuilt from the group's log.
+the group. A group keeps the log and the hyperparameters; what is read of all functions
+is put together here. Only engines change in place. An engine knows which log of
+observations its arrays hold; if that is not the group's log, the engine is rebuilt from
+the group's log.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from cbandit._core import checks
+from cbandit._core import checks, devices
 from cbandit._core.distributed import ALONE, Ranks
 from cbandit._core.randomness import Streams
+from cbandit._core.values import copy_with
 from cbandit.actions import Actions, Contextual
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Covariance, Prior
-from cbandit.posterior.draws.features import check_features
+from cbandit.posterior.draws.features import Pathwise, check_features
 from cbandit.posterior.engines.choice import BLOCK, plan
-from cbandit.posterior.engines.protocol import Dictionary, Fused, Path
-from cbandit.posterior.group import Group
+from cbandit.posterior.engines.protocol import Dictionary, Fused
+from cbandit.posterior.group import Group, new_engine
 from cbandit.posterior.links import Link
-from cbandit.posterior.log import Observation, Part, joined
+from cbandit.posterior.log import Observation
 from cbandit.posterior.look import Best, Block, among, scan
 from cbandit.posterior.pending import Ahead
 from cbandit.posterior.stacked import Stacked
 from cbandit.posterior.units import Scale, Units, told
-from cbandit.posterior.value import Value
 from cbandit_kernels import SCORES, Look
 
-FEW = 8  # with at most so many rows, condition on one by one
 TRIED = 512  # how many tried actions are recomputed if the engine does not keep them
 
 
-class Beliefs(Value):
+@dataclass(frozen=True, eq=False)
+class Beliefs:
     """The beliefs of a policy about all its functions, over one action set.
 
     Args:
-        beliefs: one specification a function, the reward's first.
-        actions: a finite set, a product grid or a box.
-        batch_shape: ``()`` or ``(trials,)``.
-        dtype: the dtype of arrays over the set (those with a covariance are float64).
-        device: where the arrays live.
-        engine: a name, or ``"auto"``.
-        samples: whether joint draws will be asked for.
-        apart: whether every function has its own engine.
-        ranks: the processes that share the set; each keeps and scans its own part.
-        limits: the costs' thresholds ``(T, m)``, which set the units of binary and
-            counted costs.
-        dictionary: how the sketch engine draws its dictionaries.
+        groups: the functions, by the engine that they share.
+        order: the place of each function among the groups' functions, ``(F,)``;
+            ``None``: these are in order.
+        functions: ``F``, the number of functions.
+        by_default: whether all have the beliefs of :meth:`cbandit.GP.default`.
+        rescaled: whether any function's outcomes are standardised, or have a link.
+        fades: whether data fade from round to round.
     """
 
-    actions: Actions
-    batch_shape: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-    ranks: Ranks
-    functions: int
-    trials: int
-    by_default: bool
-    """Whether every function has the beliefs of :meth:`cbandit.GP.default`."""
-    rescaled: bool
-    """Whether any function's outcomes are standardised, or have a link."""
-    fades: bool
-    """Whether data fade from round to round."""
     groups: tuple[Group, ...]
-    _closed: int  # feedback of rounds before this one is ignored
+    order: Tensor | None
+    functions: int
+    by_default: bool
+    rescaled: bool
+    fades: bool
 
-    def __init__(
-        self,
+    @classmethod
+    def start(
+        cls,
         beliefs: Sequence[GP],
         actions: Actions,
         batch_shape: tuple[int, ...],
@@ -89,20 +78,30 @@ class Beliefs(Value):
         ranks: Ranks = ALONE,
         limits: Tensor | None = None,
         dictionary: Dictionary | None = None,
-    ) -> None:
-        groups, waiting = [], list(range(len(beliefs)))
-        while waiting:
-            first = beliefs[waiting[0]]
-            members = [
-                f
-                for f in waiting
-                if f == waiting[0] or (not apart and first.shares(beliefs[f]))
-            ]
-            waiting = [f for f in waiting if f not in members]
+    ) -> Self:
+        """Return beliefs without data.
+
+        Args:
+            beliefs: one specification a function, the reward's first.
+            actions: a finite set, a product grid or a box.
+            batch_shape: ``()`` or ``(trials,)``.
+            dtype: the dtype of arrays over the set (those with a covariance are
+                float64).
+            device: where the arrays live.
+            engine: a name, or ``"auto"``.
+            samples: whether joint draws will be asked for.
+            apart: whether every function has its own engine.
+            ranks: the processes that share the set; each keeps and scans its own part.
+            limits: the costs' thresholds ``(T, m)``, which set the units of binary and
+                counted costs.
+            dictionary: how the sketch engine draws its dictionaries.
+        """
+        groups: list[Group] = []
+        for members in _sharing(beliefs, apart):
             means = [
                 checks.per_trial("mean", beliefs[f].mean, batch_shape) for f in members
             ]
-            gp = first.copy()
+            gp = beliefs[members[0]].copy()
             covariance = Covariance.of(gp.kernel, actions, gp.unit).to(device)
             covariance.check_resolution(actions, dtype)
             noise = checks.per_trial("noise", gp.noise, batch_shape).to(device)
@@ -114,7 +113,7 @@ class Beliefs(Value):
                     limit = limits[:, members[0] - 1 : members[0]].to(device)
             least = covariance.least_noise(actions)
             of = gp.standardize, None, link, limit
-            scale = Scale(center, noise, least, *of)
+            scale = Scale.start(center, noise, least, *of)
             fade = None
             if gp.fade is not None:
                 fade = checks.per_trial("fade", gp.fade, batch_shape).to(device)
@@ -122,22 +121,41 @@ class Beliefs(Value):
             # one rank decides, as ranks may differ in free memory
             asked = engine, prior, samples, noise.amin(), dictionary
             chosen = ranks.first(partial(plan, *asked))
-            elastic = engine == "auto"
-            groups.append(Group(gp, members, prior, scale, chosen, elastic, ranks))
-        super().__init__(
-            actions=actions,
-            batch_shape=batch_shape,
-            dtype=dtype,
-            device=device,
-            ranks=ranks,
+            held, elastic = new_engine(chosen, prior, scale, ranks), engine == "auto"
+            groups.append(Group(gp, members, prior, scale, ranks, held, elastic))
+        return cls(
+            tuple(groups),
+            _order(groups),
             functions=len(beliefs),
-            trials=prior.trials,
             by_default=all(gp.unit is not None for gp in beliefs),
             rescaled=any(gp.standardize or gp.outcome for gp in beliefs),
             fades=any(gp.fade is not None for gp in beliefs),
-            groups=tuple(groups),
-            _closed=0,
         )
+
+    def _with(self, groups: Sequence[Group]) -> Self:
+        """Return the beliefs with other groups; themselves if all are the same."""
+        if len(groups) > len(self.groups):
+            return copy_with(self, groups=tuple(groups), order=_order(groups))
+        if all(map(operator.is_, groups, self.groups)):
+            return self
+        return copy_with(self, groups=tuple(groups))
+
+    # -- what all functions have in common -------------------------------------------
+
+    @property
+    def prior(self) -> Prior:
+        """One group's prior; its set, trials, dtype and device are those of all."""
+        return self.groups[0].prior
+
+    @property
+    def actions(self) -> Actions:
+        """The action set."""
+        return self.prior.actions
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that share the set."""
+        return self.groups[0].ranks
 
     @property
     def dated(self) -> bool:
@@ -149,49 +167,18 @@ class Beliefs(Value):
 
     # -- feedback --------------------------------------------------------------------
 
-    def absorb(
-        self, keys: Sequence[Hashable], x: Tensor, parts: Sequence[Part], t: int = 0
-    ) -> Self:
-        """Condition on feedback of one choice, made in round ``t``.
-
-        Args:
-            keys: the actions' names, one a trial.
-            x: the actions, ``(T, d)``.
-            parts: the feedback; parts of the same trials and noise are joined.
-            t: the round.
-        """
-        groups = list(self.groups)
-        for part in parts:
-            if part.noise is not None:  # it is scaled by the spread of its function
+    def absorb(self, observations: Sequence[Observation]) -> Self:
+        """Condition on observations, in the order of their choices."""
+        groups: Sequence[Group] = self.groups
+        for row in observations:
+            if row.noise is not None:  # it is scaled by the spread of its function
                 groups = _each_apart(groups, lambda group: group.scale.standardize)
-        for part in joined(parts):
-            groups = _told_apart(groups, part.functions)
-            for place, group in enumerate(groups):
-                if group.functions[0] in part.functions:
-                    groups[place] = group.append(group.row(keys, x, part, t))
-        return self._with(groups=tuple(groups))
-
-    def observe(
-        self, rows: Sequence[tuple[Sequence[Hashable], Tensor, list[Part]]]
-    ) -> Self:
-        """Condition on many choices at once, as :meth:`absorb` does on one."""
-        if len(rows) <= FEW:
-            beliefs = self
-            for keys, x, parts in rows:
-                beliefs = beliefs.absorb(keys, x, parts)
-            return beliefs
-        covered = [f for _, _, parts in rows for part in parts for f in part.functions]
-        groups = _told_apart(list(self.groups), covered)
-        for place, group in enumerate(groups):
-            new = [
-                group.row(keys, x, part)
-                for keys, x, parts in rows
-                for part in joined(parts)
-                if group.functions[0] in part.functions
-            ]
-            if new:
-                groups[place] = group.observe(new)
-        return self._with(groups=tuple(groups))
+            groups = _told_apart(groups, row.functions)
+        heard = []
+        for group in groups:
+            rows = [o for o in observations if group.functions[0] in o.functions]
+            heard.append(group.absorb(rows) if rows else group)
+        return self._with(heard)
 
     def await_feedback(
         self, keys: Sequence[Hashable], x: Tensor, t: int, limits: Tensor
@@ -208,46 +195,31 @@ class Beliefs(Value):
                 if f > 0:
                     values[:, column] = limits[:, f - 1]
             arrived = torch.zeros_like(values, dtype=torch.bool)
-            row = Observation(keys, x, values, every, None, t, arrived)
-            groups.append(group.append(row))
-        return self._with(groups=tuple(groups))
+            of = group.functions, keys, x, values, every
+            groups.append(group.append(Observation(*of, t=t, arrived=arrived)))
+        return self._with(groups)
 
     def fill(self, t: int, functions: list[int], values: Tensor, mask: Tensor) -> Self:
         """Add feedback of round ``t``: ``values (T, f)`` in the trials of ``mask``.
 
-        ``mask`` is ``(T,)``; feedback that comes too late changes nothing.
+        ``mask`` is ``(T,)``; feedback of a forgotten round changes nothing.
         """
-        if t < self._closed:
-            return self
-        part = Part(functions, values, ())
-        groups = tuple(group.fill(t, part, mask) for group in self.groups)
-        return self._with(groups=groups)
-
-    def stop_waiting(self, first: int) -> Self:
-        """Ignore feedback of rounds before ``first`` from now on."""
-        return self if first <= self._closed else self._with(_closed=first)
+        return self._with([g.fill(t, functions, values, mask) for g in self.groups])
 
     def expire(self, first: int) -> Self:
         """Forget observations of rounds before ``first``."""
-        left = [group.expire(first) for group in self.groups]
-        same = all(map(operator.is_, left, self.groups))
-        return self if same else self._with(groups=tuple(left))
+        return self._with([group.expire(first) for group in self.groups])
 
     def aged(self, t: int) -> Self:
         """Return the beliefs as of round ``t``, if data fade."""
-        groups = tuple(group.aged(t) for group in self.groups)
-        same = all(map(operator.is_, groups, self.groups))
-        return self if same else self._with(groups=groups)
+        return self._with([group.aged(t) for group in self.groups])
 
     def refit(self, due_only: bool = False) -> Self:
         """Fit all hyperparameters, or with ``due_only`` only those due for a refit."""
-        groups: list[Group] = list(self.groups)
-        if not due_only:
-            groups = _each_apart(groups, lambda group: group.fits)
-        elif not any(group.due() for group in groups):
-            return self
-        fitted = [g.refit() if (g.due() if due_only else g.fits) else g for g in groups]
-        return self._with(groups=tuple(fitted))
+        if due_only:
+            return self._with([g.refit() if g.due() else g for g in self.groups])
+        groups = _each_apart(self.groups, lambda group: group.fits)
+        return self._with([g.refit() if g.fits else g for g in groups])
 
     def retarget(
         self, target: Callable[[Any], Tensor], fresh: Self | None = None
@@ -259,26 +231,22 @@ class Beliefs(Value):
             fresh: beliefs without data, which get the data; ``None``: these keep them.
         """
         (group,) = self.groups
+        rows = [row._replace(values=target(row.source)) for row in group.log]
         if fresh is None:
-            return self._with(groups=(group.retarget(target),))
-        for row in group.log:
-            values, told = target(row.source), row.source
-            part = Part([0], values, row.wanted, row.noise, source=told)
-            fresh = fresh.absorb(row.keys, row.x, [part], row.t)
-        return fresh
+            return self._with([group.retarget(rows)])
+        return fresh.absorb(rows)
 
     def over(self, actions: Actions) -> Self:
         """Return the beliefs over a set in which a category has gained a value."""
-        groups = tuple(group.over(actions) for group in self.groups)
-        return self._with(actions=actions, groups=groups)
+        return self._with([group.over(actions) for group in self.groups])
 
     def forget_all(self) -> Self:
         """Drop all data but keep the hyperparameters."""
-        return self._with(groups=tuple(group.emptied() for group in self.groups))
+        return self._with([group.emptied() for group in self.groups])
 
     def forget(self, where: Sequence[bool]) -> Self:
         """Drop all data of the trials ``where (T,)``, but keep the hyperparameters."""
-        return self._with(groups=tuple(group.forget(where) for group in self.groups))
+        return self._with([group.forget(where) for group in self.groups])
 
     def lighten(self, limit: int) -> None:
         """Mark engines whose arrays exceed ``limit`` bytes to be saved without them.
@@ -348,9 +316,9 @@ class Beliefs(Value):
         Scores are in the reward's unit or, with ``costs``, in that of the costs.
         """
         if costs and self.functions > 1:
-            every = [g.tolerance for g in self.groups if max(g.functions) > 0]
+            every = [g.prior.tolerance for g in self.groups if max(g.functions) > 0]
             return every[0] if len(every) == 1 else torch.stack(every).amax(0)
-        return self._of(0).tolerance
+        return self._find(0)[0].prior.tolerance
 
     def _blocks(
         self, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
@@ -384,21 +352,10 @@ class Beliefs(Value):
         """Join values of each group, ``(T, f, ...)``, in the order of functions."""
         if len(values) == 1:
             return values[0]
-        order = [f for group in self.groups for f in group.functions]
         whole = torch.cat(list(values), 1)
-        if order == sorted(order):
+        if self.order is None:
             return whole
-        # indexing by a list of numbers would wait for the device
-        return torch.stack([whole[:, order.index(f)] for f in range(len(order))], 1)
-
-    def _per_group(self, value: Callable[[Group], Tensor]) -> Tensor:
-        """Repeat each group's value ``(T, ...)`` for its functions, ``(T, F, ...)``."""
-        columns = []
-        for group in self.groups:
-            shared = value(group).unsqueeze(1)
-            shape = len(group.functions), *shared.shape[2:]
-            columns.append(shared.expand(-1, *shape))
-        return self._ordered(columns)
+        return whole.index_select(1, self.order.to(whole.device))
 
     # -- readers; all but posterior() are in units ----------------------------------
 
@@ -406,15 +363,20 @@ class Beliefs(Value):
         """Return the units of all functions; ``None`` if nothing is rescaled."""
         if not self.rescaled:
             return None
-        parts = [group.scale.units() for group in self.groups]
-        order = [f for group in self.groups for f in group.functions]
-        links = [link for part in parts for link in part.links]
+        parts = [group.scale.spreads for group in self.groups]
+        if len(parts) == 1:
+            return parts[0]
+        links = {
+            f: link
+            for group, part in zip(self.groups, parts, strict=True)
+            for f, link in zip(group.functions, part.links, strict=True)
+        }
         center, size, known, seen = (
             self._ordered(column)
             for column in zip(*(part[:4] for part in parts), strict=True)
         )
-        ordered = tuple(links[order.index(f)] for f in sorted(order))
-        return Units(center, size, known, seen, ordered)
+        of = tuple(links[f] for f in range(self.functions))
+        return Units(center, size, known, seen, of)
 
     def blocks(
         self, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
@@ -430,8 +392,7 @@ class Beliefs(Value):
 
     def one(self, function: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
         """Yield ``(start, stop, mean, std)`` of one function, ``(T, n)`` both."""
-        group = self._of(function)
-        column = group.functions.index(function)
+        group, column = self._find(function)
         group.engine.settle()
         for block in group.blocks(self._stretches()):
             std = block.std.expand(-1, len(group.functions), -1)
@@ -443,31 +404,34 @@ class Beliefs(Value):
         Returns points ``(T, U, d)``, posterior means ``(T, U)``, and a mask ``(T, U)``
         that is false for padding in trials with fewer actions.
         """
-        group = self._of(function)
-        column = group.functions.index(function)
+        group, column = self._find(function)
         if not group.held.by_slots:
-            return group.tried_last(TRIED, column)
-        history = group.engine.history
-        if not group.held.solves:
-            points, real = history.points[:, : history.used], history.precision > 0
-            mean = group.anywhere(points)[0][:, column]
-            return points, mean, real[:, : history.used]
-        used, weights = history.used, history.system().weights(history.used)
-        mean = group.scale.mean((history.gram @ weights).mT)
-        real = history.precision[:, :used] > 0
-        return history.points[:, :used], mean[:, column], real
+            points, real = _last_actions(group, TRIED)
+        else:
+            history = group.engine.history
+            points = history.points[:, : history.used]
+            real = history.precision[:, : history.used] > 0
+        if not points.shape[1]:
+            return points, points[..., 0], points[..., 0] > 0
+        if group.held.by_slots and group.held.solves:
+            weights = history.system().weights(history.used)
+            mean = group.scale.mean((history.gram @ weights).mT)
+        else:
+            mean, _ = group.moments(*group.engine.at(points))
+        return points, mean[:, column], real
 
-    def _of(self, function: int) -> Group:
+    def _find(self, function: int) -> tuple[Group, int]:
+        """Return a function's group, and its place there."""
         for group in self.groups:
             if function in group.functions:
-                return group
+                return group, group.functions.index(function)
         raise CBanditError(f"there is no function {function}")
 
     def posterior(self) -> tuple[Tensor, Tensor]:
         """Return means and deviations of all actions ``(T, F, N)`` in users' units."""
-        shape = (self.trials, self.functions, int(self.actions.size))
-        units = self.units()
-        mean = torch.empty(shape, dtype=self.dtype, device=self.device)
+        prior, units = self.prior, self.units()
+        shape = prior.trials, self.functions, int(prior.actions.size)
+        mean = torch.empty(shape, dtype=prior.dtype, device=prior.device)
         std = torch.empty_like(mean)
         for block in self.blocks():
             at = slice(block.start, block.stop)
@@ -481,7 +445,18 @@ class Beliefs(Value):
 
     def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
         """Solve for means and standard deviations at points ``x``, ``(T, F, n)``."""
-        mean, std = zip(*[g.anywhere(x, ahead) for g in self.groups], strict=True)
+        return self._moments(lambda group: group.engine.at(x, group.coming(ahead)))
+
+    def _moments(
+        self, look: Callable[[Group], tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """Return means and deviations ``(T, F, n)``.
+
+        ``look`` returns a group's means less prior means ``(T, f, n)``, and variances
+        ``(T, n)``, by its engine.
+        """
+        parts = [group.moments(*look(group)) for group in self.groups]
+        mean, std = zip(*parts, strict=True)
         return self._ordered(mean), self._ordered(std)
 
     def in_contexts(
@@ -492,17 +467,19 @@ class Beliefs(Value):
         Both are ``(T, F, n, K)``. Of the contexts ``(T, n, k)`` only the last one is
         new: moments in the others are reused.
         """
+
+        def recent(group: Group) -> tuple[Tensor, Tensor]:
+            engine, coming = group.engine, group.coming(ahead)
+            mean, var = engine.recent(contexts, space.of_first, coming)
+            return mean.flatten(2), var.flatten(1)
+
         if all(group.by_choice(space) for group in self.groups):
-            parts = [g.in_contexts(space, contexts, ahead) for g in self.groups]
+            mean, std = self._moments(recent)
         else:
             points = space.candidates(contexts)
-            parts = [g.anywhere(points.flatten(1, 2), ahead) for g in self.groups]
+            mean, std = self.anywhere(points.flatten(1, 2), ahead)
         shape = contexts.shape[1], int(space.size)
-        mean, std = zip(*parts, strict=True)
-        return (
-            self._ordered(mean).unflatten(-1, shape),
-            self._ordered(std).unflatten(-1, shape),
-        )
+        return mean.unflatten(-1, shape), std.unflatten(-1, shape)
 
     def bounds(
         self, x: Tensor, noise: Tensor | None = None, rough: bool = False
@@ -525,46 +502,44 @@ class Beliefs(Value):
         together = not ahead and Stacked.fits(self.groups)
         if streams is None:
             if together:
-                return Stacked(self.groups)
+                return Stacked(self.groups, self._ordered)
             return lambda x: self.anywhere(x, ahead)
-        draws: Sequence[Path]
-        if together:
-            draws = paths = [group.pathwise(streams) for group in self.groups]
-            if all(path.plane is None for path in paths):
-                return Stacked(self.groups).drawn(paths)
-        else:
-            draws = [group.draw(streams) for group in self.groups]
+        paths = [group.path(streams) for group in self.groups]
+        waves = [p for p in paths if isinstance(p, Pathwise) and p.plane is None]
+        if together and len(waves) == len(paths):
+            return Stacked(self.groups, self._ordered).drawn(waves)
 
         def drawn(x: Tensor) -> tuple[Tensor, Tensor]:
             mean, _ = self.anywhere(x, ahead)
-            return mean, self._ordered([draw(x) for draw in draws])
+            return mean, self._ordered([path(x) for path in paths])
 
         return drawn
 
     def drawn(self, x: Tensor, streams: Streams) -> Tensor:
         """Return a joint draw less its means ``(T, F, n)`` at points ``(T, n, d)``."""
-        return self._ordered([group.drawn(x, streams) for group in self.groups])
+        draws = []
+        for group in self.groups:
+            draw = group.engine.drawn(x, streams, len(group.functions))
+            draws.append(group.in_spreads(draw))
+        return self._ordered(draws)
 
     def incumbents(self, count: int) -> Tensor:
         """Return the actions tried last, ``(T, k, d)``."""
-        recent = max((group.log for group in self.groups), key=len).last(count)
-        if not recent:
-            shape = (self.trials, 0, self.actions.dim)
-            return torch.zeros(shape, dtype=torch.float64, device=self.device)
-        return torch.stack([row.x.double() for row in recent], 1)
+        longest = max(self.groups, key=lambda group: len(group.log))
+        return _last_actions(longest, count)[0]
 
     def before(self) -> list[tuple[Sequence[Hashable], Tensor, Sequence[bool]]]:
         """Return the keys, points and trials of data from before the first round."""
         rows = max((group.log for group in self.groups), key=len)
         return [(row.keys, row.x, row.wanted) for row in rows if row.t == 0]
 
-    def deviations(self, x: Tensor) -> Tensor:
-        """Return deviations at points ``x``, ``(T, F, n)``, in spreads."""
-        return self._ordered([group.deviations(x) for group in self.groups])
-
     def gains(self) -> Tensor:
         """Return the realised information gain of each function, ``(T, F)``."""
-        return self._per_group(lambda group: group.engine.gain())
+        gains = []
+        for group in self.groups:
+            gain = group.engine.gain().unsqueeze(-1)
+            gains.append(gain.expand(-1, len(group.functions)))
+        return self._ordered(gains)
 
     def noises(self) -> Tensor:
         """Return the likelihood variances, ``(T, F)``, in spreads."""
@@ -573,7 +548,7 @@ class Beliefs(Value):
     def has_data(self) -> Tensor:
         """Return which trials have observed each function, ``(T, F)``, on the host."""
         return self._ordered(
-            [g.log.has_data(self.trials, len(g.functions)) for g in self.groups]
+            [g.log.has_data(self.prior.trials, len(g.functions)) for g in self.groups]
         )
 
     def engines(self) -> list[str]:
@@ -604,25 +579,70 @@ def _latent(link: Link, means: Tensor, variance: Tensor) -> Tensor:
     return torch.where(means == 0, 0.0, latent)
 
 
-def _told_apart(groups: list[Group], functions: Sequence[int]) -> list[Group]:
+def _last_actions(group: Group, count: int) -> tuple[Tensor, Tensor]:
+    """Return a group's last actions, at most ``count``, ``(T, k, d)`` and float64.
+
+    The second result says in which trials they were observed, ``(T, k)``.
+    """
+    rows, prior = group.log.last(count), group.prior
+    if not rows:
+        shape = prior.trials, 0, prior.actions.dim
+        points = torch.zeros(shape, dtype=torch.float64, device=prior.device)
+        return points, points[..., 0] > 0
+    points = torch.stack([row.x.double() for row in rows], 1)
+    wanted = [list(row.wanted) for row in rows]
+    return points, devices.put(wanted, prior.device).mT
+
+
+def _sharing(beliefs: Sequence[GP], apart: bool) -> list[list[int]]:
+    """Return the numbers of the functions that share an engine, engine by engine."""
+    sharing: list[list[int]] = []
+    for f, gp in enumerate(beliefs):
+        for members in sharing:
+            if not apart and beliefs[members[0]].shares(gp):
+                members.append(f)
+                break
+        else:
+            sharing.append([f])
+    return sharing
+
+
+def _order(groups: Sequence[Group]) -> Tensor | None:
+    """Return the place of each function among the groups' functions, if not in order.
+
+    It is a tensor, as indexing by a list of numbers would wait for the device.
+    """
+    functions = [f for group in groups for f in group.functions]
+    places = [functions.index(f) for f in range(len(functions))]
+    if places == sorted(places):
+        return None
+    return devices.put(places, groups[0].prior.device)
+
+
+def _told_apart(groups: Sequence[Group], functions: Sequence[int]) -> Sequence[Group]:
     """Split groups so that each holds only functions of the list, or none."""
-    out: list[Group] = []
-    split: list[Group] = []
-    for group in groups:
-        if 0 < len({*group.functions} & {*functions}) < len(group.functions):
-            group, other = group.split([f for f in group.functions if f in functions])
-            split.append(other)
-        out.append(group)
-    return out + split
+    return _split(groups, lambda g: [f for f in g.functions if f in functions])
 
 
-def _each_apart(groups: list[Group], which: Callable[[Group], bool]) -> list[Group]:
+def _each_apart(
+    groups: Sequence[Group], which: Callable[[Group], bool]
+) -> Sequence[Group]:
     """Split the groups that ``which`` picks into groups of one function each."""
-    out: list[Group] = []
+    return _split(groups, lambda g: g.functions[-1:] if which(g) else [])
+
+
+def _split(
+    groups: Sequence[Group], taken: Callable[[Group], list[int]]
+) -> Sequence[Group]:
+    """Split off the functions that ``taken`` returns for a group, until it has none.
+
+    A group of which all functions are taken stays whole.
+    """
+    kept: list[Group] = []
     split: list[Group] = []
     for group in groups:
-        while which(group) and len(group.functions) > 1:
-            group, other = group.split(group.functions[-1:])
+        while 0 < len(functions := taken(group)) < len(group.functions):
+            group, other = group.split(functions)
             split.append(other)
-        out.append(group)
-    return out + split
+        kept.append(group)
+    return kept + split

@@ -107,7 +107,7 @@ def model_list(
     later. ``signs``, one per function, undo the signs that a policy has turned.
     """
     models: dict[int, BeliefGP] = {}
-    batched = bool(beliefs.batch_shape)
+    batched = bool(beliefs.prior.batch_shape)
     for group in beliefs.groups:
         for place, function in enumerate(group.functions):
             sign = 1.0 if signs is None else signs[function]

@@ -516,19 +516,6 @@ class Covariance:
         """Return the least noise variance that float64 resolves, ``()`` or ``(T,)``."""
         return LEAST * self.largest(actions)
 
-    def tolerance(self, actions: Actions, dtype: torch.dtype) -> Tensor:
-        """Return the difference below which values count as equal, ``()`` or ``(T,)``.
-
-        The last bits of values depend on the processor. The difference is a share of
-        the prior deviation, not of the values, which may be far from 0.
-
-        Args:
-            actions: a set or a box; points of a box are always solved for in float64.
-            dtype: the dtype of the values.
-        """
-        narrow = dtype != torch.float64 and not actions.continuous
-        return (CLOSE_NARROW if narrow else CLOSE) * self.largest(actions).sqrt()
-
     def largest(self, actions: Actions) -> Tensor:
         """Return the largest prior variance, ``()`` or ``(T,)``; 1 if all are 0."""
         if actions.continuous:
@@ -576,6 +563,19 @@ class Prior:
     def trials(self) -> int:
         """``T``, the number of trials."""
         return math.prod(self.batch_shape)
+
+    @functools.cached_property
+    def tolerance(self) -> Tensor:
+        """The difference below which two values count as equal, ``(T,)``.
+
+        The last bits of values depend on the processor. The difference is a share of
+        the prior deviation, not of the values, which may be far from 0. Points of a box
+        are always solved for in float64.
+        """
+        narrow = self.dtype != torch.float64 and not self.actions.continuous
+        share = CLOSE_NARROW if narrow else CLOSE
+        deviation = self.covariance.largest(self.actions).sqrt()
+        return (share * deviation).expand(self.trials)
 
     @property
     def ends(self) -> tuple[int, int]:

@@ -7,8 +7,8 @@ engine, which catches up with the log before a look.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit._core.distributed import Ranks
 from cbandit._core.randomness import Streams
+from cbandit._core.values import copy_with
 from cbandit.actions import Actions, Contextual
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
@@ -27,13 +28,12 @@ from cbandit.posterior.engines.choice import BEYOND, BLOCK, make_engine
 from cbandit.posterior.engines.protocol import Engine, Fused, Path, Plan
 from cbandit.posterior.likelihood import Learning, merged
 from cbandit.posterior.links import Link
-from cbandit.posterior.log import Log, Observation, Part, Step
+from cbandit.posterior.log import Log, Observation, Step
 from cbandit.posterior.look import Block
 from cbandit.posterior.pending import Ahead, Coming
 from cbandit.posterior.refit import fit_hyperparameters
 from cbandit.posterior.sweeps import swept
-from cbandit.posterior.units import Outcomes, Scale
-from cbandit.posterior.value import Value
+from cbandit.posterior.units import Scale
 
 FEW = 8  # with at most so many rows, condition on one by one
 REACH = 8.0  # a reading within so many deviations of what is expected is believed
@@ -47,7 +47,8 @@ FINE = 0.25  # spreads, the least deviation there, as the learned noise may be 0
 MODELLED = 4096  # most observations of a linear belief that becomes a BoTorch model
 
 
-class Group(Value):
+@dataclass(frozen=True, eq=False)
+class Group:
     """Functions that share a prior covariance, a noise and their observations.
 
     Args:
@@ -56,9 +57,15 @@ class Group(Value):
         functions: the numbers of the functions, 0 for the reward.
         prior: the set, and the prior over it.
         scale: how outcomes enter the engine.
-        plan: the engine's name and the reason for it.
-        elastic: whether another engine may replace it when memory runs short.
         ranks: the processes that share the set.
+        held: the engine in its last state; :attr:`engine` brings it up to date first.
+        elastic: whether another engine may replace it when memory runs short.
+        log: the observations.
+        unfitted: how many observations have come since the last fit.
+        fitted_to: how many rows the log had at the last fit.
+        fitted: whether the noise was learned from many data.
+        now: the current round if data fade, else 0.
+        own_noise: whether any observation had a noise of its own.
     """
 
     gp: GP
@@ -66,44 +73,14 @@ class Group(Value):
     prior: Prior
     scale: Scale
     ranks: Ranks
-    tolerance: Tensor  # values that differ by less count as equal, (T,)
-    log: Log
-    unfitted: int  # observations since the last fit
-    fitted_to: int  # how many rows the log had at the last fit
-    fitted: bool  # whether the noise was learned from many data
-    now: int  # the current round if data fade, else 0
     held: Engine
-    """The engine in its last state; :attr:`engine` brings it up to date first."""
-    _elastic: bool
-    _own_noise: bool
-
-    def __init__(
-        self,
-        gp: GP,
-        functions: list[int],
-        prior: Prior,
-        scale: Scale,
-        plan: Plan,
-        elastic: bool,
-        ranks: Ranks,
-    ) -> None:
-        tolerance = prior.covariance.tolerance(prior.actions, prior.dtype)
-        super().__init__(
-            gp=gp,
-            functions=functions,
-            prior=prior,
-            scale=scale,
-            ranks=ranks,
-            tolerance=tolerance.expand(prior.trials),
-            log=Log(),
-            unfitted=0,
-            fitted_to=0,
-            fitted=False,
-            now=0,
-            _elastic=elastic,
-            _own_noise=False,
-        )
-        vars(self)["held"] = self._fresh(plan)
+    elastic: bool
+    log: Log = field(default_factory=Log)
+    unfitted: int = 0
+    fitted_to: int = 0
+    fitted: bool = False
+    now: int = 0
+    own_noise: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(vars(self))
@@ -113,8 +90,9 @@ class Group(Value):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         planned = state.pop("plan", None)
-        super().__setstate__(state)
-        if planned is None and not self.held.covers(self._stretch()):  # another rank's
+        vars(self).update(state)
+        if planned is None and not self.held.covers(_stretch(self.prior, self.ranks)):
+            # it is another rank's
             planned = self.held.plan
         if planned is not None:
             vars(self)["held"] = self._fresh(planned)
@@ -128,23 +106,14 @@ class Group(Value):
         scale = self.scale
         if self.now:
             engine.turn(self.now)
-        engine.catch_up(self.log, scale.columns, scale.update, self._own_noise)
-        if self._elastic and engine.keeps_rows:
+        engine.catch_up(self.log, scale.columns, scale.update, self.own_noise)
+        if self.elastic and engine.keeps_rows:
             engine.make_room()
         engine.first = self.functions[0]
         return engine
 
     def _fresh(self, plan: Plan) -> Engine:
-        prior = replace(self.prior, stretch=self._stretch())
-        if plan.dictionary is not None:
-            dictionary = plan.dictionary._replace(noise=self.noise)
-            plan = replace(plan, dictionary=dictionary)
-        return make_engine(plan, prior, self.scale.columns)
-
-    def _stretch(self) -> tuple[int, int] | None:
-        if self.ranks.size == 1 or self.prior.actions.continuous:
-            return None
-        return self.ranks.stretch(self.prior.actions, BLOCK)
+        return new_engine(plan, self.prior, self.scale, self.ranks)
 
     @property
     def noise(self) -> Tensor:
@@ -188,69 +157,69 @@ class Group(Value):
             return f"{len(self.log)} observations are more than {MODELLED}"
         return None
 
-    def tried_last(self, count: int, column: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the latest actions of the log, like :meth:`Beliefs.tried`."""
-        rows, prior = self.log.last(count), self.prior
-        if not rows:
-            points = torch.zeros(
-                prior.trials, 0, prior.covariance.dim, device=prior.device
-            ).double()
-            return points, points[..., 0], points[..., 0] > 0
-        x = torch.stack([row.x.double() for row in rows], 1)
-        real = devices.put([list(row.wanted) for row in rows], prior.device).mT
-        return x, self.anywhere(x)[0][:, column], real
-
     def aged(self, t: int) -> Self:
         """Return the group as of round ``t``, if data fade."""
         if self.prior.fade is None or t == self.now:
             return self
-        return self._with(now=t)
+        return copy_with(self, now=t)
 
     # -- feedback --------------------------------------------------------------------
 
-    def _over(self, log: Log, **more: object) -> Self:
+    def _over(self, log: Log, **more: Any) -> Self:
         """Return the group with another log; its engine is rebuilt when next used."""
-        return self._with(log=log, **{"scale": self.scale.over(log), **more})
+        return copy_with(self, log=log, **{"scale": self.scale.over(log), **more})
 
-    def row(
-        self, keys: Sequence[Hashable], x: Tensor, part: Part, t: int = 0
-    ) -> Observation:
-        """Return feedback of one choice as a row of the log.
+    def absorb(self, observations: Sequence[Observation]) -> Self:
+        """Condition on observations, in the order of their choices."""
+        rows, link = list(map(self._row, observations)), self.scale.link
+        if len(rows) > FEW and (link is None or self._summed() is None):
+            log, unfitted = self.log.merged(rows), self.unfitted + len(rows)
+            own_noise = self.own_noise or any(row.noise is not None for row in rows)
+            if link is None:
+                return self._over(log, unfitted=unfitted, own_noise=own_noise)
+            return self._agreed(log, unfitted=unfitted, own_noise=True)
+        group = self
+        for row in rows:
+            group = group.append(row)
+        return group
 
-        Args:
-            keys: the actions' names, one a trial.
-            x: the actions, ``(T, d)``.
-            part: the feedback.
-            t: the round; 0 for earlier data, which count as of now if data fade.
+    def _row(self, observation: Observation) -> Observation:
+        """Return an observation as a row of the log.
+
+        Earlier data count as of now if data fade.
         """
-        values, link, outcome = part.columns(self.functions), self.scale.link, None
-        if link is not None:
-            tries = part.tries_of(self.functions[0]).to(values)
-            outcome = torch.stack([link.sense * values[:, 0], tries], -1)
-        given = keys, x, values, part.wanted, part.noise, t or self.now
-        return Observation(*given, outcome=outcome, source=part.source)
+        row, link = observation.of(self.functions), self.scale.link
+        if self.now and not row.t:
+            row = row._replace(t=self.now)
+        if link is None:
+            return row
+        values = row.values
+        tries = torch.ones_like(values) if row.tries is None else row.tries.to(values)
+        outcome = torch.cat([link.sense * values, tries], -1)
+        return row._replace(outcome=outcome)
 
     def append(self, row: Observation) -> Self:
         """Condition on one more observation."""
-        if self.scale.link is not None:
-            row = self.aged(max(self.now, row.t))._stood_in(row, self.scale.link)
+        scale, now = self.scale, self.now
+        if self.prior.fade is not None:
+            now = max(now, row.t)
+        if scale.link is not None:
+            row = self.aged(now)._stood_in(row, scale.link)
         more: dict[str, Any] = {
             "unfitted": self.unfitted + 1,
-            "_own_noise": self._own_noise or row.noise is not None,
+            "now": now,
+            "own_noise": self.own_noise or row.noise is not None,
         }
-        if self.prior.fade is not None:
-            more["now"] = max(self.now, row.t)
         if not self.held.takes(row.keys):
             return self._over(self.log.enter(row), held=self._fresh(BEYOND), **more)
         # a weight by the spread changes with the spread
-        weighted = self.scale.standardize and more["_own_noise"]
+        weighted = scale.standardize and more["own_noise"]
         if weighted or (self.prior.covariance.open and self._reframed(row)):
             return self._over(self.log.enter(row), **more)
-        scale = self.scale
         if scale.standardize or scale.link is not None:
             scale = scale.counted(row)
         log = self.log.enter(row, Step("add", (scale.update(row),)))
-        return self._with(log=log, scale=scale, **more)
+        return copy_with(self, log=log, scale=scale, **more)
 
     def _reframed(self, row: Observation) -> bool:
         """Return whether a late row changes how inputs are standardised."""
@@ -259,18 +228,6 @@ class Group(Value):
             return False
         flags = [self.log[place].wanted for place in later]
         return self.engine.reframed(row.wanted, flags)
-
-    def observe(self, rows: list[Observation]) -> Self:
-        """Condition on many observations."""
-        if len(rows) > FEW and (self.scale.link is None or self._summed() is None):
-            log, unfitted = self.log.merged(rows), self.unfitted + len(rows)
-            if self.scale.link is None:
-                return self._over(log, unfitted=unfitted)
-            return self._agreed(log, unfitted=unfitted, _own_noise=True)
-        group = self
-        for row in rows:
-            group = group.append(row)
-        return group
 
     def _stood_in(self, row: Observation, link: Link) -> Observation:
         """Return a row with its outcome's current stand-in."""
@@ -294,33 +251,33 @@ class Group(Value):
             log = swept(log, link, covariance, self.scale.means)
         return self._over(log, **more)
 
-    def fill(self, t: int, part: Part, mask: Tensor) -> Self:
-        """Add the values that round ``t`` waited for, in the trials of ``mask``.
+    def fill(self, t: int, functions: list[int], values: Tensor, mask: Tensor) -> Self:
+        """Add values that round ``t`` waited for, in the trials of ``mask``.
 
-        Nothing changes if the round was forgotten.
+        ``values (T, k)`` are of ``functions``. Nothing changes if the round was
+        forgotten.
         """
-        functions = [f for f in self.functions if f in part.functions]
+        ours = [f for f in self.functions if f in functions]
         place = self.log.first_of(t)
-        if not functions or place == len(self.log) or self.log[place].t != t:
+        if not ours or place == len(self.log) or self.log[place].t != t:
             return self
         row, come = self.log[place], mask.unsqueeze(-1)
         if row.arrived is None:
             raise CBanditError(f"the observation of round {t} waits for nothing")
-        values, arrived = row.values.clone(), row.arrived.clone()
-        new = part.columns(functions)
-        for j, f in enumerate(functions):
-            column = self.functions.index(f)
-            at = slice(column, column + 1)
-            values[:, at] = torch.where(come, new[:, j : j + 1], values[:, at])
+        filled, arrived = row.values.clone(), row.arrived.clone()
+        for f in ours:
+            new, old = functions.index(f), self.functions.index(f)
+            told, at = values[:, new : new + 1], slice(old, old + 1)
+            filled[:, at] = torch.where(come, told, filled[:, at])
             arrived[:, at] |= come
-        full = row._replace(values=values, arrived=arrived)
+        full = row._replace(values=filled, arrived=arrived)
         scale = self.scale
         if scale.standardize:
             scale = scale.counted(full._replace(noise=None, arrived=come))
         before = self.scale.update(row)
         after = before._replace(values=scale.targets(full))
         log = self.log.replaced(place, full, Step("aim", (before, after)))
-        return self._with(log=log, scale=scale)
+        return copy_with(self, log=log, scale=scale)
 
     def expire(self, first: int) -> Self:
         """Forget the observations of rounds before ``first``."""
@@ -335,28 +292,26 @@ class Group(Value):
         log = self.log.without_first(Step("remove", (scale.update(row),)))
         if scale.drained(self.scale):
             scale = scale.over(log)
-        other = self._with(log=log, scale=scale)
-        if scale.standardize and self._recounted(scale.outcomes):
+        other = copy_with(self, log=log, scale=scale)
+        if scale.standardize and (self.own_noise or scale.lost(self.held.drifts)):
             return other._over(log.anew())
+        if self.prior.covariance.open:  # rebuilt, as the rows left scale the inputs
+            return copy_with(other, log=log.anew())
         return other
 
-    def _recounted(self, outcomes: Outcomes) -> bool:
-        """Return whether statistics must be recounted after a row was removed."""
-        return (
-            self._own_noise or outcomes.lost or (self.held.drifts and outcomes.astray)
-        )
-
-    def retarget(self, target: Callable[[Any], Tensor]) -> Self:
-        """Replace all outcomes by what ``target`` makes of their sources."""
-        if not len(self.log):
+    def retarget(self, rows: list[Observation]) -> Self:
+        """Replace the log's rows by ``rows``, which differ in their values alone."""
+        if not rows:
             return self
-        rows = [row._replace(values=target(row.source)) for row in self.log]
         scale = self.scale.over(Log(rows))
         step = Step("aim_all", (list(map(scale.update, rows)),))
-        return self._with(log=self.log.with_targets(rows, step), scale=scale)
+        return copy_with(self, log=self.log.with_targets(rows, step), scale=scale)
 
     def emptied(self) -> Self:
-        """Return the group without data, on a new engine, with its hyperparameters."""
+        """Return the group without data, on a new engine, with its hyperparameters.
+
+        So the old engine is as it was, to the bit, if the round fails.
+        """
         engine = self._fresh(self.held.plan)
         # saves waiting for the device
         engine.history.sharpness = self.held.history.sharpness
@@ -372,14 +327,14 @@ class Group(Value):
 
     def over(self, actions: Actions) -> Self:
         """Return the group over a set in which a category has gained a value."""
-        covariance, dtype = self.prior.covariance.over(actions), self.prior.dtype
-        grown = self._with(
+        covariance = self.prior.covariance.over(actions)
+        grown = copy_with(
+            self,
             prior=replace(self.prior, actions=actions, covariance=covariance),
             # an action of a grid has another number now
             log=Log([row._replace(keys=actions.keys(row.x)) for row in self.log]),
-            tolerance=covariance.tolerance(actions, dtype).expand(self.prior.trials),
         )
-        return grown._with(held=grown._fresh(self.held.plan))
+        return copy_with(grown, held=grown._fresh(self.held.plan))
 
     def split(self, functions: list[int]) -> tuple[Self, Self]:
         """Return the group without the functions, and a group of the functions."""
@@ -388,14 +343,15 @@ class Group(Value):
         for members in (others, functions):
             places = [self.functions.index(f) for f in members]
             at = torch.tensor(places, device=self.prior.device)
-            part = self._with(
+            part = copy_with(
+                self,
                 functions=members,
                 scale=self.scale.narrowed(at),
-                log=Log([row.columns(at) for row in self.log]),
+                log=Log([row.of(members) for row in self.log]),
             )
             parts.append(part)
         remaining, split = parts
-        return remaining, split._with(held=split._fresh(self.held.plan))
+        return remaining, copy_with(split, held=split._fresh(self.held.plan))
 
     # -- hyperparameters -------------------------------------------------------------
 
@@ -422,7 +378,7 @@ class Group(Value):
         alternating fits and sweeps converge, the evidence is stationary.
         """
         if not len(self.log):
-            return self._with(unfitted=0)
+            return copy_with(self, unfitted=0)
         if self.scale.link is None:
             return self._fitted()
         group = self._agreed(self.log, unfitted=0, fitted_to=len(self.log))
@@ -455,16 +411,15 @@ class Group(Value):
         if constants is not None and self.scale.link is not None:
             constants = constants + middle
         scale = self.scale.fitted(noise, least, constants)
-        tolerance = covariance.tolerance(prior.actions, prior.dtype)
-        fitted = self._with(
+        fitted = copy_with(
+            self,
             unfitted=0,
             fitted_to=len(self.log),
             fitted=self.gp.learn_noise and len(self.log) >= MANY,
             prior=replace(prior, covariance=covariance),
             scale=scale.over(self.log),
-            tolerance=tolerance.expand(prior.trials),
         )
-        return fitted._with(held=fitted._fresh(self.held.plan))
+        return copy_with(fitted, held=fitted._fresh(self.held.plan))
 
     # -- looking ---------------------------------------------------------------------
 
@@ -475,7 +430,7 @@ class Group(Value):
         if scale.standardize or scale.link or apart:
             return None
         find = self.engine.fused
-        return partial(find, ahead=self._coming(ahead)) if find and ahead else find
+        return partial(find, ahead=self.coming(ahead)) if find and ahead else find
 
     def blocks(
         self,
@@ -484,12 +439,13 @@ class Group(Value):
         ahead: Sequence[Ahead] = (),
     ) -> Iterator[Block]:
         """Yield blocks of the set, in units."""
-        blocks = self.engine.blocks(stretches, streams, self._coming(ahead))
+        blocks = self.engine.blocks(stretches, streams, self.coming(ahead))
         if not (self.scale.shifted or self.scale.standardize):
             return blocks
         return self.scale.blocks(blocks, self.prior.dtype, self.learned_noise())
 
-    def _coming(self, ahead: Sequence[Ahead]) -> Coming | None:
+    def coming(self, ahead: Sequence[Ahead]) -> Coming | None:
+        """Return outstanding choices in the form that the engine takes."""
         if not ahead:
             return None
         if self.scale.link is None:
@@ -501,39 +457,22 @@ class Group(Value):
         precision = self.scale.link.information(mean) * coming.precision
         return coming._replace(precision=precision)
 
-    def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
-        """Solve for means and deviations ``(T, f, n)`` at points ``x``, in units."""
-        return self._in_units(*self.engine.at(x, self._coming(ahead)))
+    def moments(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and deviations ``(T, f, n)`` in units.
 
-    def _in_units(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-        """Convert an engine's means and variances to means and deviations in units."""
+        They are made of the engine's: means less prior means, and variances ``(T, n)``.
+        """
         # the floor keeps gradients finite where the variance is 0
         std = var.clamp_min(1e-300).sqrt_().unsqueeze(1)
-        return self.scale.mean(mean), self._of_each(std)
+        return self.scale.mean(mean), self.in_spreads(std)
 
     def by_choice(self, space: Contextual) -> bool:
         """Return whether each choice has its own weights, whatever the context."""
         weights = not self.held.by_slots and space.categorical
         return weights and self.prior.covariance.blocks == space.size
 
-    def in_contexts(
-        self, space: Contextual, contexts: Tensor, ahead: Sequence[Ahead]
-    ) -> tuple[Tensor, Tensor]:
-        """Return means and deviations of all choices in contexts, in units.
-
-        Both are ``(T, f, n K)``. The group must pass :meth:`by_choice`.
-        """
-        coming = self._coming(ahead)
-        mean, var = self.engine.recent(contexts, space.of_first, coming)
-        return self._in_units(mean.flatten(2), var.flatten(1))
-
-    def deviations(self, x: Tensor) -> Tensor:
-        """Return deviations at points ``x``, ``(T, f, n)``, in spreads."""
-        var = self.engine.at(x)[1]
-        return self._of_each(var.clamp_min(0).sqrt().unsqueeze(1))
-
-    def _of_each(self, std: Tensor) -> Tensor:
-        """Return deviations ``(T, 1, n)`` for each function, in spreads."""
+    def in_spreads(self, std: Tensor) -> Tensor:
+        """Return deviations ``(T, 1 or f, n)``, or draws, for each function."""
         level = self.learned_noise()
         if level is None:
             return std.expand(-1, len(self.functions), -1)
@@ -552,11 +491,11 @@ class Group(Value):
             noise: the reading's own variance, ``(T,)``; ``None``: the belief's.
             rough: whether some data are stand-ins for feedback still to come.
         """
-        center, size, known, seen = (v.unsqueeze(-1) for v in self.scale.units()[:4])
+        center, size, known, seen = (v.unsqueeze(-1) for v in self.scale.spreads[:4])
         if not self.scale.standardize:
             endless = seen.expand(-1, -1, x.shape[-2])
             return [-endless, endless]
-        mean, std = self.anywhere(x)
+        mean, std = self.moments(*self.engine.at(x))
         variance = std.square() + self.noises().unsqueeze(-1)
         if noise is not None:
             variance = (
@@ -577,25 +516,29 @@ class Group(Value):
         center = center + mean * size
         return [center - reach, center + reach]
 
-    def pathwise(self, streams: Streams) -> Pathwise:
-        """Draw a joint path less its mean by waves; the engine must keep slots."""
-        engine, count = self.engine, len(self.functions)
-        path = Pathwise.drawn(engine.history, streams, engine.functions)
-        return path.of(slice(count))
-
-    def draw(self, streams: Streams) -> Path:
+    def path(self, streams: Streams) -> Path:
         """Draw a joint path less its mean: a function ``(T, n, d) -> (T, f, n)``."""
-        if self.held.by_slots and self.held.solves:
-            return self.pathwise(streams)
-        count, noise = len(self.functions), self.learned_noise()
+        count, level = len(self.functions), self.learned_noise()
         path = self.engine.path(streams)
-        if noise is None:
+        if isinstance(path, Pathwise):
+            return path.of(slice(count))
+        if level is None:
             return lambda x: path(x)[:, :count]
-        size = noise.sqrt().unsqueeze(-1)
+        size = level.sqrt().unsqueeze(-1)
         return lambda x: path(x)[:, :count] * size
 
-    def drawn(self, x: Tensor, streams: Streams) -> Tensor:
-        """Return a joint draw less its mean, ``(T, f, n)``, at ``x (T, n, d)``."""
-        count, level = len(self.functions), self.learned_noise()
-        draw = self.engine.drawn(x, streams, count)
-        return draw if level is None else draw * level.sqrt().unsqueeze(-1)
+
+def new_engine(plan: Plan, prior: Prior, scale: Scale, ranks: Ranks) -> Engine:
+    """Return a new engine for this process's part of the set."""
+    if plan.dictionary is not None:
+        dictionary = plan.dictionary._replace(noise=scale.noise)
+        plan = replace(plan, dictionary=dictionary)
+    prior = replace(prior, stretch=_stretch(prior, ranks))
+    return make_engine(plan, prior, scale.columns)
+
+
+def _stretch(prior: Prior, ranks: Ranks) -> tuple[int, int] | None:
+    """Return this process's part of the set; ``None``: all of it."""
+    if ranks.size == 1 or prior.actions.continuous:
+        return None
+    return ranks.stretch(prior.actions, BLOCK)

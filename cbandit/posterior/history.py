@@ -7,9 +7,8 @@ small linear system of the slots.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -127,6 +126,25 @@ class ByAction:
         return add_up(self._zeros.clone(), self.slots, values)
 
 
+class Writing:
+    """A context in which a history's arrays, and its engine's, are not whole.
+
+    An interrupt leaves them so: it is noticed later, and the engine is rebuilt.
+    """
+
+    __slots__ = ("_history", "_whole")
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def __enter__(self) -> None:
+        self._whole, self._history.whole = self._history.whole, False
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self._history.whole = self._whole
+
+
 class History:
     """Observations of ``F`` functions that share their actions, for ``T`` trials.
 
@@ -203,15 +221,9 @@ class History:
         """Return how many distinct actions each trial has observed."""
         return list(self._distinct)
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Mark the arrays as not whole while they are written.
-
-        So an interrupt is noticed later, and the engine is rebuilt.
-        """
-        whole, self.whole = self.whole, False
-        yield
-        self.whole = whole
+    def writing(self) -> Writing:
+        """Return a context for writing the arrays."""
+        return Writing(self)
 
     # -- observations --------------------------------------------------------------
 

@@ -26,91 +26,38 @@ DROPPED = 64  # rows dropped by a log before it frees their memory
 _numbers = itertools.count(1 + secrets.randbits(62))
 
 
-class Part(NamedTuple):
-    """Feedback of some functions for one choice.
+class Observation(NamedTuple):
+    """One observation of ``f`` functions in ``T`` trials, in the user's units.
 
     Args:
         functions: which ones, 0 the reward.
+        keys: the actions' keys, one a trial: a number of the set, or coordinates.
+        x: ``(T, d)``.
         values: ``(T, f)``.
         wanted: for each trial, whether it observed them.
-        noise: the observations' own variance ``(T,)``, or ``None`` for the belief's.
+        noise: the observation's own variance ``(T,)``, or ``None`` for the belief's.
+        t: its round; 0 for earlier data.
         tries: the tries or the exposure that values are a share or a rate of,
             ``(T, f)``; ``None``: 1 each.
-        source: what the values were computed from, where that may be done anew.
+        source: what the values were computed from, see :meth:`Beliefs.retarget`.
+        arrived: ``(T, f)``, the values that have come; ``None``: all. The others hold
+            stand-ins, or count as average where outcomes are standardised.
+        outcome: in the log of a binary or counted function, what was told: the share or
+            rate, and the tries or exposure, ``(T, 2)``. Then ``values`` and ``noise``
+            are the normal reading of the latent function that stands in for it.
     """
 
     functions: list[int]
-    values: Tensor
-    wanted: Sequence[bool]
-    noise: Tensor | None = None
-    tries: Tensor | None = None
-    source: Tensor | None = None
-
-    def columns(self, functions: list[int]) -> Tensor:
-        """Return the values of some of the functions, ``(T, k)``."""
-        if functions == self.functions:
-            return self.values
-        at = [self.functions.index(f) for f in functions]
-        return torch.stack([self.values[:, j] for j in at], -1)
-
-    def tries_of(self, function: int) -> Tensor:
-        """Return the tries or the exposure of one function, ``(T,)``."""
-        if self.tries is None:
-            return torch.ones_like(self.values[:, 0])
-        return self.tries[:, self.functions.index(function)]
-
-
-def joined(parts: Sequence[Part]) -> Sequence[Part]:
-    """Join parts with the same trials and noise; return others unchanged."""
-    if len(parts) < 2:
-        return parts
-    wanted, noise = parts[0].wanted, parts[0].noise
-    functions: list[int] = []
-    values: list[Tensor] = []
-    tries: list[Tensor] = []
-    counted = False
-    for part in parts:
-        if part.wanted is not wanted and list(part.wanted) != list(wanted):
-            return parts
-        if part.noise is not noise and (
-            part.noise is None or noise is None or not bool((part.noise == noise).all())
-        ):
-            return parts
-        functions += part.functions
-        values.append(part.values)
-        counted = counted or part.tries is not None
-        tries.append(torch.ones_like(part.values) if part.tries is None else part.tries)
-    of = torch.cat(tries, -1) if counted else None
-    return [Part(functions, torch.cat(values, -1), wanted, noise, of)]
-
-
-class Observation(NamedTuple):
-    """One observation of some functions in ``T`` trials.
-
-    Args:
-        keys: the actions' keys, one a trial: a number of the set, or coordinates.
-        x: ``(T, d)``.
-        values: ``(T, f)``, in the user's units.
-        wanted: for each trial, whether it observed anything.
-        noise: the observation's own variance ``(T,)``, or ``None`` for the belief's.
-        t: its round; 0 for earlier data.
-        arrived: ``(T, f)``, the values that have come; ``None``: all. The others hold
-            stand-ins, or count as average where outcomes are standardised.
-        outcome: for a binary or counted function, what was told: the share or rate, and
-            the tries or exposure, ``(T, 2)``. Then ``values`` and ``noise`` are the
-            normal reading of the latent function that stands in for it.
-        source: what the values were computed from, see :meth:`Beliefs.retarget`.
-    """
-
     keys: Sequence[Hashable]
     x: Tensor
     values: Tensor
     wanted: Sequence[bool]
     noise: Tensor | None = None
     t: int = 0
+    tries: Tensor | None = None
+    source: Tensor | None = None
     arrived: Tensor | None = None
     outcome: Tensor | None = None
-    source: Tensor | None = None
 
     def outcome_flags(self, device: torch.device) -> Tensor:
         """Return the trials in which the first function's outcome came, ``(T, 1)``.
@@ -121,10 +68,46 @@ class Observation(NamedTuple):
             return devices.put(self.wanted, device).unsqueeze(-1)
         return self.arrived[:, :1]
 
-    def columns(self, at: Tensor) -> Observation:
-        """Return the observation with only the functions ``at``."""
-        arrived = None if self.arrived is None else self.arrived[:, at]
-        return self._replace(values=self.values[:, at], arrived=arrived)
+    def of(self, functions: list[int]) -> Observation:
+        """Return the observation with only some of its functions."""
+        if functions == self.functions:
+            return self
+        at = [self.functions.index(f) for f in functions]
+
+        def columns(values: Tensor) -> Tensor:
+            return torch.stack([values[:, j] for j in at], -1)
+
+        return self._replace(
+            functions=functions,
+            values=columns(self.values),
+            tries=None if self.tries is None else columns(self.tries),
+            arrived=None if self.arrived is None else columns(self.arrived),
+        )
+
+
+def join(parts: Sequence[Observation]) -> Sequence[Observation]:
+    """Join observations of one choice if all have the same trials and noise.
+
+    Otherwise return them unchanged.
+    """
+    if len(parts) < 2:
+        return parts
+    wanted, noise = parts[0].wanted, parts[0].noise
+    functions: list[int] = []
+    for part in parts:
+        if part.wanted is not wanted and list(part.wanted) != list(wanted):
+            return parts
+        if part.noise is not noise and (
+            part.noise is None or noise is None or not bool((part.noise == noise).all())
+        ):
+            return parts
+        functions += part.functions
+    values, tries = [part.values for part in parts], None
+    if any(part.tries is not None for part in parts):
+        of = [torch.ones_like(p.values) if p.tries is None else p.tries for p in parts]
+        tries = torch.cat(of, -1)
+    whole = torch.cat(values, -1)
+    return [parts[0]._replace(functions=functions, values=whole, tries=tries)]
 
 
 class Update(NamedTuple):

@@ -32,16 +32,25 @@ from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.history import Between
 from cbandit.posterior.log import Update
 from cbandit.posterior.pending import Coming, explained
-from cbandit_kernels import WeightSums, enter_weights
+from cbandit.posterior.units import no_outcomes
+from cbandit_kernels import (
+    OutcomeCounts,
+    WeightRows,
+    WeightSums,
+    count_outcomes,
+    enter_weights,
+    look_weights,
+    with_spreads,
+)
 
 FRESH = 256  # changes of a block after which it is factored anew
 FRAMED = 4  # inputs after which their mean and spread are used, then at each doubling;
 # before that the first input is the origin
 LATE = 1024  # with more inputs, one of an earlier round does not change the frame
-ALIKE = 1e-12  # a spread below this share of the mean is rounding
 FEW = 4  # with at most so many points a block, multiply blocks together
 MANY = 64  # with so many blocks or more, leave out those without observations
 HELD = 1 << 23  # most numbers of kept rows where sums fade
+SPARE = 16  # rows for which there is room at first
 TOGETHER = 1 << 23  # most numbers of blocks copied at once for that
 
 
@@ -58,51 +67,11 @@ class Spots(NamedTuple):
     ordered: bool
 
 
-class Inputs(NamedTuple):
-    """Running statistics of the inputs that have no bounds, ``(T, k)`` each.
-
-    Args:
-        seen: how many points each trial has observed, on the host.
-        mean: the means.
-        squares: the squared distances from the means, summed.
-    """
-
-    seen: list[int]
-    mean: Tensor
-    squares: Tensor
-
-    @classmethod
-    def none(cls, trials: int, places: int, device: torch.device) -> Inputs:
-        """Return the statistics of no point."""
-        zeros = torch.zeros(trials, places, dtype=torch.float64, device=device)
-        return cls([0] * trials, zeros, zeros)
-
-    def counted(self, z: Tensor, wanted: Sequence[bool]) -> Inputs:
-        """Return the statistics with a point ``(T, k)`` added in ``wanted`` trials."""
-        count = [n + want for n, want in zip(self.seen, wanted, strict=True)]
-        share = devices.put(
-            [want / max(n, 1) for n, want in zip(count, wanted, strict=True)],
-            z.device,
-            torch.float64,
-        )
-        gap = z - self.mean
-        mean = self.mean + gap * share.unsqueeze(-1)
-        part = gap * (z - mean) * (share > 0).unsqueeze(-1)
-        return Inputs(count, mean, self.squares + part)
-
-    def frame(self) -> Frame:
-        """Return the mean and the spread of each number, 1 where it does not vary."""
-        count = devices.put(self.seen, self.mean.device).unsqueeze(-1)
-        size = (self.squares / (count - 1).clamp_min(1)).sqrt()
-        known = size > ALIKE * self.mean.abs()
-        return Frame(self.mean, torch.where(known, size, 1.0))
-
-
-class Recent(NamedTuple):
+class Recent:
     """Moments of all blocks at the rows that were read last.
 
-    A row is a point without its categories, so it has a value in each block. An
-    observation only changes its own block's moments; the others are reused.
+    A row is a point without its categories, so it has a value in each block. The rows
+    ``start .. stop - 1`` of the arrays are in use; rows are added behind them.
 
     Args:
         contexts: what identifies the rows, ``(T, n, k)``.
@@ -112,31 +81,90 @@ class Recent(NamedTuple):
         var: ``(T, n, K)``.
     """
 
-    contexts: Tensor
-    h: Tensor
-    half: Tensor | None
-    mean: Tensor
-    var: Tensor
+    def __init__(
+        self,
+        contexts: Tensor,
+        h: Tensor,
+        half: Tensor | None,
+        mean: Tensor,
+        var: Tensor,
+    ) -> None:
+        self.start, self.stop = 0, contexts.shape[1]
+        #: the arrays, each with the axis along which rows lie
+        self.arrays = [(contexts, 1), (h.mT, 2), (mean, 2), (var, 1)]
+        if half is not None:
+            self.arrays.append((half, 2))
+        self._make_room()
 
-    def next(self, contexts: Tensor) -> Recent | None:
-        """Return the part that serves rows ``(T, n, k)``, all but the last of them.
+    def __getstate__(self) -> dict[str, Any]:
+        arrays = [(part.clone(), axis) for part, axis in self._used()]
+        return {"start": 0, "stop": self.stop - self.start, "arrays": arrays}
 
-        It does if the rows are equal, or the last one differs, or one was added at the
-        end and the first perhaps dropped. ``None``: the rows are others.
+    def _used(self) -> Iterator[tuple[Tensor, int]]:
+        """Yield the part of each array that is in use, and its axis."""
+        for array, axis in self.arrays:
+            yield array.narrow(axis, self.start, self.stop - self.start), axis
+
+    def _make_room(self) -> None:
+        """Move the rows to the beginning of arrays with as much room again."""
+        count, arrays = self.stop - self.start, []
+        for part, axis in self._used():
+            shape = list(part.shape)
+            shape[axis] = 2 * count + SPARE
+            array = part.new_zeros(shape)
+            array.narrow(axis, 0, count).copy_(part)
+            arrays.append((array, axis))
+        self.arrays, self.start, self.stop = arrays, 0, count
+
+    @property
+    def places(self) -> slice:
+        """The rows in use."""
+        return slice(self.start, self.stop)
+
+    @property
+    def h(self) -> Tensor:
+        """The rows' features, ``(T, n, D)``."""
+        return self.arrays[1][0][..., self.places].mT
+
+    @property
+    def mean(self) -> Tensor:
+        """The means, ``(T, F, n, K)``."""
+        return self.arrays[2][0][:, :, self.places]
+
+    @property
+    def var(self) -> Tensor:
+        """The variances, ``(T, n, K)``."""
+        return self.arrays[3][0][:, self.places]
+
+    @property
+    def half(self) -> Tensor | None:
+        """``W' h``, ``(T, K, n, D)``; ``None`` if sums do not fade."""
+        return self.arrays[4][0][:, :, self.places] if self.arrays[4:] else None
+
+    @property
+    def rows(self) -> WeightRows:
+        """The arrays that follow an observation."""
+        _, (h, _), (mean, _), (var, _), *_ = self.arrays
+        return WeightRows(h, mean, var, self.start, self.stop)
+
+    def advance(self, contexts: Tensor) -> bool:
+        """Keep the rows that serve ``(T, n, k)``, all but its last; make room for that.
+
+        They do if the rows are equal, or the last one differs, or one was added at the
+        end and the first perhaps dropped. ``False``: the rows are others.
         """
-        rows, old = contexts[:, :-1], self.contexts
-        if (
-            contexts.shape[1] == 1
-            or not old.shape[1] - 1 <= rows.shape[1] <= (old.shape[1])
-        ):
-            return None
-        for first in (1, 0):
-            place = slice(first, first + rows.shape[1])
-            if torch.equal(rows, old[:, place]):
-                half = None if self.half is None else self.half[:, :, place]
-                mean, var = self.mean[:, :, place], self.var[:, place]
-                return Recent(rows, self.h[:, place], half, mean, var)
-        return None
+        count, held = contexts.shape[1] - 1, self.stop - self.start
+        if count == 0 or not held - 1 <= count <= held:
+            return False
+        known = self.arrays[0][0]
+        for start in dict.fromkeys((self.stop - count, self.start)):
+            if torch.equal(contexts[:, :-1], known[:, start : start + count]):
+                self.start, self.stop = start, start + count
+                if self.stop == known.shape[1]:
+                    self._make_room()
+                self.arrays[0][0][:, self.stop] = contexts[:, -1]
+                return True
+        return False
 
 
 class Moments:
@@ -190,11 +218,11 @@ class Moments:
         self._changes: dict[tuple[int, int], int] = {}  # since last factored
         self._times: list[dict[Hashable, int]] = [{} for _ in range(trials)]
         places = covariance.open
-        self._inputs = Inputs.none(trials, places, device)
+        self._inputs = no_outcomes(torch.zeros(trials, places, **double))
+        self._seen = [0] * trials  # inputs, on the host
         self._frame: Frame | None = None
         if places:
-            mean = self._inputs.mean
-            self._frame = Frame(mean, torch.ones_like(mean))
+            self._frame = Frame(self._inputs.average, self._inputs.size)
         self._faded: tuple[int, Tensor | None, Tensor] | None = None
         self._recent: Recent | None = None
         self._told: set[int] = set()  # blocks that have changed since
@@ -282,15 +310,18 @@ class Moments:
         changes = [self._changes.get(key, 0) + 1 for key in keys]
         stays = sign > 0 and self.fade is None
         if stays:
-            enter_weights(self._held(), place[1], h, precision, values)
+            held, recent = self._held(), self._recent
+            rows = WeightRows.none(held) if recent is None else recent.rows
+            enter_weights(held, rows, place[1], h, precision, values)
         else:
             self._add(place, h, precision, values)
-        if not stays or max(changes) >= FRESH:
+        fresh = not stays or max(changes) >= FRESH
+        if fresh:
             self._factor(place)
             self._rotate(place)
             changes = [0] * len(keys)
         self._changes.update(zip(keys, changes, strict=True))
-        self._changed(numbers)
+        self._changed(numbers if fresh else [])
         return h
 
     def correct(self, before: Update, after: Update) -> Tensor:
@@ -448,9 +479,7 @@ class Moments:
         """
         if self._frame is None or not later:
             return False
-        for trial, (want, seen) in enumerate(
-            zip(wanted, self._inputs.seen, strict=True)
-        ):
+        for trial, (want, seen) in enumerate(zip(wanted, self._seen, strict=True)):
             count = seen + 1
             place = count - sum(flags[trial] for flags in later)
             if want and place < count <= LATE and place <= _framed(count) < count:
@@ -462,15 +491,17 @@ class Moments:
 
         The first one is the origin, as sums of inputs far from 0 would cancel later.
         """
-        self._inputs = self._inputs.counted(
-            self.covariance.raw(update.x.double()), update.wanted
-        )
+        raw = self.covariance.raw(update.x.double())
+        came = devices.put(update.wanted, raw.device).unsqueeze(-1)
+        self._inputs = count_outcomes(self._inputs, raw, came)
+        pairs = zip(self._seen, update.wanted, strict=True)
+        self._seen = [n + want for n, want in pairs]
         due = [
             want and n == _framed(n)
-            for n, want in zip(self._inputs.seen, update.wanted, strict=True)
+            for n, want in zip(self._seen, update.wanted, strict=True)
         ]
         if any(due):
-            self._standardise(self._inputs.frame(), due)
+            self._standardise(Frame(self._inputs.average, self._inputs.size), due)
 
     def _watch_all(self, x: Tensor, wanted: list[Sequence[bool]]) -> None:
         """Count inputs ``(T, n, d)``; standardise as if they had come one by one."""
@@ -478,11 +509,10 @@ class Moments:
         real = devices.put(list(map(list, wanted)), x.device).mT  # T x n
         count = real.long().cumsum(-1)
         total = count[:, -1].tolist()
-        last = list(map(_framed, total))
-        first = real & (count <= devices.put(last, x.device).unsqueeze(-1))
-        frame = _statistics(raw, first, last).frame()
-        self._inputs = _statistics(raw, real, total)
-        self._standardise(frame, [n > 0 for n in total])
+        last = devices.put(list(map(_framed, total)), x.device).unsqueeze(-1)
+        first = _statistics(raw, real & (count <= last))
+        self._inputs, self._seen = _statistics(raw, real), total
+        self._standardise(Frame(first.average, first.size), [n > 0 for n in total])
 
     def _standardise(self, new: Frame, due: list[bool]) -> None:
         """Change to another frame in the trials that are ``due``."""
@@ -662,13 +692,11 @@ class Moments:
             point: turns contexts into points, ``(T, n, d)``; categories are ignored.
             ahead: see :meth:`at`.
         """
-        kept = None if self._recent is None else self._recent.next(contexts)
-        new = contexts if kept is None else contexts[:, -1:]
-        h = self.features(point(new).double())
-        if kept is None:
-            recent = self._rows(contexts, h)
+        recent = self._recent
+        if recent is not None and recent.advance(contexts):
+            self._append(recent, self.features(point(contexts[:, -1:]).double())[:, 0])
         else:
-            recent = self._appended(kept, contexts, h)
+            recent = self._rows(contexts, self.features(point(contexts).double()))
         self._recent = recent if self._keeps(contexts.shape[1]) else None
         self._told.clear()
         if ahead is not None:
@@ -715,23 +743,21 @@ class Moments:
         var = torch.linalg.vecdot(half, reached)
         return mean.permute(0, 2, 3, 1).double(), var.mT.double()
 
-    def _appended(self, recent: Recent, contexts: Tensor, h: Tensor) -> Recent:
-        """Return rows and one of features ``h`` more, with current moments.
-
-        Moments are computed for the row, and for what was told or has faded since.
-        """
-        whole, at = torch.cat([recent.h, h], 1), self._since()
-        changed = whole.to(self._root).unsqueeze(1) @ self._root[:, at]
-        if recent.half is not None:
-            row = h.to(self._root).unsqueeze(1) @ self._root
-            half = torch.cat([recent.half, row], 2)
-            half[:, at] = changed
-            return Recent(contexts, whole, half, *self._moments(half, slice(None)))
-        last = self._rows(contexts, h)
-        mean = torch.cat([recent.mean, last.mean], 2)
-        var = torch.cat([recent.var, last.var], 1)
-        mean[..., at], var[..., at] = self._moments(changed, at)
-        return Recent(contexts, whole, None, mean, var)
+    def _append(self, recent: Recent, h: Tensor) -> None:
+        """Add a row of features ``h (T, D)``; make the moments of all rows current."""
+        look_weights(self._held(), recent.rows, h)
+        recent.stop += 1
+        half = recent.half
+        if not self._told and half is None:
+            return
+        at, wide = self._since(), recent.h.to(self._root).unsqueeze(1)
+        changed = wide @ self._root[:, at]
+        if half is None:
+            recent.mean[..., at], recent.var[..., at] = self._moments(changed, at)
+            return
+        half[:, :, -1:] = wide[:, :, -1:] @ self._root
+        half[:, at] = changed
+        recent.mean[:], recent.var[:] = self._moments(half, slice(None))
 
     def _since(self) -> Any:
         """Return an index of the blocks changed since, a slice if they are in a row."""
@@ -832,7 +858,7 @@ class Moments:
         """Return the bytes that sums, roots and recent rows take."""
         arrays = [self._sums, self._root, self._weighted]
         if self._recent is not None:
-            arrays += [part for part in self._recent if part is not None]
+            arrays += [array for array, _ in self._recent.arrays]
         return sum(part.nbytes for part in arrays)
 
 
@@ -841,13 +867,13 @@ def _framed(count: int) -> int:
     return 1 << count.bit_length() - 1 if count >= FRAMED else 1
 
 
-def _statistics(raw: Tensor, real: Tensor, count: list[int]) -> Inputs:
+def _statistics(raw: Tensor, real: Tensor) -> OutcomeCounts:
     """Return the statistics of the inputs ``(T, n, k)`` that are ``real``."""
     some = real.unsqueeze(-1)
-    number = devices.put(count, raw.device).clamp_min(1).unsqueeze(-1)
-    mean = (raw * some).sum(1) / number
+    seen = real.double().sum(-1, keepdim=True)
+    mean = (raw * some).sum(1) / seen.clamp_min(1)
     squares = ((raw - mean.unsqueeze(1)).square() * some).sum(1)
-    return Inputs(count, mean, squares)
+    return with_spreads(seen, mean, squares, squares, mean)
 
 
 def _within(one: Spots, other: Spots, values: Tensor) -> Tensor:

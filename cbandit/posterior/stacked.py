@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from cbandit._core import devices
 from cbandit.posterior.draws.features import Pathwise, Waves
 from cbandit.posterior.group import Group
 from cbandit_kernels import kernel_matrix_ref
@@ -22,6 +21,7 @@ class Stacked:
 
     Args:
         groups: the groups, which must pass :meth:`fits`.
+        ordered: joins values of each group, ``(T, f, n)``, in the order of functions.
     """
 
     @staticmethod
@@ -40,10 +40,10 @@ class Stacked:
         alike = len(kinds) == len(used) == len(functions) == 1
         return alike and len(kinds.pop()) == 1 and used.pop()[-1] > 0
 
-    def __init__(self, groups: Sequence[Group]) -> None:
-        order = [f for group in groups for f in group.functions]
-        back = [order.index(f) for f in range(len(order))]
-        self._back = devices.put(back, groups[0].prior.device)
+    def __init__(
+        self, groups: Sequence[Group], ordered: Callable[[Sequence[Tensor]], Tensor]
+    ) -> None:
+        self._join = ordered
         self._kind = groups[0].prior.covariance.kinds[0]
         rates, origins, places, halves, amplitudes = [], [], [], [], []
         weights, shifts = [], []
@@ -116,4 +116,4 @@ class Stacked:
         return z, kernel_matrix_ref(z, self._places, self._kind).mT
 
     def _ordered(self, values: Tensor) -> Tensor:
-        return values.transpose(0, 1).flatten(1, 2)[:, self._back]
+        return self._join(values.unbind(0))

@@ -8,24 +8,22 @@ Users see their own units. All objects here are values.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from types import ModuleType
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit._core.values import copy_with
 from cbandit.errors import CBanditError
 from cbandit.posterior.links import Link
 from cbandit.posterior.log import Log, Observation, Update
 from cbandit.posterior.look import Block
-from cbandit.posterior.value import Value
+from cbandit_kernels import OutcomeCounts, count_outcomes
 
 ENDLESS = 1e3  # a latent value further from 0 than any real one
-ALIKE = 1e-12  # a spread below this share of the values' size is rounding
 ASTRAY = 8.0  # spreads from the origin beyond which float32 loses the differences
-Numbers = Any  # tensors, or numpy arrays
 LOST = 1e-6  # share of earlier sums below which what is left of them is recounted
 
 
@@ -96,124 +94,48 @@ class Units(NamedTuple):
         return ((self.seen >= least) & self.known).all(-1)
 
 
-class Outcomes(NamedTuple):
-    """Running statistics of the outcomes of ``f`` functions in ``T`` trials.
+def no_outcomes(like: Tensor) -> OutcomeCounts:
+    """Return the statistics of no outcome, in the shape of ``like (T, f)``."""
+    zeros = torch.zeros_like(like, dtype=torch.float64)
+    none = zeros[:, :1].clone()
+    known = torch.zeros_like(like, dtype=torch.bool)
+    return OutcomeCounts(none, zeros, zeros, zeros, zeros, known, zeros + 1)
 
-    Args:
-        seen: how many outcomes, ``(T, 1)``.
-        average: ``(T, f)``.
-        squares: squared distances from the average, summed, ``(T, f)``.
-        most: the largest value that this sum has had, ``(T, f)``.
-        origin: a first guess of the mean, ``(T, f)``: engines keep differences from it,
-            not levels.
+
+def all_outcomes(rows: Iterable[Observation], like: Tensor) -> OutcomeCounts:
+    """Return the statistics of all rows, bit for bit as if counted one by one.
+
+    They are counted on the host, and are in the shape of ``like (T, f)``.
     """
-
-    seen: Tensor
-    average: Tensor
-    squares: Tensor
-    most: Tensor
-    origin: Tensor
-
-    @classmethod
-    def none(cls, like: Tensor) -> Outcomes:
-        """Return the statistics without outcomes, in the shape of ``like (T, f)``."""
-        zeros = torch.zeros_like(like, dtype=torch.float64)
-        return cls(zeros.new_zeros(len(like), 1), zeros, zeros, zeros, zeros)
-
-    @classmethod
-    def of(cls, rows: Iterable[Observation], like: Tensor) -> Outcomes:
-        """Return the statistics of all rows, bit for bit as if counted one by one.
-
-        They are counted on the host by numpy, whose calls take a fifth of torch's time.
-        """
-        rows = list(rows)
-        if not rows:
-            return cls.none(like)
-        if all(row.arrived is None for row in rows):
-            wanted = torch.tensor([list(row.wanted) for row in rows]).unsqueeze(-1)
-            flags = devices.put(wanted, like.device)
-        else:
-            flags = torch.stack([row.outcome_flags(like.device) for row in rows])
-        told = torch.stack([row.values for row in rows])
-        values, came = (each.numpy() for each in devices.host(told, flags.long()))
-        average = squares = most = origin = np.zeros(like.shape)
-        seen = np.zeros((len(like), 1))
-        for value, flag in zip(values, came > 0, strict=True):
-            origin = np.where(flag & (seen == 0), value, origin)
-            seen, average, squares = _counted(np, seen, average, squares, value, flag)
-            most = np.maximum(most, squares)
-        totals = (seen, average, squares, most, origin)
-        return cls(*(devices.put(torch.from_numpy(v), like.device) for v in totals))
-
-    def counted(self, row: Observation, sign: int = 1) -> Outcomes:
-        """Return the statistics with a row added, or with ``sign=-1`` removed."""
-        wanted = row.outcome_flags(self.seen.device)
-        first = wanted & (self.seen == 0) if sign > 0 else wanted & False
-        origin = torch.where(first, row.values, self.origin)
-        count, average, squares = _counted(
-            torch, self.seen, self.average, self.squares, row.values, wanted, sign
-        )
-        if sign < 0:
-            # with nothing left, the statistics are those of no outcome
-            left = count > 0
-            average, squares = average * left, squares * left
-        return Outcomes(
-            count, average, squares, torch.maximum(self.most, squares), origin
-        )
-
-    @property
-    def lost(self) -> bool:
-        """Whether rounding errors of removed outcomes dominate those that remain."""
-        return bool((self.squares < LOST * self.most).any())
-
-    @property
-    def astray(self) -> bool:
-        """Whether outcomes are too far from the origin for a narrow dtype.
-
-        The dtype stores differences from the origin, and would round away the
-        differences between outcomes.
-        """
-        units = self.units()
-        gap = (units.center - self.origin).abs()
-        return bool((units.known & (gap > ASTRAY * units.size)).any())
-
-    def units(self) -> Units:
-        """Return units of one spread around the average; 1 until two outcomes differ.
-
-        Outcomes that share their first twelve digits count as equal: their differences
-        may be rounding, and in so small a unit later outcomes would be enormous.
-        """
-        spread = (self.squares / (self.seen - 1).clamp_min(1)).clamp_min(0).sqrt()
-        known = (self.seen >= 2) & (spread > ALIKE * self.average.abs())
-        size = torch.where(known, spread, 1.0)
-        links = (None,) * size.shape[1]
-        return Units(self.average, size, known, self.seen.expand_as(size), links)
-
-    def columns(self, at: Tensor) -> Outcomes:
-        """Return the statistics of the functions ``at``."""
-        return Outcomes(self.seen, *(value[:, at] for value in self[1:]))
+    rows, counts = list(rows), no_outcomes(like)
+    if not rows:
+        return counts
+    if all(row.arrived is None for row in rows):
+        wanted = torch.tensor([list(row.wanted) for row in rows]).unsqueeze(-1)
+        flags = devices.put(wanted, like.device)
+    else:
+        flags = torch.stack([row.outcome_flags(like.device) for row in rows])
+    told = torch.stack([row.values for row in rows])
+    values, came = devices.host(told, flags.long())
+    counts = no_outcomes(values[0])
+    for value, flag in zip(values, came > 0, strict=True):
+        counts = count_outcomes(counts, value, flag)
+    return OutcomeCounts(*(devices.put(part, like.device) for part in counts))
 
 
-def _counted(
-    lib: ModuleType,
-    seen: Numbers,
-    average: Numbers,
-    squares: Numbers,
-    value: Numbers,
-    came: Numbers,
-    sign: int = 1,
-) -> tuple[Numbers, Numbers, Numbers]:
-    """Return count, average and sum of squares with one value added or removed.
+def spreads_of(counts: OutcomeCounts) -> Units:
+    """Return units of one spread around the average; 1 until two outcomes differ.
 
-    ``lib`` is torch or numpy, to which the numbers belong.
+    Outcomes that share their first twelve digits count as equal: their differences may
+    be rounding, and in so small a unit later outcomes would be enormous.
     """
-    count = seen + sign * came
-    gap = lib.where(came, value - average, 0.0)
-    average = average + sign * gap / (count + (count == 0))
-    return count, average, squares + sign * gap * (value - average) * came
+    average, size = counts.average, counts.size
+    seen, links = counts.seen.expand_as(size), (None,) * size.shape[1]
+    return Units(average, size, counts.known, seen, links)
 
 
-class Scale(Value):
+@dataclass(frozen=True, eq=False)
+class Scale:
     """How the outcomes of ``f`` functions in ``T`` trials enter their engine.
 
     An engine conditions on differences from the prior mean or, if outcomes are
@@ -226,11 +148,17 @@ class Scale(Value):
         least: the smallest noise used in place of a smaller one, ``()`` or ``(T,)``.
         standardize: whether outcomes are rescaled by their own average and spread.
         constants: the prior means of rescaled outcomes, in spreads from the average,
-            ``(T, f)``; ``None``: 0.
+            ``(T, f)``.
         link: the link of a binary or counted function, alone in its engine, with latent
             means; ``None``: outcomes are Gaussian.
         limit: the limit ``(T, 1)`` of a cost with a link, which sets its unit;
             ``None``: the outcomes set the unit.
+        shifted: whether there are prior means to subtract.
+        usual: the belief's own precision, ``(T,)``.
+        outcomes: statistics of the outcomes.
+        spreads: the units in which means and deviations are returned: those of the
+            outcomes, or the user's own.
+        pool: events, and tries or exposure, of all outcomes with a link, ``(T, 2)``.
     """
 
     means: Tensor
@@ -238,16 +166,17 @@ class Scale(Value):
     least: Tensor
     standardize: bool
     constants: Tensor
-    outcomes: Outcomes
-    spreads: Units  # units of the outcomes, or the user's own
-    shifted: bool  # whether there is anything to subtract
-    usual: Tensor  # the belief's own precision, (T,)
     link: Link | None
     limit: Tensor | None
-    pool: Tensor  # events, and tries or exposure, of all outcomes with a link
+    shifted: bool
+    usual: Tensor
+    outcomes: OutcomeCounts
+    spreads: Units
+    pool: Tensor
 
-    def __init__(
-        self,
+    @classmethod
+    def start(
+        cls,
         means: Tensor,
         noise: Tensor,
         least: Tensor,
@@ -255,25 +184,25 @@ class Scale(Value):
         constants: Tensor | None = None,
         link: Link | None = None,
         limit: Tensor | None = None,
-    ) -> None:
-        noise, none = noise.maximum(least), Outcomes.none(means)
+    ) -> Self:
+        """Return a scale without outcomes; without ``constants`` they are 0."""
+        noise, none = noise.maximum(least), no_outcomes(means)
         pool = torch.zeros_like(none.average[:, :1].expand(-1, 2))
-        super().__init__(
-            means=means,
-            noise=noise,
-            least=least,
-            standardize=standardize,
-            constants=torch.zeros_like(means) if constants is None else constants,
-            outcomes=none,
-            spreads=none.units() if standardize else Units.own(means),
+        scale = cls(
+            means,
+            noise,
+            least,
+            standardize,
+            torch.zeros_like(means) if constants is None else constants,
+            link,
+            limit,
             shifted=bool((means != 0).any()),
             usual=noise.reciprocal(),
-            link=link,
-            limit=limit,
+            outcomes=none,
+            spreads=spreads_of(none) if standardize else Units.own(means),
             pool=pool,
         )
-        if link is not None:
-            vars(self).update(vars(self._pooled(pool)))
+        return scale._pooled(pool)
 
     @property
     def columns(self) -> int:
@@ -286,7 +215,8 @@ class Scale(Value):
             return self._pooled(self.pool + sign * totals(row))
         if not self.standardize:
             return self
-        return self._of(self.outcomes.counted(row, sign))
+        came = row.outcome_flags(self.means.device)
+        return self._of(count_outcomes(self.outcomes, row.values, came, sign))
 
     def drained(self, before: Self) -> bool:
         """Return whether rounding may dominate what a removal has left of the pool."""
@@ -298,18 +228,20 @@ class Scale(Value):
             return self._pooled(sum(map(totals, log), torch.zeros_like(self.pool)))
         if not self.standardize:
             return self
-        return self._of(Outcomes.of(log, self.means))
+        return self._of(all_outcomes(log, self.means))
 
     def narrowed(self, at: Tensor) -> Self:
         """Return the scale of the functions ``at``."""
-        outcomes = self.outcomes.columns(at)
+        seen, *others = self.outcomes
+        outcomes = OutcomeCounts(seen, *(part[:, at] for part in others))
         means = self.means[:, at]
-        return self._with(
+        return copy_with(
+            self,
             means=means,
             constants=self.constants[:, at],
             shifted=bool((means != 0).any()),
             outcomes=outcomes,
-            spreads=outcomes.units() if self.standardize else Units.own(means),
+            spreads=spreads_of(outcomes) if self.standardize else Units.own(means),
         )
 
     def _pooled(self, pool: Tensor) -> Self:
@@ -322,7 +254,7 @@ class Scale(Value):
             inside = link.latent(self.limit).isfinite()
             level = torch.where(inside, self.limit, level)
         units = units._replace(size=link.unit(level), links=(link,))
-        return self._with(pool=pool, spreads=units)
+        return copy_with(self, pool=pool, spreads=units)
 
     def middle(self) -> Tensor:
         """Return the latent value of the mean of all outcomes, ``(T, 1)``."""
@@ -330,9 +262,21 @@ class Scale(Value):
             return torch.zeros_like(self.means)
         return self.link.latent(self.link.pooled(self.pool[:, :1], self.pool[:, 1:]))
 
-    def _of(self, outcomes: Outcomes) -> Self:
+    def _of(self, outcomes: OutcomeCounts) -> Self:
         """Return the scale with other statistics."""
-        return self._with(outcomes=outcomes, spreads=outcomes.units())
+        return copy_with(self, outcomes=outcomes, spreads=spreads_of(outcomes))
+
+    def lost(self, narrow: bool) -> bool:
+        """Return whether rounding errors dominate the statistics or an engine.
+
+        The former follows removals. The latter holds in a ``narrow`` dtype if outcomes
+        are too far from the first one, as arrays hold differences from it.
+        """
+        _, average, squares, most, origin, known, size = self.outcomes
+        if bool((squares < LOST * most).any()):
+            return True
+        far = (average - origin).abs() > ASTRAY * size
+        return narrow and bool((known & far).any())
 
     def fitted(self, noise: Tensor, least: Tensor, constants: Tensor | None) -> Scale:
         """Return the scale with other hyperparameters, without outcomes.
@@ -349,7 +293,7 @@ class Scale(Value):
         elif not self.standardize:
             means, constants = means + constants, before
         known = self.standardize, constants, self.link, self.limit
-        return type(self)(means, noise, least, *known)
+        return self.start(means, noise, least, *known)
 
     # -- into the engine -------------------------------------------------------------
 
@@ -387,10 +331,6 @@ class Scale(Value):
         return devices.put(row.wanted, self.means.device) * precision
 
     # -- out of the engine -----------------------------------------------------------
-
-    def units(self) -> Units:
-        """Return the units in which means and deviations are returned."""
-        return self.spreads
 
     def targets_of(self) -> tuple[Tensor, Tensor]:
         """Return the shift and divisor of outcomes before a fit, ``(T, f)`` each."""

@@ -1,7 +1,7 @@
 """Data files of the papers' experiments. The library does not ship them.
 
-They are looked for in ``$CBANDIT_DATA``, in ``../shared/data`` beside a checkout and in
-the user's data folder. :func:`write_public` makes them from public copies.
+They are looked for in ``$CBANDIT_DATA``, in ``../shared/data`` relative to a checkout
+and in the user's data folder. :func:`write_public` makes them from public copies.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from cbandit._core.files import atomic, whole
 from cbandit.errors import CBanditError, MissingDataError
 
 REPOSITORY = "sayakrc/Bayesian-Optimization-under-Heavy-tailed-Payoffs"
+SOURCE = Path(__file__).resolve().parents[2]  # a checkout, or where it is installed
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,34 @@ STOCKS = Needed(
 def folders() -> list[Path]:
     """Return the folders in which data files are looked for, in this order.
 
-    These are ``$CBANDIT_DATA``, if it is set; one beside a checkout; and the user's, by
-    the XDG base directories.
+    These are ``$CBANDIT_DATA``, if it is set; ``../shared/data``, if this is a
+    checkout; and the user's, by the XDG base directories.
     """
     named = os.environ.get("CBANDIT_DATA")
-    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
     home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return ([Path(named)] if named else []) + [beside, Path(home) / "cbandit"]
+    checkout = (SOURCE / "pyproject.toml").is_file()
+    return [
+        *([Path(named)] if named else []),
+        *([_beside()] if checkout else []),
+        Path(home) / "cbandit",
+    ]
+
+
+def _beside() -> Path:
+    return SOURCE.parent / "shared" / "data"
+
+
+def shown(folder: Path) -> str:
+    """Return how a data folder is named to users: by variable, checkout or home."""
+    named = os.environ.get("CBANDIT_DATA")
+    if named and folder == Path(named):
+        return f"$CBANDIT_DATA ({folder})"
+    if folder == _beside():
+        return "../shared/data of the checkout"
+    home = Path.home()
+    if folder.is_relative_to(home):
+        return str(Path("~") / folder.relative_to(home))
+    return str(folder)
 
 
 def _numbers(path: Path, wanted: Needed) -> np.ndarray:
@@ -124,9 +146,9 @@ def _read(wanted: Needed) -> Tensor:
         if table.shape != (wanted.rows, wanted.columns):
             raise MissingDataError(f"{path} is not {wanted}: it has {table.shape}")
         return torch.as_tensor(table, dtype=torch.float64)
-    places = " nor in ".join(str(folder) for folder in folders())
-    hint = "" if os.environ.get("CBANDIT_DATA") else " ($CBANDIT_DATA is not set)"
-    raise MissingDataError(f"data file {wanted} is not in {places}{hint}")
+    unset = [] if os.environ.get("CBANDIT_DATA") else ["$CBANDIT_DATA (not set)"]
+    places = " nor in ".join([*unset, *map(shown, folders())])
+    raise MissingDataError(f"data file {wanted} is not in {places}")
 
 
 def light() -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from cbandit._core.log import warn
 from cbandit._core.randomness import Streams, Trials
 from cbandit.actions import Category, Finite, Float, Int, Names
 from cbandit.actions.names import plain
-from cbandit.errors import CBanditError, MissingExtraError
+from cbandit.errors import CBanditError
 from cbandit.problems.protocol import uniforms
 
 if TYPE_CHECKING:
@@ -94,12 +94,8 @@ def measured(
     seed: int = 0,
 ) -> Measured:
     """Read a frame; see :meth:`cbandit.problems.Table.from_frame`."""
-    try:
-        import pandas as pd
-    except ImportError:
-        raise MissingExtraError(
-            "Table.from_frame needs pandas: pip install 'cbandit[experiments]'"
-        ) from None
+    import pandas as pd
+
     if not isinstance(frame, pd.DataFrame):
         raise CBanditError(f"frame must be a pandas frame; got {checks.kind(frame)}")
     checks.one_of("repeats", repeats, "mean", "draw", "resample")

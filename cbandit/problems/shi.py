@@ -26,7 +26,10 @@ def _noisy(constraint: str) -> bool:
 
 
 def shi_small_feasible(
-    constraint: str = "noiseless", trials: Trials = None, seed: int = 0
+    constraint: str = "noiseless",
+    trials: Trials = None,
+    seed: int = 0,
+    points: int = 61,
 ) -> Gridded:
     """``shi-small-feasible``: 1.7 % of a square is feasible.
 
@@ -41,6 +44,7 @@ def shi_small_feasible(
         constraint: ``"noiseless"`` or ``"noisy"``.
         trials: how many, or a ``range`` of their numbers; ``None``: no trials axis.
         seed: the seed of the starts.
+        points: how many on each axis of the grid.
 
     Example:
         >>> import cbandit as cb
@@ -49,7 +53,7 @@ def shi_small_feasible(
     """
     return Gridded(
         [waves()],
-        square(),
+        square(checks.whole("points", points, 2, "a whole number above 1")),
         noise=NOISE,
         cost_noise=NOISE if _noisy(constraint) else 0.0,
         trials=trials,

@@ -93,7 +93,7 @@ class Watch(NamedTuple):
     def after(
         self, costs: Costs, told: Told, t: int, credit: float, alpha: float
     ) -> tuple[Watch, Flags]:
-        """Return the watch after costs were told, and where it sounds now.
+        """Return the watch after costs of one round were told, and where it sounds now.
 
         Args:
             costs: what is known of the costs.
@@ -102,8 +102,9 @@ class Watch(NamedTuple):
             credit: by how many spreads a window may exceed its limit.
             alpha: the chance of a false alarm of any cost.
         """
-        came, shape = told.came, self.rounds.shape
-        y, limit = oriented(costs, told.values), oriented(costs, told.limits)
+        came, shape = told.came[0], self.rounds.shape
+        values = np.where(came, told.values[0], 0.0)
+        y, limit = oriented(costs, values), oriented(costs, told.limits[0])
         low = least(costs)
         left = 1 / (1 + np.log1p(self.rounds / 100))
         later = 1 / (1 + np.log1p((self.rounds + 1) / 100))

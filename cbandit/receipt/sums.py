@@ -11,7 +11,6 @@ used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -25,7 +24,6 @@ Flags = NDArray[np.bool_]
 
 MIN_COUNTS = 20.0  # expected events from which the spread of counts is judged
 MIN_ROUNDS = 100  # and rounds
-CHUNK = 256  # rounds of a run that are added together
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +50,25 @@ class Costs:
         """Return which costs are of a kind, ``(m,)``."""
         return np.array([each == kind for each in self.kinds], dtype=bool)
 
-    @property
+    @cached_property
     def small(self) -> Flags:
         """Which costs are to be small, ``(m,)``."""
         return np.array([sense == "<=" for sense in self.senses], dtype=bool)
+
+    @cached_property
+    def all_small(self) -> bool:
+        """Whether every cost is to be small."""
+        return bool(self.small.all())
+
+    @cached_property
+    def signs(self) -> Array:
+        """The sign of each cost inside policies, ``(m,)``: -1 for those to be large."""
+        return np.where(self.small, 1.0, -1.0)
+
+    @cached_property
+    def ranged(self) -> bool:
+        """Whether both ends of any cost's range are known."""
+        return bool((np.isfinite(self.low) & np.isfinite(self.high)).any())
 
     @cached_property
     def below_scale(self) -> Array:
@@ -80,44 +93,52 @@ def _scale(width: Array, near: Array) -> Array:
 
 
 class Centre(NamedTuple):
-    """Where a round's costs are expected, as known when its action is chosen.
+    """Where costs are expected, as known when actions are chosen.
 
     Args:
-        believed: what the belief expects, ``(T, m)``; ``None``: it says nothing.
-        mean: the mean of what was told, ``(T, m)``.
-        trust: where the belief was nearer than the mean so far, ``(T, m)``.
+        mean: the mean of what was told, ``(T, m)``, or ``(n, T, m)`` for ``n`` rounds.
+        trust: where the belief was nearer than the mean so far, likewise.
+        believed: what the belief expects, likewise, NaN where it says nothing;
+            ``None``: it says nothing.
     """
 
-    believed: Array | None
     mean: Array
     trust: Flags
+    believed: Array | None = None
+
+    def used(self, costs: Costs) -> tuple[Array, Array, Array]:
+        """Return the centres used, the believed ones and the means."""
+        if self.believed is None:
+            return self.mean, self.mean, self.mean
+        believed = np.where(np.isfinite(self.believed), self.believed, self.mean)
+        believed = np.fmin(np.fmax(believed, costs.low), costs.high)
+        return np.where(self.trust, believed, self.mean), believed, self.mean
 
 
-class Play(NamedTuple):
-    """A round in which an action was played, or turned out not to be played.
+class Plays(NamedTuple):
+    """Rounds that were played, or turned out not to be played.
 
     Args:
-        which: the costs that are outstanding since, or no longer, ``(T, m)``.
-        limits: the limits of the round, ``(T, m)``.
-        centre: where its costs are expected.
-        sign: 1 if it was played, -1 if it was cancelled.
+        add: 1 for costs that are outstanding since, -1 for those that were cancelled,
+            0 for others, ``(n, T, m)``.
+        limits: the limits of the rounds, ``(n, T, m)``.
+        centre: where their costs were expected.
     """
 
-    which: Flags
+    add: Array
     limits: Array
     centre: Centre
-    sign: float = 1.0
 
 
 class Told(NamedTuple):
-    """Costs of one round, as the user told them.
+    """Costs of rounds, as the user told them; ``(n, T, m)`` each.
 
     Args:
-        values: numbers, shares or rates, ``(T, m)``.
-        came: where there is one, ``(T, m)``.
-        tries: the tries or exposure behind each, ``(T, m)``; ``None``: 1.
-        limits: the limits of the round, ``(T, m)``.
-        centre: where its costs were expected.
+        values: numbers, shares or rates.
+        came: where there is one.
+        tries: the tries or exposure behind each; ``None``: 1.
+        limits: the limits of the rounds.
+        centre: where the costs were expected.
     """
 
     values: Array
@@ -194,30 +215,21 @@ class Sums(NamedTuple):
         return self._replace(**less, largest=start.largest)
 
     def next_centre(self, costs: Costs) -> Centre:
-        """Return the centre of the rounds to come, as far as it is known."""
+        """Return the centre of the rounds to come, without the belief's part."""
         mean = (costs.first + self.total) / (1 + self.weight)
-        return Centre(None, mean, self.tried[0] < self.tried[1])
+        return Centre(mean, self.tried[0] < self.tried[1])
 
-    def after_plays(self, costs: Costs, plays: Sequence[Play]) -> Sums:
+    def after_plays(self, costs: Costs, plays: Plays) -> Sums:
         """Return the sums after rounds were played, or cancelled."""
-        if not plays:
-            return self
-        add = np.stack([play.which * play.sign for play in plays])
-        limits = np.stack([play.limits for play in plays])
-        at = _centres(costs, [play.centre for play in plays])[0]
-        return self._outstanding(costs, add, limits, at)
+        at, _, _ = plays.centre.used(costs)
+        return self._outstanding(costs, plays.add, plays.limits, at)
 
-    def after(self, costs: Costs, rows: Sequence[Told]) -> Sums:
+    def after(self, costs: Costs, told: Told) -> Sums:
         """Return the sums after costs of rounds were told."""
-        if not rows:
-            return self
-        came = np.stack([row.came for row in rows])
-        limits = np.stack([row.limits for row in rows])
-        values = np.where(came, np.stack([row.values for row in rows]), 0.0)
-        ones = np.ones(came.shape[1:])
-        tries = [ones if row.tries is None else row.tries for row in rows]
-        weight = np.where(came, np.stack(tries), 0.0)
-        at, believed, mean = _centres(costs, [row.centre for row in rows])
+        came, limits = told.came, told.limits
+        values = np.where(came, told.values, 0.0)
+        weight = came * (1.0 if told.tries is None else told.tries)
+        at, believed, mean = told.centre.used(costs)
         square = ((values - at) * weight) ** 2
         tried = [(((values - c) * weight) ** 2).sum(0) for c in (believed, mean)]
         (low, high), (below, above) = _cut(costs, at), _divisors(costs)
@@ -244,13 +256,16 @@ class Sums(NamedTuple):
 
     def _outstanding(self, costs: Costs, add: Array, limits: Array, at: Array) -> Sums:
         """Add ``(n, T, m)`` to the outstanding rounds."""
+        sums = self._replace(
+            out=self.out + add.sum(0), limit_out=self.limit_out + (add * limits).sum(0)
+        )
+        if not costs.ranged:
+            return sums
         (low, high), (below, above) = _cut(costs, at), _divisors(costs)
         ends = costs.low, costs.high
         most_low = np.maximum((ends[0] - low) ** 2, (ends[1] - low) ** 2) / below**2
         most_high = np.maximum((ends[0] - high) ** 2, (ends[1] - high) ** 2) / above**2
-        return self._replace(
-            out=self.out + add.sum(0),
-            limit_out=self.limit_out + (add * limits).sum(0),
+        return sums._replace(
             below_out=self.below_out + (add * np.nan_to_num(most_low)).sum(0),
             above_out=self.above_out + (add * np.nan_to_num(most_high)).sum(0),
         )
@@ -271,35 +286,17 @@ def over_rounds(costs: Costs, values: Array, limits: Array) -> Sums:
 
     Args:
         costs: what is known of the costs.
-        values: the costs of the rounds, ``(T, n, m)``; NaN where they never came.
+        values: the costs of the rounds, ``(n, T, m)``; NaN where they never came.
         limits: their limits, likewise.
     """
     came = ~np.isnan(values)
     told = np.where(came, values, 0.0)
-    total, count = told.cumsum(1) - told, came.cumsum(1) - came
-    mean = (costs.first[:, None] + total) / (1 + count)
-    sums, never = Sums.none(costs.first.shape), np.zeros(costs.first.shape, dtype=bool)
-    rows = []
-    for i in range(values.shape[1]):
-        centre = Centre(None, mean[:, i], never)
-        rows.append(Told(told[:, i], came[:, i], None, limits[:, i], centre))
-    plays = [Play(~never, row.limits, row.centre) for row in rows]
-    for start in range(0, len(rows), CHUNK):
-        chunk = slice(start, start + CHUNK)
-        sums = sums.after_plays(costs, plays[chunk]).after(costs, rows[chunk])
-    return sums
-
-
-def _centres(costs: Costs, centres: Sequence[Centre]) -> tuple[Array, Array, Array]:
-    """Return the centres used, the believed ones and the means, ``(n, T, m)`` each."""
-    mean = np.stack([centre.mean for centre in centres])
-    if all(centre.believed is None for centre in centres):
-        return mean, mean, mean
-    believed = np.stack([c.mean if c.believed is None else c.believed for c in centres])
-    believed = np.where(np.isfinite(believed), believed, mean)
-    believed = np.fmin(np.fmax(believed, costs.low), costs.high)
-    trust = np.stack([centre.trust for centre in centres])
-    return np.where(trust, believed, mean), believed, mean
+    total, count = told.cumsum(0) - told, came.cumsum(0) - came
+    mean = (costs.first + total) / (1 + count)
+    centre = Centre(mean, np.zeros_like(came))
+    sums = Sums.none(costs.first.shape)
+    sums = sums.after_plays(costs, Plays(np.ones_like(values), limits, centre))
+    return sums.after(costs, Told(values, came, None, limits, centre))
 
 
 def _divisors(costs: Costs) -> tuple[Array, Array]:

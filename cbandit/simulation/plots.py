@@ -544,7 +544,7 @@ def _sheet(
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtraError(
-            "figures need matplotlib: pip install 'cbandit[experiments]'"
+            "figures need matplotlib: pip install 'cbandit[plots]'"
         ) from None
     rows = -(-count // columns)
     width = ONE if columns == 1 else max(TWO, NARROW * columns)

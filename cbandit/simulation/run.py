@@ -17,7 +17,7 @@ from cbandit import account
 from cbandit._core import checkpoint, checks, files
 from cbandit._core.randomness import trial_range
 from cbandit.actions import Names
-from cbandit.errors import CBanditError, CheckpointError, MissingExtraError
+from cbandit.errors import CBanditError, CheckpointError
 from cbandit.policies.concerns.receipt import costs_of
 from cbandit.policies.signs import Objective
 from cbandit.receipt.certificate import Certificate, certify
@@ -366,8 +366,8 @@ class Run:
         shape, words = (-1, self.rounds, self.m), self._words
         limits = self.thresholds.double().expand(self.costs.shape).reshape(shape)
         costs = costs_of(words, ranges, words.costs(limits[:, 0]), {})
-        values = self.costs.double().reshape(shape)
-        sums = over_rounds(costs, values.numpy(), limits.numpy())
+        values = self.costs.double().reshape(shape).transpose(0, 1)
+        sums = over_rounds(costs, values.numpy(), limits.transpose(0, 1).numpy())
         alpha = checks.share("alpha", alpha)
         return certify(sums, costs, alpha, trials=self.trials)
 
@@ -472,12 +472,8 @@ class Run:
         metrics; for a policy that randomises also expected_reward, stage_cost1.. and
         policy_regret. Costs are as the problem states them throughout.
         """
-        try:
-            import pandas as pd
-        except ImportError:
-            raise MissingExtraError(
-                "run.frame() needs pandas: pip install 'cbandit[experiments]'"
-            ) from None
+        import pandas as pd
+
         metrics = METRICS + (("policy_regret",) if self.randomised else ())
         numbers, costs = list(self.trials or range(1)), self.cost_names
         columns: dict[str, Any] = {

@@ -12,6 +12,11 @@ from cbandit_kernels.forms import (
     kernel_columns_ref,
     kernel_matrix_ref,
 )
+from cbandit_kernels.outcomes import (
+    count_outcomes,
+    count_outcomes_ref,
+    with_spreads,
+)
 from cbandit_kernels.prices import window_price, window_price_ref
 from cbandit_kernels.rounds import (
     finish_round,
@@ -29,10 +34,17 @@ from cbandit_kernels.types import (
     Frame,
     Late,
     Look,
+    OutcomeCounts,
     Priced,
+    WeightRows,
     WeightSums,
 )
-from cbandit_kernels.weights import enter_weights, enter_weights_ref
+from cbandit_kernels.weights import (
+    enter_weights,
+    enter_weights_ref,
+    look_weights,
+    look_weights_ref,
+)
 from cbandit_kernels.whole import (
     FUSED_RANK,
     joint_round,
@@ -52,8 +64,12 @@ __all__ = [
     "Frame",
     "Late",
     "Look",
+    "OutcomeCounts",
     "Priced",
+    "WeightRows",
     "WeightSums",
+    "count_outcomes",
+    "count_outcomes_ref",
     "describe_native",
     "enter_weights",
     "enter_weights_ref",
@@ -64,6 +80,8 @@ __all__ = [
     "kernel_columns",
     "kernel_columns_ref",
     "kernel_matrix_ref",
+    "look_weights",
+    "look_weights_ref",
     "native",
     "product_round",
     "product_round_ref",
@@ -74,4 +92,5 @@ __all__ = [
     "streams_natively",
     "window_price",
     "window_price_ref",
+    "with_spreads",
 ]

@@ -19,7 +19,9 @@ __all__ = [
     "Frame",
     "Late",
     "Look",
+    "OutcomeCounts",
     "Priced",
+    "WeightRows",
     "WeightSums",
 ]
 
@@ -171,16 +173,39 @@ class Found:
     estimate: Tensor
 
 
-class Priced(NamedTuple):
-    """The price of a window in each trial, and what the last row plays at it.
+class OutcomeCounts(NamedTuple):
+    """Running statistics of the outcomes of ``f`` functions, float64.
 
     Args:
-        price: ``(T,)``.
-        arms: the last row's choices by number, ``(T, 2)``; an unused one is last and 0.
-        shares: their probabilities, ``(T, 2)``.
-        near: prices at which the mixed plans are best, ``(T, 2)``.
-        infeasible: trials in which no plan reaches the target, ``(T,)``; their values
-            are those of the cheapest plan.
+        seen: how many outcomes, ``(T, 1)``.
+        average: ``(T, f)``.
+        squares: squared distances from the average, summed, ``(T, f)``.
+        most: the largest value that this sum has had, ``(T, f)``.
+        origin: the first outcome, ``(T, f)``.
+        known: whether two outcomes differ by more than rounding, ``(T, f)`` bool.
+        size: the spread, ``(T, f)``; 1 if it is not known.
+    """
+
+    seen: Tensor
+    average: Tensor
+    squares: Tensor
+    most: Tensor
+    origin: Tensor
+    known: Tensor
+    size: Tensor
+
+
+class Priced(NamedTuple):
+    """The prices of a window in each trial, and what the last row plays at them.
+
+    Args:
+        price: ``(T, m)``.
+        arms: the last row's choices by number, ``(T, m + 1)``; unused ones are last and
+            0.
+        shares: their probabilities, ``(T, m + 1)``.
+        near: prices at which the mixed plans are best, ``(T, m + 1, m)``.
+        infeasible: trials in which no plan reaches the targets, ``(T,)``; their values
+            are those of the least relative excess.
     """
 
     price: Tensor
@@ -211,3 +236,34 @@ class WeightSums(NamedTuple):
     rotated: Tensor
     fitted: Tensor
     log_det: Tensor
+
+
+class WeightRows(NamedTuple):
+    """Moments of a regression on features at the rows ``start .. stop - 1``.
+
+    A row is a point without its categories: it has a value in each block. The arrays
+    are float64 and have room for ``R`` rows, so that few of them are copied.
+
+    Args:
+        h: the features, ``(T, D, R)``.
+        mean: ``(T, F, R, K)``.
+        var: ``(T, R, K)``.
+        start: the first row.
+        stop: the row after the last.
+    """
+
+    h: Tensor
+    mean: Tensor
+    var: Tensor
+    start: int = 0
+    stop: int = 0
+
+    @classmethod
+    def none(cls, sums: WeightSums, room: int = 0) -> WeightRows:
+        """Return no rows, with room for some."""
+        trials, blocks, functions, width = sums.weighted.shape
+        return cls(
+            sums.weighted.new_zeros(trials, width, room),
+            sums.weighted.new_zeros(trials, functions, room, blocks),
+            sums.weighted.new_zeros(trials, room, blocks),
+        )

@@ -14,6 +14,7 @@ from cbandit.baselines.ckb_restart import CKBRestart
 from cbandit.baselines.config import CONFIG
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
+from cbandit.errors import CBanditError
 from cbandit.experiments.experiment import (
     Experiment,
     Factory,
@@ -60,9 +61,21 @@ def _windowed(problem: Gridded, task: Task) -> Policy:
 def _ckb(
     problem: Gridded, task: Task, kind: Callable[..., Policy] = CKB, **options: object
 ) -> Policy:
-    """Build CKB with the constants from which its theorem sets the step and cap."""
-    options |= {"clip": BOUNDS, "slater": SLATER, "horizon": task.settings.horizon}
+    """Build CKB with its theorem's step and cap, or with those that were given."""
+    options |= {"clip": BOUNDS}
+    given = {name: task.settings.parameters[name] for name in ("step", "cap")}
+    if set(given.values()) == {"theory"}:
+        options |= {"slater": SLATER, "horizon": task.settings.horizon}
+    elif "theory" in given.values():
+        raise CBanditError(f"step and cap must be given together; got {given}")
+    else:
+        options |= {name: float(value) for name, value in given.items()}
     return _policy(problem, task, kind, **options)
+
+
+def _rpol_restart(problem: Gridded, task: Task) -> Policy:
+    restart = task.settings.parameters["restart"]
+    return _policy(problem, task, RPOL, restart=restart, forget=True)
 
 
 def _ckb_restart(problem: Gridded, task: Task) -> Policy:
@@ -70,6 +83,8 @@ def _ckb_restart(problem: Gridded, task: Task) -> Policy:
     return _ckb(problem, task, CKBRestart, restart=restart)
 
 
+# ours: what stands for the paper's remark 2, where nothing of the drift is known
+_adaptive = partial(_policy, kind=RPOL, restart="adaptive", forget=True)
 _rpol, _config = partial(_policy, kind=RPOL), partial(_policy, kind=CONFIG)
 PLAIN: dict[str, Factory] = {"RPOL-UCB": _rpol, "CKB-UCB": _ckb, "CONFIG": _config}
 # ours except lam: width, windows, rounds between restarts. A restart every 100 rounds
@@ -77,6 +92,9 @@ PLAIN: dict[str, Factory] = {"RPOL-UCB": _rpol, "CKB-UCB": _ckb, "CONFIG": _conf
 SHARED = {
     "beta": Parameter(1.0, (), "exploration width of every policy", 0),
     "lam": Parameter("theory", (), "the beliefs' noise: 1 + 2/T, or a number", 1e-12),
+    # the theorem's, with the constants above and delta = 0.05, are 12.8 and 560
+    "step": Parameter("theory", (), "CKB's step: its theorem's, or a number", 1e-12),
+    "cap": Parameter("theory", (), "CKB's cap: its theorem's, or a number", 1e-12),
 }
 LATE = {
     **SHARED,
@@ -91,7 +109,7 @@ DRIFTING = {
     # a window's posterior stays wide, so a wide band is costly for RPOL-SWUCB
     "beta": Parameter(0.3, (), "exploration width of every policy", 0),
     "window": Parameter(100, (), "rounds that RPOL-SWUCB remembers", 1),
-    "restart": Parameter(120, (), "rounds between CKB's restarts", 1),
+    "restart": Parameter(120, (), "rounds between restarts", 1),
 }
 
 EXPERIMENTS = (
@@ -130,6 +148,8 @@ EXPERIMENTS = (
             "CKB-UCB": _ckb,
             "CONFIG": _config,
             "CKB-RestartUCB": _ckb_restart,
+            "RPOL-Restart": _rpol_restart,
+            "RPOL-Adaptive": _adaptive,
         },
         parameters=DRIFTING,
         changes=(101, 301),

@@ -58,9 +58,13 @@ def _policy(
 
 def _linear(problem: Any, task: Task, build: Callable[..., Policy]) -> Policy:
     """Build LC-LUCB or Safe-LTS with the true ``R`` and ``S = L = lam = 1``."""
-    r = math.sqrt(task.settings.parameters.get("noise", 1.0))
+    parameters = task.settings.parameters
+    r = math.sqrt(parameters.get("noise", 1.0))
+    alpha = parameters.get("alpha", "theory")
     belief = Linear(subgaussian=r, ridge=1.0, norm=1.0, length=1.0)
-    return _policy(problem, task, build, belief, Safe(x=problem.actions.center))
+    safe = Safe(x=problem.actions.center)
+    inflation = None if alpha == "theory" else float(alpha)
+    return _policy(problem, task, build, belief, safe, alpha=inflation)
 
 
 def _hard_linear(problem: LinearProblem, task: Task) -> Policy:
@@ -123,6 +127,9 @@ EXPERIMENTS = (
             "d": Parameter(10, (10, 5, 3), "the dimension"),
             "tau": _tau(0.5, 0.2, 0.8),
             "noise": Parameter(1.0, (), "the noise's variance, R squared", 0),
+            "alpha": Parameter(
+                "theory", (), "inflation: each policy's theorem's, or a number", 0
+            ),
         },
         figures=Figures(spread="std", evolution="regret"),
     ),

@@ -34,7 +34,7 @@ from cbandit.policies.round import Concern, ReadPast
 from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Fence, Turn
 from cbandit.posterior.beliefs import Beliefs
-from cbandit.posterior.log import Part
+from cbandit.posterior.log import Observation
 
 PRIOR_FAILURE_SHARE = 0.05  # the share of actions expected to fail, before any data
 MAX_TRIES = 256  # the latest tries, among which the bar's least probability is sought
@@ -73,10 +73,10 @@ class FailureModel(NamedTuple):
         """Return the model after its belief has absorbed all fresh results."""
         beliefs = self.beliefs
         for result in sorted(self.fresh, key=lambda each: each.place.t):
-            either, place = result.failed | result.measured, result.place
-            values = devices.put(result.failed, beliefs.device).unsqueeze(-1)
-            part = Part([0], values.double(), either.tolist())
-            beliefs = beliefs.absorb(place.keys, place.x, [part], place.t)
+            either, (keys, x, t) = result.failed | result.measured, result.place
+            values = devices.put(result.failed, beliefs.prior.device).unsqueeze(-1)
+            row = Observation([0], keys, x, values.double(), either.tolist(), t=t)
+            beliefs = beliefs.absorb([row])
         return FailureModel(beliefs.refit(due_only=True))
 
     def fence(self) -> Fence:
@@ -162,7 +162,7 @@ class FailureBelief(Concern[FailureModel | None]):
         state, nowhere = state or FailureModel(None), torch.zeros(len(data.places)) > 0
         # until the first failure, settle finds such rows in the policy's beliefs
         if state.beliefs is not None:
-            for keys, x, _ in data.rows():
+            for keys, x in ((row[0].keys, row[0].x) for row in data.rows()):
                 state = state.note(Result(Place([*keys], x, 0), nowhere, ~nowhere))
         for i, x in enumerate(data.places.unbind(1) if failed is not None else ()):
             if failed is not None and bool(failed[:, i].any()):
@@ -233,5 +233,6 @@ def failure_gp(actions: Actions) -> GP:
 
 def first_model(gp: GP, like: Beliefs, results: Sequence[Result]) -> FailureModel:
     """Return a model with the belief ``gp``, from results on the set of ``like``."""
-    beliefs = Beliefs([gp], like.actions, like.batch_shape, like.dtype, like.device)
+    of = like.prior
+    beliefs = Beliefs.start([gp], of.actions, of.batch_shape, of.dtype, of.device)
     return FailureModel(beliefs, tuple(results)).absorb_results()

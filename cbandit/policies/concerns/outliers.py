@@ -58,6 +58,11 @@ class Readings(NamedTuple):
         endless = torch.full(shape, torch.inf, dtype=torch.float64, device=device)
         return cls(beyond, endless, -endless)
 
+    def inside(self, came: Tensor) -> Readings:
+        """Return the summary with readings within the range at ``came (T, F)``."""
+        later = torch.cat([self.beyond[1:], torch.zeros_like(self.beyond[:1])])
+        return self._replace(beyond=torch.where(came, later, self.beyond))
+
     def bound_news(
         self, news: News, bounds: Bounds, objective: Objective
     ) -> tuple[News, Readings]:
@@ -96,14 +101,19 @@ class Readings(NamedTuple):
                     least[:, at] = torch.where(mask, ends[0][:, at], least[:, at])
                     most[:, at] = torch.where(mask, ends[1][:, at], most[:, at])
             low, high = least.minimum(low), most.maximum(high)
-        within, outside, beyond = _bound_readings(values, came, low, high, self.beyond)
-        if outside is not None:
-            _warn_about(objective, f"round {news.choice.t}", values, outside, low, high)
-        after = Readings(
-            beyond,
-            torch.where(came, within.minimum(self.least), self.least),
-            torch.where(came, within.maximum(self.most), self.most),
-        )
+            within, outside, beyond = _bound_readings(
+                values, came, low, high, self.beyond
+            )
+            if outside is not None:
+                where = f"round {news.choice.t}"
+                _warn_about(objective, where, values, outside, low, high)
+            after = Readings(
+                beyond,
+                torch.where(came, within.minimum(self.least), self.least),
+                torch.where(came, within.maximum(self.most), self.most),
+            )
+        else:
+            within, after = values, self.inside(came)
         limited = [
             told._replace(values=within[:, at].to(told.values))
             for (told, _), at in zip(items, columns, strict=True)

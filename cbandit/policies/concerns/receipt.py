@@ -14,10 +14,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from cbandit.errors import CBanditError
-from cbandit.policies.choices import News
+from cbandit.policies.choices import News, Outcome
 from cbandit.policies.round import Concern
 from cbandit.policies.setup import Setup
 from cbandit.policies.signs import Objective
@@ -25,9 +26,9 @@ from cbandit.policies.turn import Decision, Turn
 from cbandit.receipt.alarm import Alarm, Watch
 from cbandit.receipt.bets import Array
 from cbandit.receipt.certificate import Bands, Certificate, can_be_worst, certify
-from cbandit.receipt.sums import Centre, Costs, Flags, Play, Sums, Told
+from cbandit.receipt.sums import Centre, Costs, Flags, Plays, Sums, Told
 
-HELD = 16  # rounds that are held before they are added
+HELD = 8, 128  # the least and the most items that are held before they are added
 STARTS = 10  # starts of windows in the length of one
 
 
@@ -35,14 +36,33 @@ class Expected(NamedTuple):
     """The costs that were expected of a round when its action was chosen.
 
     Args:
-        centre: without the belief's part.
-        estimate: the costs less their limits, in units ``(T, m)``; ``None``: unknown.
-        size: the size of each unit, ``(T, m)``; ``None``: 1.
+        centre: where they were expected, without the belief's part.
+        estimate: the belief's estimates of reward and costs, less the limits and in
+            units, ``(T, 1 + m)``; ``None``: unknown.
+        size: the size of each unit, ``(T, 1 + m)``; ``None``: 1.
     """
 
     centre: Centre
     estimate: Tensor | None = None
     size: Tensor | None = None
+
+
+class Item(NamedTuple):
+    """A round that was played or cancelled, or costs told, not added to the sums yet.
+
+    Args:
+        limits: the thresholds of the round, ``(T, m)``.
+        expected: the costs that were expected.
+        outcome: the costs told; ``None``: the round was played or cancelled.
+        sign: 1 if it was played, -1 if it was cancelled.
+        which: the trials and costs that this is about, ``(T, m)``; ``None``: all.
+    """
+
+    limits: Tensor
+    expected: Expected
+    outcome: Outcome | None = None
+    sign: float = 1.0
+    which: Flags | None = None
 
 
 class ReceiptState(NamedTuple):
@@ -51,8 +71,7 @@ class ReceiptState(NamedTuple):
     Args:
         sums: over the rounds that were added.
         centre: where the costs of the next round are expected.
-        plays: rounds that were played or cancelled and are not added yet.
-        told: costs that are not added yet.
+        held: what was not added yet.
         t: the latest round played.
         starts: the round and the sums at the starts of windows, oldest first.
         watch: the evidence that limits are broken; ``None``: nobody watches.
@@ -64,8 +83,7 @@ class ReceiptState(NamedTuple):
 
     sums: Sums
     centre: Centre
-    plays: tuple[Play, ...] = ()
-    told: tuple[Told, ...] = ()
+    held: tuple[Item, ...] = ()
     t: int = 0
     starts: tuple[tuple[int, Sums], ...] = ()
     watch: Watch | None = None
@@ -131,21 +149,17 @@ class Receipt(Concern[ReceiptState]):
         self, state: ReceiptState, turn: Turn, pick: Decision
     ) -> tuple[ReceiptState, Decision]:
         """Note the round, and what is expected of its costs."""
-        estimate = size = None
+        expected = Expected(state.centre)
         if pick.estimate is not None and turn.beliefs is not None:
-            estimate = pick.estimate[:, 1:]
             units = turn.beliefs.units()
-            size = None if units is None else units.size[:, 1:]
-        expected = Expected(state.centre, estimate, size)
-        limits = self._limits(turn.limits)
-        which = np.ones(self.costs.first.shape, dtype=bool)
+            size = None if units is None else units.size
+            expected = Expected(state.centre, pick.estimate, size)
+        which = None
         if pick.idle is not None:
-            which &= ~flags_of(pick.idle).reshape(-1, 1)
-        play = Play(which, limits, self._centre(expected, limits))
-        state = state._replace(plays=(*state.plays, play), t=turn.t)
-        if len(state.plays) >= HELD:
-            state = self.added(state)
-        return state, replace(pick, expected=expected)
+            which = self._everywhere() & ~flags_of(pick.idle).reshape(-1, 1)
+        item = Item(turn.limits, expected, which=which)
+        state = state._replace(held=(*state.held, item), t=turn.t)
+        return self._added_if_many(state), replace(pick, expected=expected)
 
     def hear(
         self, state: ReceiptState, news: News, beliefs: object
@@ -154,95 +168,122 @@ class Receipt(Concern[ReceiptState]):
         raw = news.raw
         if not (raw.costs or raw.cancelled) or raw.expected is None:
             return state, news
-        limits = self._limits(raw.limits)
-        centre = self._centre(raw.expected, limits)
-        for outcome in raw.costs:
-            values, came = outcome.in_columns(len(self.costs.names))
-            tries = None
-            if outcome.tries is not None:
-                tries = _numpy(
-                    outcome._replace(values=outcome.tries).in_columns(
-                        len(self.costs.names)
-                    )[0]
-                )
-            told = Told(
-                self._signed(_numpy(values)),
-                _numpy(came).astype(bool),
-                tries,
-                limits,
-                centre,
-            )
-            state = state._replace(told=(*state.told, told))
-            if state.watch is not None:
-                state = self._watched(state, told, raw.place.t)
+        items = [Item(raw.limits, raw.expected, outcome) for outcome in raw.costs]
         if raw.cancelled:
             which = ~raw.came[:, 1:].numpy()
             if raw.choice.idle is not None:
                 which &= ~flags_of(raw.choice.idle).reshape(-1, 1)
             if raw.ever_failed is not None:  # those were played
                 which &= ~flags_of(raw.ever_failed).reshape(-1, 1)
-            if which.any():
-                play = Play(which, limits, centre, -1.0)
-                state = state._replace(plays=(*state.plays, play))
-        if len(state.told) >= HELD:
-            state = self.added(state)
-        return state, news
+            items.append(Item(raw.limits, raw.expected, None, -1.0, which))
+        state = state._replace(held=(*state.held, *items))
+        if state.watch is not None:
+            for item in items:
+                if item.outcome is not None:
+                    state = self._watched(state, self._told([item]), raw.place.t)
+        return self._added_if_many(state), news
+
+    def _added_if_many(self, state: ReceiptState) -> ReceiptState:
+        least, most = HELD  # early centres move fast, and many items at once are cheap
+        enough = min(most, max(least, state.t))
+        return self.added(state) if len(state.held) >= enough else state
 
     def added(self, state: ReceiptState) -> ReceiptState:
         """Return the state with all that is held added to the sums."""
-        if not state.plays and not state.told:
+        if not state.held:
             return state
-        before = state.sums
-        sums = before.after_plays(self.costs, state.plays)
-        sums = sums.after(self.costs, state.told)
+        plays = [item for item in state.held if item.outcome is None]
+        rows = [item for item in state.held if item.outcome is not None]
+        sums, told = state.sums, None
+        if plays:
+            sums = sums.after_plays(self.costs, self._plays(plays))
+        if rows:
+            told = self._told(rows)
+            sums = sums.after(self.costs, told)
         starts = state.starts
         if self.window is not None:
-            starts = self._moved(state, sums)
-        state = state._replace(
-            sums=sums,
-            centre=sums.next_centre(self.costs),
-            plays=(),
-            told=(),
-            starts=starts,
-        )
+            starts = self._moved(state, sums, told)
+        centre = sums.next_centre(self.costs)
+        state = state._replace(sums=sums, centre=centre, held=(), starts=starts)
         return self._rearmed(state)
 
-    def _moved(self, state: ReceiptState, sums: Sums) -> tuple[tuple[int, Sums], ...]:
+    def _moved(
+        self, state: ReceiptState, sums: Sums, told: Told | None
+    ) -> tuple[tuple[int, Sums], ...]:
         """Return the starts of windows after rounds were added."""
-        window = self.window or 0
-        largest = np.zeros_like(sums.largest)
-        if state.told:
-            largest = Sums.none(largest.shape).after(self.costs, state.told).largest
+        window, zero = self.window or 0, np.zeros_like(sums.largest)
+        largest = zero
+        if told is not None:
+            largest = Sums.none(zero.shape).after(self.costs, told).largest
         starts = [
             (t, start._replace(largest=np.maximum(start.largest, largest)))
             for t, start in state.starts
         ]
         if not starts or state.t - starts[-1][0] >= window / STARTS:
-            starts.append((state.t, sums._replace(largest=np.zeros_like(largest))))
+            starts.append((state.t, sums._replace(largest=zero)))
         while len(starts) > 1 and starts[1][0] <= state.t - window:
             starts.pop(0)
         return tuple(starts)
 
-    def _limits(self, limits: Tensor) -> Array:
-        shape = self.costs.first.shape
-        return np.broadcast_to(self._signed(_numpy(limits)), shape)
+    # -- as arrays, in the user's sense ------------------------------------------------
+
+    def _plays(self, items: Sequence[Item]) -> Plays:
+        every = self._everywhere()
+        which = [every if item.which is None else item.which for item in items]
+        signs = np.array([item.sign for item in items]).reshape(-1, 1, 1)
+        limits = self._limits(items)
+        return Plays(signs * np.stack(which), limits, self._centre(items, limits))
+
+    def _told(self, items: Sequence[Item]) -> Told:
+        outcomes = [item.outcome for item in items if item.outcome is not None]
+        m, tries = len(self.costs.names), None
+        if all(outcome.is_full for outcome in outcomes):
+            values = _numpy(torch.stack([outcome.values for outcome in outcomes]))
+            came = np.ones(values.shape, dtype=bool)
+        else:
+            parts = [outcome.in_columns(m) for outcome in outcomes]
+            values = _numpy(torch.stack([value for value, _ in parts]))
+            came = flags_of(torch.stack([there for _, there in parts]))
+        if any(outcome.tries is not None for outcome in outcomes):
+            of = [
+                torch.ones_like(o.values) if o.tries is None else o.tries
+                for o in outcomes
+            ]
+            wide = [
+                outcome._replace(values=each).in_columns(m)[0]
+                for outcome, each in zip(outcomes, of, strict=True)
+            ]
+            tries = _numpy(torch.stack(wide))
+        limits = self._limits(items)
+        centre = self._centre(items, limits)
+        return Told(self._signed(values), came, tries, limits, centre)
+
+    def _limits(self, items: Sequence[Item]) -> Array:
+        shape = len(items), *self.costs.first.shape
+        limits = _numpy(torch.stack([item.limits for item in items]))
+        return np.broadcast_to(self._signed(limits), shape)
+
+    def _centre(self, items: Sequence[Item], limits: Array) -> Centre:
+        every = [item.expected for item in items]
+        mean = np.stack([expected.centre.mean for expected in every])
+        trust = np.stack([expected.centre.trust for expected in every])
+        if all(expected.estimate is None for expected in every):
+            return Centre(mean, trust)
+        (like,) = [e.estimate for e in every if e.estimate is not None][:1]
+        unknown = torch.full_like(like, torch.nan)
+        excess = torch.stack([_or(e.estimate, unknown) for e in every])[..., 1:]
+        if any(expected.size is not None for expected in every):
+            ones = torch.ones_like(unknown)
+            sizes = torch.stack([_or(e.size, ones) for e in every])[..., 1:]
+            excess = excess * sizes
+        return Centre(mean, trust, self._signed(_numpy(excess)) + limits)
+
+    def _everywhere(self) -> Flags:
+        return np.ones(self.costs.first.shape, dtype=bool)
 
     def _signed(self, values: Array) -> Array:
         """Return costs, or limits, in the user's sense."""
-        return values if self.costs.small.all() else values * self._signs
-
-    @property
-    def _signs(self) -> Array:
-        return np.where(self.costs.small, 1.0, -1.0)
-
-    def _centre(self, expected: Expected, limits: Array) -> Centre:
-        if expected.estimate is None:
-            return expected.centre
-        estimate = _numpy(expected.estimate)
-        if expected.size is not None:
-            estimate = estimate * _numpy(expected.size)
-        believed = self._signed(estimate) + limits
-        return expected.centre._replace(believed=believed)
+        return values if self.costs.all_small else values * self.costs.signs
 
     # -- certificates ----------------------------------------------------------------
 
@@ -345,6 +386,10 @@ class Receipt(Concern[ReceiptState]):
         """Go on with the same sums: each round is compared with its own limit."""
         self.costs = before.costs
         return state
+
+
+def _or(value: Tensor | None, other: Tensor) -> Tensor:
+    return other if value is None else value
 
 
 def _numpy(values: Tensor) -> Array:

@@ -178,12 +178,13 @@ class Restarts(Concern[PredictionErrors | None]):
     ) -> tuple[PredictionErrors | None, Tensor | None]:
         """Return the state, and the trials ``(T,)`` whose epoch begins in round ``t``.
 
-        ``None``: no trial's does.
+        ``None``: no trial's does. In round 1 nothing starts anew, so that data from
+        before it stay.
         """
         if state is not None:
             if not bool(state.changed.any()):
                 return state, None
             return state.restarted(t), state.changed
-        if epoch_start(self.setup.restart, t) != t:
+        if t == 1 or epoch_start(self.setup.restart, t) != t:
             return None, None
         return None, torch.ones(self.setup.size, dtype=torch.bool)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cbandit.confidence.bound import BoundWidths, Widths
 from cbandit.policies.choices import News, Place
-from cbandit.posterior.log import Part
+from cbandit.posterior.log import Observation
 
 
 class Held(NamedTuple):
@@ -27,7 +27,7 @@ class Held(NamedTuple):
     """
 
     too_late: Tensor
-    partial: tuple[tuple[Place, Part], ...] = ()
+    partial: tuple[Observation, ...] = ()
     recent_points: tuple[Tensor, ...] = ()
 
 
@@ -50,9 +50,9 @@ class Timing(ABC):
     def absorb(self, beliefs: Any, held: Held, news: News) -> tuple[Any, Held]:
         """Return ``beliefs`` and ``held`` after new feedback of one choice."""
 
-    @abstractmethod
     def due(self, beliefs: Any, held: Held, t: int) -> tuple[Any, Held]:
         """Return ``beliefs`` and ``held`` after the work due before round ``t + 1``."""
+        return beliefs, held
 
     def add_pending(
         self, beliefs: Any, held: Held, place: Place, limits: Tensor

@@ -4,7 +4,8 @@ This is how any GP policy takes ``feedback=cb.Delayed(window)``. Round ``s`` cou
 round ``t`` if its feedback came within ``min(window, t - 1 - s)`` rounds. Each round:
 
 1. targets are ``r_s`` and ``c_s`` where they count, and a stand-in elsewhere (0 in the
-paper). All rounds are in the kernel matrix: ``sigma_t`` shrinks when a choice is made;
+   paper). All rounds are in the kernel matrix: ``sigma_t`` shrinks when a choice is
+   made;
 2. ``f_t = mean + v_t sigma_t`` and ``g_t = mean - v_t sigma_t`` with
    ``v_t = B_r sum_s sigma_t(x_s) + beta_t`` over the last ``window`` choices,
    ``B_r = B + R sqrt(2 ln(4 (m + 1) T / delta))``,
@@ -96,10 +97,6 @@ class Delayed(Timing):
                 beliefs = beliefs.fill(t, functions, told.values, mask)
         return beliefs, held._replace(too_late=late)
 
-    def due(self, beliefs: Any, held: Held, t: int) -> tuple[Any, Held]:
-        """Stop waiting for feedback of rounds before the window."""
-        return beliefs.stop_waiting(t - self._window), held
-
     def adapt(self, widths: Widths) -> Widths:
         """Return the widths unchanged; raise if one is not proven for delays."""
         for beta in (widths.beta, widths.cost_beta):
@@ -132,7 +129,8 @@ class Delayed(Timing):
         idle = self._weightless or (self._weight is None and not theory)
         if idle or not held.recent_points:
             return beta
-        sigma: Tensor = beliefs.deviations(torch.stack(list(held.recent_points), 1))
+        points = torch.stack(list(held.recent_points), 1)
+        sigma: Tensor = beliefs.anywhere(points)[1]
         return beta + b_r * sigma.sum(-1)
 
     def _b_r(self, widths: BoundWidths, beta: Tensor, bound_count: int) -> Tensor:

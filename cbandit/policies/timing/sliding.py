@@ -58,12 +58,12 @@ class Sliding(Timing):
 
     def absorb(self, beliefs: Any, held: Held, news: News) -> tuple[Any, Held]:
         """Absorb feedback of a round in the window; count other values as too late."""
-        place, parts = news.place, news.parts()
-        if place.t < news.now + 1 - self.memory:
-            came = sum(torch.tensor(part.wanted) for part in parts)
-            late = held.too_late + devices.put(came, self._device)
-            return beliefs, held._replace(too_late=late)
-        return beliefs.absorb(place.keys, place.x, parts, place.t), held
+        if news.place.t >= news.now + 1 - self.memory:
+            return beliefs.absorb(news.observations()), held
+        late = held.too_late
+        for told, _ in news.outcomes_by_function():
+            late = late + devices.put(told.mask(), self._device)
+        return beliefs, held._replace(too_late=late)
 
     def due(self, beliefs: Any, held: Held, t: int) -> tuple[Any, Held]:
         """Drop the rounds that have left the window."""

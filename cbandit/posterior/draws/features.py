@@ -214,8 +214,8 @@ def check_features(covariance: Covariance) -> None:
     _terms(covariance)
 
 
-def _terms(covariance: Covariance) -> list[Term]:
-    """Return a kernel's terms; raise if one of them has no random features."""
+def has_features(covariance: Covariance) -> bool:
+    """Return whether the kernel has random features."""
     terms, unit = covariance.terms, covariance.unit
     whole = None if unit is None else unit.whole
 
@@ -227,7 +227,13 @@ def _terms(covariance: Covariance) -> list[Term]:
             kinds.append("categories")
         return kinds == ["linear"] or "linear" not in kinds
 
-    if terms is None or not all(map(known, terms)):
+    return terms is not None and all(map(known, terms))
+
+
+def _terms(covariance: Covariance) -> list[Term]:
+    """Return a kernel's terms; raise if one of them has no random features."""
+    terms = covariance.terms
+    if terms is None or not has_features(covariance):
         raise CBanditError(
             "Thompson draws over this set need random features, which exist for RBF, "
             "Matern, linear and constant kernels, for categories of a cb.Space with "

@@ -16,6 +16,7 @@ from cbandit.beliefs.features import FeatureKernel
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Covariance, Prior, axes_of
 from cbandit.posterior.digits import WIDE
+from cbandit.posterior.draws.features import has_features
 from cbandit.posterior.engines.exact_gps import ExactGPs
 from cbandit.posterior.engines.joint import Joint
 from cbandit.posterior.engines.protocol import Dictionary, Engine, Plan
@@ -28,8 +29,9 @@ from cbandit.posterior.rows.recomputed import Recomputed
 from cbandit.posterior.rows.stored import Stored
 from cbandit_kernels import describe_native
 
-JOINT_ACTIONS = 512
-JOINT_ACTIONS_SAMPLING = 1024  # with more, features draw faster than a full root
+JOINT_ACTIONS = 512  # with more, rows and draws by features are faster
+JOINT_ACTIONS_EXACT = 1024  # the same for draws with a kernel that has no features
+LINEAR_ACTIONS = 1024  # with more, a linear kernel is a regression on its features
 EXPECTED_ROWS = 300
 FEATURES = 1024  # with more, a linear kernel is treated like any other
 BLOCK = 1 << 17
@@ -88,7 +90,7 @@ def plan(
                 f"engine must be 'auto' or 'weights' for a cb.GP.linear; got {wanted!r}"
             )
         return Plan("weights", "a linear belief: sums of its features say all")
-    many = actions.continuous or actions.size > JOINT_ACTIONS_SAMPLING
+    many = actions.continuous or actions.size > LINEAR_ACTIONS
     many = many and actions.dim <= FEATURES
     if wanted == "auto" and many and noise is not None and covariance.finite:
         if bool(noise * WIDE.sharp > covariance.largest(actions).amax()):
@@ -107,7 +109,8 @@ def plan(
     if wanted != "auto":
         return Plan(wanted, "asked for")
     size, memory = actions.size, free_memory(device)
-    limit = JOINT_ACTIONS_SAMPLING if samples else JOINT_ACTIONS
+    exact = samples and not has_features(covariance)
+    limit = JOINT_ACTIONS_EXACT if exact else JOINT_ACTIONS
     table = isinstance(actions, Finite) and actions.covariance is not None
     joint = 8 * prior.trials * size * size
     if (size <= limit or table) and 2 * joint < memory:
@@ -169,8 +172,8 @@ def describe_engines(device: torch.device | None = None) -> str:
     axis = torch.linspace(0, 1, 1000, dtype=dtype)
     sets: list[tuple[str, Actions, int, bool]] = [
         ("100 points, 50 trials", _points(100, dtype), 50, False),
+        ("500 points, Thompson draws", _points(500, dtype), 1, True),
         ("1 000 points, Thompson draws", _points(1000, dtype), 1, True),
-        ("3 000 points, Thompson draws", _points(3000, dtype), 1, True),
         ("10^5 points", _points(100_000, dtype), 1, False),
         ("grid of 10^6", ProductGrid([axis, axis]), 1, False),
         ("grid of 10^9", ProductGrid([axis, axis, axis]), 1, False),

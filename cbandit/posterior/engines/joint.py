@@ -202,8 +202,9 @@ class Joint(Engine):
         with self.history.writing():
             best = joint_round(self._cov, self.mean, look, news, draw, late)
             if told is not None:
-                waiting = (late.waiting + 1) % self.LATE
-                self._late, self._told = late._replace(waiting=waiting), None
+                columns, weights, var, waiting = late
+                self._late = Late(columns, weights, var, (waiting + 1) % self.LATE)
+                self._told = None
         return Best(best.value, best.index, best.estimate)
 
     def gain(self) -> Tensor:

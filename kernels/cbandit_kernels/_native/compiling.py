@@ -62,8 +62,11 @@ class _Cache(FunctionCache):  # type: ignore[misc]
         return repr((signature, codegen.magic_tuple()))
 
 
-def compiled(function: Callable[..., Any]) -> Any:
-    """Return ``function`` as machine code that runs without Python's lock."""
+def compiled(function: Callable[..., Any], fastmath: Any = EXACT) -> Any:
+    """Return ``function`` as machine code that runs without Python's lock.
+
+    With ``fastmath=False`` products and sums are rounded one by one, as torch does.
+    """
     # a name for each set of values in a closure, the same in all processes
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     held = repr(
@@ -71,7 +74,7 @@ def compiled(function: Callable[..., Any]) -> Any:
     )
     name = function.__qualname__.rpartition(".")[-1]
     function.__qualname__ = f"{name}-{hashlib.sha256(held.encode()).hexdigest()[:12]}"
-    made = numba.njit(nogil=True, error_model="numpy", fastmath=EXACT)(function)
+    made = numba.njit(nogil=True, error_model="numpy", fastmath=fastmath)(function)
     # without a folder to write to, every process compiles it again
     with contextlib.suppress(RuntimeError):
         made._cache = _Cache(function)

@@ -20,6 +20,7 @@ def end(double: bool) -> Any:
     size, zero = 8 if double else 4, kind(0)
     look, reached = loops(double).look, loops(double).reached
     spread, estimated = loops(double).spread, loops(double).estimated
+    number = loops(double).number
 
     @compiled
     def end(peaks, tails, first, held, asked, drawn, paths, found):  # type: ignore
@@ -46,7 +47,7 @@ def end(double: bool) -> Any:
         nothing = np.empty((0, 0), kind), np.empty((0, 0, 0), kind)
         for t in range(peaks.shape[0]):
             highest = peaks[t].max()
-            reach = highest - asked[7][t]
+            reach = highest - number(asked[8], t, zero)
             block = reached(peaks[t], reach)
             row, begin = block // blocks, block % blocks * BLOCK
             at, n = row * tails + begin, min(BLOCK, tails - begin)

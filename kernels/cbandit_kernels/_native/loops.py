@@ -4,7 +4,8 @@ A *block* is as many actions as fit the first-level cache. Its columns ``c`` are
 computed (by a small product, or from kernel values) or read, then change means and
 variances, and the result is scored at once: every array is read and written once a
 round. Means, variances and draws are passed by address and strides, as they may be
-stretches of larger arrays; all other arguments are small arrays.
+stretches of larger arrays. The parts of a look are passed by address too, 0 for none,
+as a number takes a tenth of the time that an array takes to pass.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Loops(NamedTuple):
     own: Any
     spread: Any
     estimated: Any
+    number: Any
 
 
 @cache
@@ -59,6 +61,13 @@ def loops(double: bool) -> Loops:
         """Return numbers ``at .. at + n - 1`` of a function in a larger array."""
         place = base + size * (t * steps[0] + f * steps[1] + at)
         return carray(address(place), (n,), kind)
+
+    @compiled
+    def number(base, place, default):  # type: ignore
+        """Return a number of a small array; ``default`` if there is no array."""
+        if base == 0:
+            return default
+        return carray(address(base + size * place), (1,), kind)[0]
 
     @compiled
     def shrink(c, less, v):  # type: ignore
@@ -152,17 +161,17 @@ def loops(double: bool) -> Loops:
 
     @compiled
     def look(  # type: ignore
-        c, k, n, changes, held, asked, drawn, t, at, number, room
+        c, k, n, changes, held, asked, drawn, t, at, first, room
     ):
         """Change means and variance of a block by ``k`` columns; return its top score.
 
-        ``number`` is the number of the block's first action. ``scales``, ``offsets``
+        ``first`` is the number of the block's first action. ``scales``, ``offsets``
         and ``bounds`` are ``(T, F)``; ``room`` is for deviations, estimates and scores
         (left in ``room[2]``). Without columns ``c[0]`` is zeros, and nothing changes.
         """
         spread, shift = changes
         mean, steps, var, var_step = held
-        scales, offsets, bounds, score, weight, mask, mask_step, _ = asked
+        functions, scales, offsets, bounds, score, weight, mask, mask_step, _ = asked
         draw, draw_steps = drawn
         d, e, s = room[0, :n], room[1, :n], room[2, :n]
         v, column = own(var, (var_step, 0), t, 0, at, n), c[0, :n]
@@ -171,12 +180,14 @@ def loops(double: bool) -> Loops:
         less = spread[t, 0] if k else zero
         if draw != 0:
             shrink(column, less, v)
-        for f in range(scales.shape[1]):
+        for f in range(functions):
             m = own(mean, steps, t, f, at, n)
             for i in range(1, k):
                 grow(c[i], shift[t, f, i], m)
             more = shift[t, f, 0] if k else zero
-            scale, offset, bound = scales[t, f], offsets[t, f], bounds[t, f]
+            here = t * functions + f
+            scale, offset = number(scales, here, zero), number(offsets, here, zero)
+            bound = number(bounds, here, infinity)
             if draw != 0:
                 d = own(draw, draw_steps, t, f, at, n)
             if f == 0 and draw == 0:
@@ -187,14 +198,14 @@ def loops(double: bool) -> Loops:
                 grow(column, more, m)
             elif score < FEASIBLE:
                 least = zero if score == RECTIFIED else -bound
-                price = weight[t, f - 1]
+                price = number(weight, here - t - 1, zero)  # of T x m numbers
                 weigh(column, more, m, d, scale, offset, bound, least, price, s)
             else:
                 estimate(column, more, m, d, scale, offset, bound, e)
                 sort(score, f == 1, e, s)
         if mask != 0:
             allowed = carray(
-                address_of_flag(mask + t * mask_step + number), (n,), np.uint8
+                address_of_flag(mask + t * mask_step + first), (n,), np.uint8
             )
             for j in range(n):
                 s[j] = s[j] if allowed[j] else -infinity
@@ -212,9 +223,10 @@ def loops(double: bool) -> Loops:
     @compiled
     def estimated(held, asked, t, f, at, d):  # type: ignore
         """Return the estimate at one action, given its spread ``d``."""
-        bound = asked[2][t, f]
+        here = t * asked[0] + f
+        bound = number(asked[3], here, infinity)
         y = own(held[0], held[1], t, f, at, 1)[0]
-        y = y + asked[0][t, f] * d + asked[1][t, f]
+        y = y + number(asked[1], here, zero) * d + number(asked[2], here, zero)
         y = bound if y > bound else y
         return -bound if y < -bound else y
 
@@ -338,56 +350,58 @@ def loops(double: bool) -> Loops:
                 lessen(columns[p], weights[p], columns[p, i], row)
 
     @compiled
-    def joint(  # type: ignore
-        cov, mean, late, told, asked, drawn, where, found
-    ):
+    def joint(arrays, shape, told, asked, drawn, where, found):  # type: ignore
         """Process trials ``low .. high - 1`` of a whole covariance ``(T, N, N)``.
 
-        With ``change``, first condition on ``targets (T, F)`` at ``slots (T,)``; then
-        find the best action and its estimates. The covariance lacks ``waiting``
-        changes, which are applied when there is no more room.
+        First condition on ``targets (T, F)`` at ``slots (T,)``, unless these are empty;
+        then find the best action and its estimates. The covariance lacks ``waiting``
+        changes, which are applied when there is no more room. Arrays are passed by
+        address.
         """
-        columns, weights, var, waiting = late
-        change, slots, precision, targets = told
+        trials, functions, n, most, waiting = shape
+        slots, precision, targets = told
         values, indices, estimates = found
         low, high = where
-        size_of, functions = cov.shape[1], mean.shape[1]
-        column, v = np.empty(size_of, kind), np.empty(size_of, kind)
-        scaled = np.empty((columns.shape[1], size_of), kind)
-        c = np.zeros((1, size_of), kind)
-        room = np.empty((3, max(size_of, LANES)), kind)
+        cov = carray(address(arrays[0]), (trials, n, n), kind)
+        mean = carray(address(arrays[1]), (trials, functions, n), kind)
+        columns = carray(address(arrays[2]), (trials, most, n), kind)
+        weights = carray(address(arrays[3]), (trials, most), kind)
+        var = carray(address(arrays[4]), (trials, n), kind)
+        column, v = np.empty(n, kind), np.empty(n, kind)
+        scaled = np.empty((most, n), kind)
+        c = np.zeros((1, n), kind)
+        room = np.empty((3, max(n, LANES)), kind)
         nothing = np.empty((0, 0), kind), np.empty((0, 0, 0), kind)
-        steps = (functions * size_of, size_of)
         none = np.int64(0)  # typed, so that its value is not part of its type
-        held = (np.int64(mean.ctypes.data), steps, np.int64(v.ctypes.data), none)
+        steps = (functions * n, n)
+        held = (np.int64(arrays[1]), steps, np.int64(v.ctypes.data), none)
         for t in range(low, high):
-            for j in range(size_of):
+            for j in range(n):
                 v[j] = var[t, j] if waiting else cov[t, j, j]
-            if change:
+            if slots.size:
                 slot = slots[t]
-                for j in range(size_of):
+                for j in range(n):
                     column[j] = cov[t, slot, j]
                 for p in range(waiting):
                     lessen(columns[t, p], weights[t, p], columns[t, p, slot], column)
-                own = column[slot]
-                w = precision[t] / (1 + precision[t] * own)
+                own, certain = column[slot], number(precision, t, zero)
+                w = certain / (1 + certain * own)
                 for f in range(functions):
-                    gap = (targets[t, f] - mean[t, f, slot]) * w
-                    for j in range(size_of):
+                    target = number(targets, t * functions + f, zero)
+                    gap = (target - mean[t, f, slot]) * w
+                    for j in range(n):
                         mean[t, f, j] += gap * column[j]
-                for j in range(size_of):
+                for j in range(n):
                     v[j] -= column[j] * (column[j] * w)
                     var[t, j], columns[t, waiting, j] = v[j], column[j]
                 weights[t, waiting] = w
-                if waiting + 1 == columns.shape[1]:
+                if waiting + 1 == most:
                     lessen_all(columns[t], weights[t], cov[t], scaled)
-            value = look(
-                c, 0, size_of, nothing, held, asked, drawn, t, none, none, room
-            )
-            index = reached(room[2, :size_of], value - asked[7][t])
+            value = look(c, 0, n, nothing, held, asked, drawn, t, none, none, room)
+            index = reached(room[2, :n], value - number(asked[8], t, zero))
             values[t], indices[t] = value, index
             for f in range(functions):
                 d = spread(held, drawn, t, f, index)
                 estimates[t, f] = estimated(held, asked, t, f, index, d)
 
-    return Loops(finish, product, joint, look, reached, own, spread, estimated)
+    return Loops(finish, product, joint, look, reached, own, spread, estimated, number)

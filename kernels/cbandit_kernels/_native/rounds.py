@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -31,11 +30,13 @@ __all__ = ["finish", "joint", "product", "stored", "stream"]
 
 Array = np.ndarray[Any, Any]
 
+KINDS = np.float32, np.float64  # by whether numbers are of double precision
+NO_SLOTS = np.empty(0, np.int64)
 WEIGHTED = 2  # the first scores of SCORES weigh costs
 PIECE = 1 << 16  # actions in a thread's piece
 STREAM_PIECE = 1 << 12  # the same if each action costs hundreds of kernel values
 ALONE = 1 << 20  # with fewer numbers in the covariances, one thread is fastest
-PARTS = 8  # pieces that the trials of larger covariances are cut into
+PIECES = 8  # pieces that the trials of larger covariances are cut into
 
 
 def finish(
@@ -49,7 +50,7 @@ def finish(
 ) -> Found:
     """See :func:`cbandit_kernels.rounds.finish_round_ref`."""
     trials, k, n = columns.shape
-    columns, look, draw = _rows(columns), _looked(look), _drawn_as(mean, draw)
+    columns, draw = _rows(columns), _drawn_as(mean, draw)
     go = loops(mean.dtype == torch.float64).finish
     given = columns.data_ptr(), (columns.stride(0), columns.stride(1))
     fixed = given, k, n, _changes(change, mean)
@@ -68,8 +69,7 @@ def product(
 ) -> Found:
     """See :func:`cbandit_kernels.whole.product_round_ref`."""
     trials, _, rows, _ = columns.left.shape
-    tails, look = columns.right.shape[-1], _looked(look)
-    path = None
+    tails, path = columns.right.shape[-1], None
     if isinstance(draw, Factors):
         path, draw = _by_fours(draw, mean), None
     draw = _drawn_as(mean, draw)
@@ -92,7 +92,7 @@ def stored(
 ) -> Found:
     """See :func:`cbandit_kernels.rounds.stored_round_ref`."""
     trials, each, n = rows[0].shape
-    look, draw, kept = _looked(look), _drawn_as(mean, draw), tuple(map(_rows, rows))
+    draw, kept = _drawn_as(mean, draw), tuple(map(_rows, rows))
     go = summed(mean.dtype == torch.float64)
     steps = kept[0].stride(0), kept[0].stride(1)
     if any((rest.stride(0), rest.stride(1)) != steps for rest in kept):
@@ -119,7 +119,7 @@ def stream(
 ) -> Found:
     """See :func:`cbandit_kernels.rounds.stream_round_ref`."""
     n, dim = points.shape[-2:]
-    look, draw = _looked(look), _drawn_as(mean, draw)
+    draw = _drawn_as(mean, draw)
     go = streaming(kinds, dim, frame.far, mean.dtype == torch.float64)
     roots = torch.tensor([ROOTS[kind] for kind in kinds], dtype=torch.float64)
     scale = frame.scale.double() * roots.view(-1, 1, 1)
@@ -145,42 +145,36 @@ def joint(
     """See :func:`cbandit_kernels.whole.joint_round_ref`."""
     trials, size, _ = cov.shape
     functions = mean.shape[1]
-    look, draw = _looked(look), _drawn_as(mean, draw)
+    draw = _drawn_as(mean, draw)
     _some(mean)
     if not (cov.is_contiguous() and mean.is_contiguous()) or mean.dtype != cov.dtype:
         raise ValueError(
             "cov and mean must be contiguous and of one dtype; got strides "
             f"{cov.stride()} and {mean.stride()}, {cov.dtype} and {mean.dtype}"
         )
-    asked, drawn = _asked(look, mean), _drawn(draw)
-    go = loops(cov.dtype == torch.float64).joint
-    late = Late.room(cov, 1) if late is None else late
-    columns, weights, var, waiting = late
-    lacking = columns.numpy(), weights.numpy(), var.numpy(), waiting
-    if told is None:
-        seen = (
-            False,
-            np.zeros(trials, np.int64),
-            _constant(0.0, (trials,), cov.dtype),
-            _constant(0.0, (trials, functions), cov.dtype),
-        )
-    else:
-        slots, precision, values = told
-        seen = (
-            True,
-            np.array(slots, np.int64),
-            _plain(precision, cov),
-            _plain(values, cov),
-        )
-    table = cov.numpy()
-    given = table, mean.numpy(), lacking, seen, asked, drawn
-    out = _answer(trials, functions, table.dtype)
+    columns, weights, var, waiting = Late.room(cov, 1) if late is None else late
+    arrays = (
+        cov.data_ptr(),
+        mean.data_ptr(),
+        columns.data_ptr(),
+        weights.data_ptr(),
+        var.data_ptr(),
+    )
+    shape = trials, functions, size, columns.shape[1], waiting
+    seen = NO_SLOTS, 0, 0
+    if told is not None:
+        precision, values = _as(told[1], cov), _as(told[2], cov)
+        seen = np.array(told[0], np.int64), precision.data_ptr(), values.data_ptr()
+    asked, kept = _asked(look, mean)
+    given = arrays, shape, seen, asked, _drawn(draw)
+    double = cov.dtype == torch.float64
+    go, out = loops(double).joint, _answer(trials, functions, KINDS[double])
     if trials * size * size <= ALONE or trials == 1 or torch.get_num_threads() == 1:
         go(*given, (0, trials), out)
     else:
-        each = -(-trials // PARTS)
+        each = -(-trials // PIECES)
 
-        def work(piece: int, alive: object = (look, draw)) -> None:
+        def work(piece: int, alive: object = kept) -> None:
             go(*given, (piece * each, min((piece + 1) * each, trials)), out)
 
         _spread(go, work, -(-trials // each))
@@ -203,20 +197,19 @@ def _rows(value: Tensor) -> Tensor:
     return value if value.stride(-1) == 1 else value.contiguous()
 
 
-def _looked(look: Look) -> Look:
-    if look.mask is None or look.mask.stride(-1) == 1:
-        return look
-    return replace(look, mask=look.mask.contiguous())
-
-
 def _drawn_as(mean: Tensor, draw: Tensor | None) -> Tensor | None:
     return None if draw is None else _rows(draw.to(mean.dtype))
 
 
+def _as(value: Tensor, like: Tensor) -> Tensor:
+    """Return a small tensor as the loops read it, in the dtype of ``like``."""
+    if value.dtype == like.dtype and value.is_contiguous():
+        return value
+    return value.to(like.dtype).contiguous()
+
+
 def _plain(value: Tensor, like: Tensor) -> Array:
-    if value.dtype != like.dtype:
-        value = value.to(like.dtype)
-    return value.contiguous().numpy()
+    return value.to(like.dtype).contiguous().numpy()
 
 
 def _by_fours(factors: Factors, like: Tensor) -> tuple[Array, Array]:
@@ -238,39 +231,36 @@ def _no_factors(dtype: torch.dtype) -> tuple[Array, Array]:
     return left.numpy(), right.numpy()
 
 
-@lru_cache(maxsize=64)
-def _constant(value: float, shape: tuple[int, ...], dtype: torch.dtype) -> Array:
-    return torch.full(shape, value, dtype=dtype).numpy()
+def _asked(look: Look, mean: Tensor) -> tuple[tuple[int, ...], object]:
+    """Return a look as addresses, a stride and a code, and what lies at the addresses.
 
-
-def _small(value: Tensor | None, default: float, like: Tensor) -> Array:
-    """Return a ``(T, F)`` tensor as an array for the loops; ``None``: a constant."""
-    if value is None:
-        return _constant(default, tuple(like.shape[:2]), like.dtype)
-    return _plain(value, like)
-
-
-def _asked(look: Look, mean: Tensor) -> tuple[Any, ...]:
-    """Return a look as small arrays, a code and an address."""
-    mask, step = 0, 0
-    if look.mask is not None:
-        mask = look.mask.data_ptr()
-        step = look.mask.stride(0) if len(look.mask) > 1 else 0
+    The caller keeps the latter while the addresses are in use.
+    """
     code = SCORES.index(look.score)
     if look.weight is None and code < WEIGHTED:
         code = REWARD
-    return (
-        _small(look.coefficient, 0.0, mean),
-        _small(look.offset, 0.0, mean),
-        _small(look.bound, torch.inf, mean),
-        code,
-        _small(look.weight, 0.0, mean),
-        mask,
-        step,
-        _constant(0.0, (len(mean),), mean.dtype)
-        if look.tolerance is None
-        else _plain(look.tolerance, mean),
-    )
+    mask, step = look.mask, 0
+    if mask is not None:
+        mask = _rows(mask)
+        step = mask.stride(0) if len(mask) > 1 else 0
+    kept, places = [mask], []
+    for part in (
+        look.coefficient,
+        look.offset,
+        look.bound,
+        look.weight,
+        look.tolerance,
+    ):
+        if part is None:
+            places.append(0)
+            continue
+        part = _as(part, mean)
+        kept.append(part)
+        places.append(part.data_ptr())
+    scale, offset, bound, weight, tolerance = places
+    place = 0 if mask is None else mask.data_ptr()
+    given = scale, offset, bound, code, weight, place, step, tolerance
+    return (mean.shape[1], *given), kept
 
 
 def _drawn(draw: Tensor | None) -> tuple[int, tuple[int, int]]:
@@ -285,8 +275,11 @@ def _changes(change: Change, mean: Tensor) -> tuple[Array, Array]:
 
 def _round(
     mean: Tensor, var: Tensor, look: Look, draw: Tensor | None
-) -> tuple[Any, Any, Any]:
-    """Return the set's arrays by address and strides, the look, and the draw."""
+) -> tuple[tuple[Any, Any, Any], object]:
+    """Return the set's arrays by address and strides, the look, and the draw.
+
+    And what :func:`_asked` returns beside the look.
+    """
     side_by_side = mean.shape[-1] < 2 or (mean.stride(-1) == 1 == var.stride(-1))
     if not side_by_side or var.dtype != mean.dtype:
         raise ValueError(
@@ -295,7 +288,8 @@ def _round(
         )
     steps = mean.stride(0), mean.stride(1)
     held = mean.data_ptr(), steps, var.data_ptr(), var.stride(0)
-    return held, _asked(look, mean), _drawn(draw)
+    asked, kept = _asked(look, mean)
+    return (held, asked, _drawn(draw)), kept
 
 
 def _spread(go: Any, work: Callable[[int], None], pieces: int) -> None:
@@ -332,9 +326,9 @@ def _shared(
     each = -(-size // step)
     kind = np.float64 if mean.dtype == torch.float64 else np.float32
     peaks = np.empty((trials, mean.shape[-1] // tails * -(-tails // BLOCK)), kind)
-    held = _round(mean, var, look, draw)
+    held, kept = _round(mean, var, look, draw)
 
-    def work(number: int, alive: object = (mean, var, look, draw, columns)) -> None:
+    def work(number: int, alive: object = (mean, var, kept, draw, columns)) -> None:
         t, piece = divmod(number, each)
         low = piece * step
         go(*fixed, *held, (t, low, min(low + step, size), start), peaks)

@@ -1,4 +1,4 @@
-"""Add an observation to a regression on features, in compiled loops."""
+"""A regression on features and its moments at some rows, in compiled loops."""
 
 from __future__ import annotations
 
@@ -9,19 +9,36 @@ import numpy as np
 from torch import Tensor
 
 from cbandit_kernels._native.compiling import compiled
-from cbandit_kernels.types import WeightSums
+from cbandit_kernels.types import WeightRows, WeightSums
 
-__all__ = ["enter"]
+__all__ = ["enter", "look"]
 
 
 def enter(
-    held: WeightSums, block: Tensor, h: Tensor, precision: Tensor, values: Tensor
+    held: WeightSums,
+    rows: WeightRows,
+    block: Tensor,
+    h: Tensor,
+    precision: Tensor,
+    values: Tensor,
 ) -> None:
     """See :func:`cbandit_kernels.weights.enter_weights_ref`."""
-    if not all(part.is_contiguous() for part in held):
-        raise ValueError("all sums must be contiguous, for they change in place")
     told = (np.ascontiguousarray(v.numpy()) for v in (block, h, precision, values))
-    _entering()(*(part.numpy() for part in held), *told)
+    _entering()(*_in_place(held), *_in_place(rows[:3]), *rows[3:], *told)
+
+
+def look(held: WeightSums, rows: WeightRows, h: Tensor) -> None:
+    """See :func:`cbandit_kernels.weights.look_weights_ref`."""
+    read = held.root, held.rotated, held.log_det
+    row = np.ascontiguousarray(h.numpy())
+    _looking()(*_in_place(read), *_in_place(rows[:3]), rows.stop, row)
+
+
+def _in_place(parts: tuple[Tensor, ...]) -> list[Any]:
+    """Return the arrays of contiguous tensors, which share their memory."""
+    if not all(part.is_contiguous() for part in parts):
+        raise ValueError("all sums must be contiguous, for they change in place")
+    return [part.numpy() for part in parts]
 
 
 @cache
@@ -30,10 +47,25 @@ def _entering() -> Any:
 
     @compiled
     def entering(  # type: ignore
-        sums, weighted, root, rotated, fitted, log_det, block, h, precision, values
+        sums,
+        weighted,
+        root,
+        rotated,
+        fitted,
+        log_det,
+        features,
+        mean,
+        var,
+        start,
+        stop,
+        block,
+        h,
+        precision,
+        values,
     ):
         trials, functions, width = len(h), weighted.shape[2], h.shape[1]
         v, kept, taken = np.empty(width), np.empty(width), np.empty(width)
+        column, gap = np.empty(stop - start), np.empty(functions)
         for t in range(trials):
             k, p = block[t], precision[t]
             if p == 0.0:
@@ -57,17 +89,29 @@ def _entering() -> Any:
                 both = np.sqrt(before * (1.0 + square))
                 kept[j], taken[j] = before / both, v[j] / both
             log_det[t, k] += np.log1p(square)
-            bw[:] = 0.0
+            for f in range(functions):
+                gap[f] = np.sqrt(p) * values[t, f]
+                for j in range(width):
+                    gap[f] -= bw[f, j] * v[j]
+                    bw[f, j] = 0.0
+            column[:] = 0.0
             for i in range(width):
                 along = 0.0
                 for j in range(i, width):
                     value = w[i, j]
                     w[i, j] = kept[j] * value - taken[j] * along
                     along += v[j] * value
+                for r in range(stop - start):
+                    column[r] += along * features[t, i, start + r]
                 for f in range(functions):
                     for j in range(i, width):
                         bw[f, j] += b[f, i] * w[i, j]
+            for r in range(stop - start):
+                var[t, start + r, k] -= column[r] * column[r] / (1.0 + square)
             for f in range(functions):
+                size = gap[f] / (1.0 + square)
+                for r in range(stop - start):
+                    mean[t, f, start + r, k] += size * column[r]
                 for g in range(functions):
                     total = 0.0
                     for j in range(width):
@@ -75,3 +119,40 @@ def _entering() -> Any:
                     fitted[t, k, f, g] = total
 
     return entering
+
+
+@cache
+def _looking() -> Any:
+    """Return the loop over trials and blocks."""
+
+    @compiled
+    def looking(root, rotated, log_det, features, mean, var, place, h):  # type: ignore
+        trials, blocks, functions, width = rotated.shape
+        v = np.empty(width)
+        for t in range(trials):
+            prior = 0.0
+            for i in range(width):
+                features[t, i, place] = h[t, i]
+                prior += h[t, i] * h[t, i]
+            for k in range(blocks):
+                if log_det[t, k] == 0.0:  # nothing was observed
+                    var[t, place, k] = prior
+                    for f in range(functions):
+                        mean[t, f, place, k] = 0.0
+                    continue
+                w, bw = root[t, k], rotated[t, k]
+                v[:] = 0.0
+                for i in range(width):
+                    for j in range(i, width):
+                        v[j] += h[t, i] * w[i, j]
+                square = 0.0
+                for j in range(width):
+                    square += v[j] * v[j]
+                var[t, place, k] = square
+                for f in range(functions):
+                    total = 0.0
+                    for j in range(width):
+                        total += bw[f, j] * v[j]
+                    mean[t, f, place, k] = total
+
+    return looking
