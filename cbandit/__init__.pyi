@@ -11,6 +11,7 @@ from cbandit import confidence as confidence
 from cbandit import multipliers as multipliers
 from cbandit import optuna as optuna
 from cbandit import problems as problems
+from cbandit import receipt as receipt
 from cbandit import scores as scores
 from cbandit import search as search
 from cbandit._core import distributed as distributed

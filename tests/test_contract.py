@@ -171,6 +171,7 @@ NAMES = """
     LostRankError
     MissingDataError MissingExtraError
     account acquisition baselines confidence distributed multipliers plots problems
+    receipt
     scores search
 """
 

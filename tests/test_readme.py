@@ -39,6 +39,8 @@ def test_every_block_is_run_here():
         "phi",
         "optuna",
         "outcome=",
+        "policy.certificate",
+        "policy.listen",
     )
     assert all(any(mark in block for mark in marks) for block in BLOCKS)
 
@@ -103,6 +105,20 @@ def test_a_live_system(tmp_path, monkeypatch, capsys):
     assert len(policy.outstanding) == 1
     assert names["third"].params not in [c.params for c in policy.outstanding]
     assert len(names["model"].models[0].train_targets) >= 3
+
+
+def test_the_receipt(capsys):
+    with pytest.warns(UserWarning, match="ms is above its limit since about round 15"):
+        policy = run("policy.certificate")["policy"]
+    printed = capsys.readouterr().out
+    assert printed.startswith("95 % at every look, of all rounds\nms <= 80: told ")
+    assert policy.certificate()["ms"].told == 240
+    (alarm,) = policy.alarms
+    assert 145 <= alarm.since <= 156
+
+
+def test_listening(capsys):
+    assert run("policy.listen")["counts"] == {"ask": 3, "tell": 3}
 
 
 def test_late_feedback_of_several_costs():

@@ -704,9 +704,8 @@ class Ledger:
             if rewards or costs or cancelled or charged or failed is not None:
                 told = rewards, costs, cancelled, charged
                 made = entry.made
-                told += came, made.limits, entry.place, now, failed, made.expected
-                told += (entry.failed,)
-                out.append(News(entry.choice, *told))
+                of = made.limits, entry.place, now, failed, made.expected, entry.failed
+                out.append(News(entry.choice, *told, came, *of))
         return out
 
     def reminder(self, name: str) -> str:

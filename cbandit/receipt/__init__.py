@@ -9,3 +9,8 @@ it equals ``1 / a``, and holds at all times at once.
 round; ``certificate`` what users read; ``alarm`` when limits are broken from some round
 on.
 """
+
+from cbandit.receipt.alarm import Alarm
+from cbandit.receipt.certificate import Bound, Certificate
+
+__all__ = ["Alarm", "Bound", "Certificate"]

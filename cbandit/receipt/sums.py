@@ -228,13 +228,15 @@ class Sums(NamedTuple):
         """Return the sums after costs of rounds were told."""
         came, limits = told.came, told.limits
         values = np.where(came, told.values, 0.0)
-        weight = came * (1.0 if told.tries is None else told.tries)
+        weight: Array = came.astype(np.float64)
+        if told.tries is not None:
+            weight = np.where(came, told.tries, 0.0)
         at, believed, mean = told.centre.used(costs)
         square = ((values - at) * weight) ** 2
         tried = [(((values - c) * weight) ** 2).sum(0) for c in (believed, mean)]
         (low, high), (below, above) = _cut(costs, at), _divisors(costs)
         beyond = np.where(costs.small, values > limits, values < limits) & came
-        sums = self._outstanding(costs, -1.0 * came, limits, at)._replace(
+        sums = self._outstanding(costs, -came.astype(np.float64), limits, at)._replace(
             rounds=self.rounds + came.sum(0),
             weight=self.weight + weight.sum(0),
             total=self.total + (values * weight).sum(0),

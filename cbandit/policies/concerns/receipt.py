@@ -372,8 +372,8 @@ class Receipt(Concern[ReceiptState]):
                 f"{first}{more}; certificate() says how sure that is, and "
                 "policy.alarms lists all"
             )
-        left = state.sums.outside.any(0)
-        if left.any():
+        left = state.sums.outside.any(0).tolist()
+        if any(left):
             pairs = zip(self.costs.names, left, strict=True)
             names = ", ".join(n for n, gone in pairs if gone)
             out["range"] = (
