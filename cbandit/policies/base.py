@@ -17,7 +17,7 @@ import inspect
 import os
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from logging import DEBUG
 from time import time
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
@@ -1142,8 +1142,8 @@ class Policy(metaclass=ABCMeta):
             sign = ">=" if objective.above(j) else "<="
             label = objective.label(j)
             bound = None if certificate is None else certificate.costs[j]
-            status = LimitStatus(label, sign, outside(limit), *columns)
-            standing.append(replace(status, bound=bound))
+            of = label, sign, outside(limit)
+            standing.append(LimitStatus(*of, *columns, bound=bound))
         waiting, alarms = len(self._ledger.waiting(now.t)), self._alarms(now)
         fits, texts = getattr(now.state, "fits", 0), tuple(alarms.values())
         counts = self.name, now.t, tuple(standing), waiting, fits, texts

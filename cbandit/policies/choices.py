@@ -702,10 +702,11 @@ class Ledger:
             for failure in entry.failures:
                 came = came & ~failure.where.unsqueeze(-1)
             if rewards or costs or cancelled or charged or failed is not None:
-                told = rewards, costs, cancelled, charged
+                told = entry.choice, rewards, costs, cancelled, charged, came
                 made = entry.made
-                of = made.limits, entry.place, now, failed, made.expected, entry.failed
-                out.append(News(entry.choice, *told, came, *of))
+                known = made.limits, entry.place, now
+                gone = failed, made.expected, entry.failed
+                out.append(News(*told, *known, *gone))
         return out
 
     def reminder(self, name: str) -> str:

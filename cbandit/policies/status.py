@@ -41,7 +41,7 @@ class LimitStatus:
     recent: Tensor
     recent_within: Tensor
     mean: Tensor
-    bound: Bound | None = None
+    bound: Bound | None = field(default=None, kw_only=True)
 
     def __str__(self) -> str:
         sure = "" if self.bound is None else f"\n  {self.bound.in_short()}"

@@ -372,7 +372,7 @@ class Receipt(Concern[ReceiptState]):
                 f"{first}{more}; certificate() says how sure that is, and "
                 "policy.alarms lists all"
             )
-        left = state.sums.outside.any(0).tolist()
+        left = [bool(column.any()) for column in state.sums.outside.T]
         if any(left):
             pairs = zip(self.costs.names, left, strict=True)
             names = ", ".join(n for n, gone in pairs if gone)
