@@ -300,7 +300,7 @@ def _goals() -> str:
     reached = [met for *_, met in goals()]
     others = "[the others](benchmarks/README.md#goals-not-reached)"
     return (
-        f"{sum(reached)} of {len(reached)} goals that the scripts state were reached; "
+        f"{sum(reached)} of {len(reached)} benchmark goals were reached; "
         f"{others} are listed."
     )
 
