@@ -5,11 +5,12 @@ the average and count ``n`` of each of ``K`` arms over ``T`` rounds, with
 ``w = R sqrt(2 ln(1 / delta') / n)`` and ``delta' = delta / (2 (m + 1) K T)``:
 
 1. ``u_r = r_hat + alpha_r w``, optimistic and inflated by
-   ``alpha_r = 1 + 2 (r_max - r1) / min_j (tau_j - c1_j)``; ``u_c = c_hat + w``,
-   pessimistic. The safe arm's bounds are ``r1`` and ``c1``. If reward and costs have
-   different widths, the costs' widths inflate the reward (see
-   :mod:`cbandit.policies.safe.bounds`). An arm never pulled has as ``u_c`` the largest
-   mean cost that its belief states, ``top``, and as ``u_r`` at least
+   ``alpha_r = 1 + 2 (r_max - r1) / min_j (tau_j - c1_j)`` (Theorem 45 has 1 in the
+   place of ``r_max - r1``; ours is smaller). ``u_c = c_hat + w``, pessimistic. The safe
+   arm's bounds are ``r1`` and ``c1``. If reward and costs have different widths, the
+   costs' widths inflate the reward (see :mod:`cbandit.policies.safe.bounds`). The rule
+   for an arm never pulled is ours (the paper sets its width to 0): as ``u_c`` it has
+   the largest mean cost that its belief states, ``top``, and as ``u_r`` at least
    ``r1 + (r_max - r1) max(1, max_j (top_j - c1_j) / (tau_j - c1_j))``: mixed with the
    safe arm within the limits it is then worth ``r_max``. Without a stated ``top`` the
    arm is not played;

@@ -17,8 +17,8 @@ round ``t`` if its feedback came within ``min(window, t - 1 - s)`` rounds. Each 
 The any-lam form has ``(R + B_r) / sqrt(lam)`` in the place of ``R + B_r``, and no 1.
 The paper has ``B + R sqrt(2 ln T)``, whose proof lacks a union bound over rounds and
 functions (Appendix C.1 claims a failure rate of ``2 / T``; two Gaussian noises exceed
-the bound in a third of the runs). Here half of ``delta`` is for the noises, the other
-half for the confidence bands.
+the bound, with either sign, in a third of the runs of ``T = 500`` rounds). Here half of
+``delta`` is for the noises, the other half for the confidence bands.
 
 H. Guo, Q. Zhu and X. Liu, Rectified pessimistic-optimistic learning for stochastic
 continuum-armed bandit with constraints, 2023, Theorem 3.
