@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -136,7 +136,8 @@ def costs_of(world: World, trials: int) -> Costs:
 
 def rounds_of(centre: Centre, n: int) -> Centre:
     """Return the centre of ``n`` rounds that share it."""
-    return Centre(np.stack([centre.mean] * n), np.stack([centre.trust] * n))
+    mean, trust, informed, _ = centre
+    return Centre(np.stack([mean] * n), np.stack([trust] * n), np.stack([informed] * n))
 
 
 def looked(t: int) -> bool:
@@ -150,7 +151,8 @@ def coverage(world: World, sizes: Sizes) -> Row:
     rng, trials = np.random.default_rng(0), sizes.replays
     costs, sums = costs_of(world, trials), Sums.none((trials, 1))
     past, truth, squares = (np.zeros(trials) for _ in range(3))
-    missed, widths = np.zeros(trials, dtype=bool), {}
+    missed = np.zeros(trials, dtype=bool)
+    widths: dict[str, Any] = {}
     limits = np.stack([costs.first] * TOGETHER)
     came = np.ones((TOGETHER, trials, 1), dtype=bool)
     for start in range(0, sizes.rounds, TOGETHER):
@@ -195,17 +197,20 @@ def late(name: str, delay: Callable[..., Array], sizes: Sizes) -> list[Row]:
     values = rng.beta(1.5, 6, (n, trials, 1))
     due = np.arange(n)[:, None, None] + delay(rng, values)
     missed = {"worst": np.zeros(trials, bool), "told": np.zeros(trials, bool)}
-    means, told_before = np.empty_like(values), np.zeros(values.shape, dtype=bool)
+    means, informed = np.empty_like(values), np.zeros(values.shape, dtype=bool)
+    told_before = informed.copy()
     for start in range(0, n, TOGETHER):
         stop = start + TOGETHER
         rows = slice(start, stop)
-        means[rows] = sums.next_centre(costs).mean
+        centre = sums.next_centre(costs)
+        means[rows], informed[rows] = centre.mean, centre.informed
         limits = np.broadcast_to(costs.first, values[rows].shape)
         none = np.zeros(values[rows].shape, dtype=bool)
-        plays = Plays(np.ones(none.shape), limits, Centre(means[rows], none))
+        at = Centre(means[rows], none, informed[rows])
+        plays = Plays(np.ones(none.shape), limits, at)
         sums = sums.after_plays(costs, plays)
         came = (due[:stop] < stop) & ~told_before[:stop]
-        some = came.any((1, 2)).nonzero()[0]
+        some = np.flatnonzero(came.reshape(stop, -1).any(1))
         told_before[:stop] |= came
         if len(some):
             shape = (len(some), trials, 1)
@@ -214,7 +219,7 @@ def late(name: str, delay: Callable[..., Array], sizes: Sizes) -> list[Row]:
                 came[some],
                 None,
                 np.broadcast_to(costs.first, shape),
-                Centre(means[some], np.zeros(shape, dtype=bool)),
+                Centre(means[some], np.zeros(shape, dtype=bool), informed[some]),
             )
             sums = sums.after(costs, told)
         if looked(stop):
@@ -278,17 +283,17 @@ def alarms(sizes: Sizes) -> list[Row]:
 
 def soon(rng: np.random.Generator, values: Array) -> Array:
     """Answers that come fifteen rounds later on average."""
-    return rng.geometric(1 / 15, values.shape)
+    return rng.geometric(1 / 15, values.shape).astype(np.float64)
 
 
 def dear_late(rng: np.random.Generator, values: Array) -> Array:
     """The higher the cost, the later it is told."""
-    return (20 + 400 * values).astype(int)
+    return np.floor(20 + 400 * values)
 
 
 def never(rng: np.random.Generator, values: Array) -> Array:
     """High costs are never told, as where a request times out."""
-    return np.where(values > 0.5, 10**9, 0)
+    return np.where(values > 0.5, 1e9, 0.0)
 
 
 def measure(sizes: Sizes) -> list[Row]:

@@ -130,7 +130,7 @@ class TestScripts:
             text=True,
             check=True,
         )
-        assert "Claim: one cost" in done.stdout
+        assert "Goal: one cost" in done.stdout
         assert "--json FILE" in done.stdout
 
     def test_main_prints_writes_and_fails_with_its_checks(self, capsys, tmp_path):

@@ -47,7 +47,7 @@ def test_fits_alarms_and_warnings_are_heard():
     policy.watch()
     play(policy, 30)
     policy.listen(lambda event: heard.append(event))
-    with pytest.warns(UserWarning, match="above its limit"):
+    with pytest.warns(UserWarning, match="breaks its limit"):
         play(policy, 60, ms=0.95)
     kinds = [event.event for event in heard]
     assert {"fit", "alarm", "warning"} <= set(kinds)

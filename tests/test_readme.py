@@ -108,7 +108,7 @@ def test_a_live_system(tmp_path, monkeypatch, capsys):
 
 
 def test_the_receipt(capsys):
-    with pytest.warns(UserWarning, match="ms is above its limit since about round 15"):
+    with pytest.warns(UserWarning, match="ms breaks its limit since about round 15"):
         policy = run("policy.certificate")["policy"]
     printed = capsys.readouterr().out
     assert printed.startswith("95 % at every look, of all rounds\nms <= 80: told ")

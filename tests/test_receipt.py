@@ -28,7 +28,7 @@ def costs_of(
 
 def at(centre):
     """A centre of one round."""
-    return Centre(centre.mean[None], centre.trust[None])
+    return Centre(centre.mean[None], centre.trust[None], centre.informed[None])
 
 
 def told_of(costs, row, centre, tries=None):
@@ -140,9 +140,11 @@ def test_no_range():
     bound = certify(played(costs, values), costs)["c"]
     squares, largest, m, total = 0.0, 0.0, 0.0, 0.0
     for i, y in enumerate(values[:, 0]):
-        squares, largest = squares + (y - m) ** 2, max(largest, (y - m) ** 2)
+        if i:  # the first centre rests on nothing
+            squares, largest = squares + (y - m) ** 2, max(largest, (y - m) ** 2)
         total += y
-        m = total / (2 + i)
+        m = total / (1 + i)
+    squares *= 500 / 499
     x = -2 * math.log(0.05)
     r = (x + math.log(x + 1)) / 2500
     half = math.sqrt((squares + 4 * largest) / 500) / 500
@@ -189,7 +191,8 @@ def test_rows_added_together_are_rows_added_one_by_one():
     rng, costs = np.random.default_rng(6), costs_of("number", 0.3, 0.0, 1.0)
     centre = Sums.none((1, 1)).next_centre(costs)
     values = rng.random((30, 1, 1))
-    every = Centre(np.repeat(centre.mean[None], 30, 0), np.zeros(values.shape, bool))
+    no = np.zeros(values.shape, dtype=bool)
+    every = Centre(np.repeat(centre.mean[None], 30, 0), no, no)
     limits = np.repeat(costs.first[None], 30, 0)
     once = Sums.none((1, 1)).after_plays(
         costs, Plays(np.ones(values.shape), limits, every)
@@ -370,7 +373,7 @@ def test_an_alarm_warns_once_and_is_listed():
         for _ in range(40):
             tell(policy, policy.ask(), ms=0.95)
 
-    with pytest.warns(UserWarning, match="ms is above its limit since about round 3"):
+    with pytest.warns(UserWarning, match="ms breaks its limit since about round 3"):
         broken()
     (alarm,) = policy.alarms
     assert alarm.cost == "ms" and 28 <= alarm.since <= 33 < alarm.told
@@ -471,3 +474,122 @@ def test_a_run_has_the_certificate_of_its_policy():
         # a policy holds a few rounds before it moves the centre
         assert one.lower == pytest.approx(two.lower, abs=0.05)
         assert one.limit.tolist() == [0.5, 0.5]
+
+
+# ---------------------------------------------------------- what a hunter found
+
+
+def random_policy(**more):
+    goal = {"costs": ["ms"], "thresholds": {"ms": "<= 0.5"}}
+    return cb.baselines.Random(cb.Finite([[0.0], [0.5], [1.0]]), **goal, **more)
+
+
+def test_epochs_have_it_too():
+    actions = cb.Finite([[0.0], [0.5], [1.0]])
+    policy = cb.EpochPenalty(
+        actions, reward=cb.GP.default(actions), costs=2, thresholds=0.5, epoch=3
+    )
+    for _ in range(12):
+        policy.tell(policy.ask(), reward=0.5, cost=[0.3, 0.6])
+    assert [bound.told for bound in policy.certificate()] == [12, 12]
+
+
+@pytest.mark.parametrize("scale", [2.0**14, 2.0**-10])
+def test_an_alarm_does_not_depend_on_units(scale):
+    rng, costs = np.random.default_rng(10), costs_of("number", 1.0, trials=60)
+    values = rng.normal(0.95, 0.1, (400, 60))
+    values[200:] += 0.15
+    when, _ = watched(costs, values)
+    scaled = costs_of("number", scale, trials=60)
+    assert np.array_equal(watched(scaled, scale * values)[0], when)
+    assert (when < 200).mean() < 0.15 and np.isfinite(when).all()
+
+
+def test_a_value_below_its_range_does_not_silence_the_alarm():
+    policy = random_policy(ranges={"ms": (0, 1)})
+    policy.watch(credit=0.0)
+
+    def play():
+        for value in [0.2] * 20 + [-3.0] + [0.95, 0.9] * 200:
+            policy.tell(policy.ask(), reward=0.0, cost={"ms": value})
+
+    with pytest.warns(UserWarning, match=r"breaks its limit|outside ranges"):
+        play()
+    assert len(policy.alarms) == 1
+
+
+def test_what_a_cancelled_choice_cost_counts():
+    actions = cb.Finite([[0.0], [0.5], [1.0]])
+    gp = cb.GP.default(actions)
+    policy = cb.CKB(
+        actions,
+        reward=gp,
+        costs={"eur": gp},
+        thresholds={"eur": cb.Budget(50, rounds=100)},
+    )
+    for i in range(20):
+        choice = policy.ask()
+        if i % 2:
+            policy.cancel(choice, cost={"eur": 1.0})
+        else:
+            policy.tell(choice, reward=0.1, cost={"eur": 0.1})
+    bound = policy.certificate()["eur"]
+    assert (bound.told, bound.out) == (20, 0)
+    assert bound.mean == pytest.approx(0.55)
+
+
+def test_a_window_is_of_rounds_played_in_it():
+    """Dear rounds of long ago, told in it, do not count in it."""
+    policy = random_policy(ranges={"ms": (0, 1)}, certificate_window=100)
+    dear = []
+    for i in range(300):
+        choice = policy.ask()
+        if i < 100 and i % 4 == 0:
+            dear.append(choice)
+            continue
+        policy.tell(choice, reward=0.0, cost={"ms": 0.1})
+    assert policy.certificate(window=100)["ms"].out == 0
+    for choice in dear:
+        policy.tell(choice, reward=0.0, cost={"ms": 1.0})
+    bound = policy.certificate(window=100)["ms"]
+    assert bound.mean == pytest.approx(0.1)
+    assert 100 <= bound.told <= 125
+
+
+def test_a_short_window_is_short():
+    policy = random_policy(certificate_window=10)
+    for _ in range(200):
+        policy.tell(policy.ask(), reward=0.0, cost={"ms": 0.1})
+        if policy.t > 20:
+            assert 10 <= policy.certificate(window=10)["ms"].told <= 13
+
+
+def test_a_limit_far_from_the_costs_does_not_withhold_the_band():
+    rng, costs = np.random.default_rng(11), costs_of("number", 90.0)
+    bound = certify(played(costs, rng.normal(20, 1, (200, 1))), costs)["c"]
+    assert 19 < bound.lower < 20 < bound.upper < 21
+    assert bound.verdict == "kept"
+
+
+def test_the_worst_of_what_is_unbounded_is_refused():
+    policy = random_policy()
+    policy.ask()
+    with pytest.raises(CBanditError, match="worst of an outstanding round of ms"):
+        policy.certificate(outstanding="worst")
+    assert policy.certificate()["ms"].outstanding == "told"
+
+
+def test_a_choice_told_in_part_and_cancelled_was_not_played():
+    actions = cb.Finite([[0.0], [1.0]])
+    policy = cb.baselines.Random(actions, costs=["a", "b"], thresholds=0.5)
+    choice = policy.ask()
+    policy.tell(choice, cost={"a": 0.3})
+    policy.cancel(choice)
+    assert [(bound.told, bound.out) for bound in policy.certificate()] == [(0, 0)] * 2
+
+
+def test_nothing_overflows_after_an_alarm():
+    costs = costs_of("number", 0.5, 0.0, 1.0)
+    when, watch = watched(costs, np.full((3000, 1), 0.95))
+    assert np.isfinite(when).all()
+    assert np.isfinite(watch.evidence).all()

@@ -53,7 +53,7 @@ CLASSES = {
         PredictionErrors Projected Promise Queue Readings Receipt ReceiptState
         Resolved ResolvedState Restarts Result Retired Retirements RPOL Safe
         SafeAction SafeEstimate SafeState SCGPUCB Schedule Setup Share
-        ShareCount _SignedCosts Sliding Unanswered UnscaledExcess WidthFactors
+        ShareCount _SignedCosts Sliding Start Unanswered UnscaledExcess WidthFactors
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Dictionary Engine ExactGPs

@@ -1185,7 +1185,7 @@ class Policy(metaclass=ABCMeta):
             >>> print(policy.certificate())
             95 % at every look, of all rounds
             ms <= 90: told 95 on average; expected 0 to 200: open (exact)
-              over in 1 of 1 rounds; expected share 0 to 1
+              beyond it in 1 of 1 rounds; expected share 0 to 1
         """
         _, concern, state = self._receipt("certificate")
         alpha = checks.share("alpha", alpha)

@@ -151,6 +151,7 @@ class News(NamedTuple):
         expected: what was expected of the costs when the choice was made.
         ever_failed: the trials in which the action has failed by now, ``(T,)``;
             ``None``: in none.
+        incomplete: whether costs were told that were to wait for the others.
         as_told: the news before a concern changed values in them; ``None``: no value
             was changed.
     """
@@ -167,6 +168,7 @@ class News(NamedTuple):
     failed: Tensor | None = None
     expected: Any = None
     ever_failed: Tensor | None = None
+    incomplete: bool = False
     as_told: News | None = None
 
     @property
@@ -704,9 +706,8 @@ class Ledger:
             if rewards or costs or cancelled or charged or failed is not None:
                 told = entry.choice, rewards, costs, cancelled, charged, came
                 made = entry.made
-                known = made.limits, entry.place, now
-                gone = failed, made.expected, entry.failed
-                out.append(News(*told, *known, *gone))
+                known = *told, made.limits, entry.place, now, failed, made.expected
+                out.append(News(*known, entry.failed, entry.held is not None))
         return out
 
     def reminder(self, name: str) -> str:

@@ -22,6 +22,8 @@ STEPS = JUMPS / (1 + JUMPS**2)
 PRIOR_ROUNDS = 10.0  # rounds that the first guess of the spread counts for
 FORGET_AFTER = 1_000  # rounds after which old ones count less for the spread
 FORGETTING = 0.999
+LEARNED_ROUNDS = 30  # rounds from which a spread learned from outcomes alone counts
+MOST = 1e250
 MOST_LOST = 0.9  # share of the evidence that one round may take
 
 
@@ -42,7 +44,7 @@ class Alarm(NamedTuple):
 
     def __str__(self) -> str:
         where = "" if self.trial is None else f" in trial {self.trial}"
-        return f"{self.cost} is above its limit since about round {self.since}{where}"
+        return f"{self.cost} breaks its limit since about round {self.since}{where}"
 
 
 class Watch(NamedTuple):
@@ -56,7 +58,8 @@ class Watch(NamedTuple):
         weight: the weight of the rounds that the spread rests on.
         mean: the mean of what was told.
         squares: of residuals about it.
-        sounded: where the alarm has sounded.
+        below: where a value was below the least that was said, from then on.
+        sounded: where the alarm has sounded; nothing moves there until it is armed.
         again: how often it was armed again.
     """
 
@@ -67,6 +70,7 @@ class Watch(NamedTuple):
     weight: Array
     mean: Array
     squares: Array
+    below: Flags
     sounded: Flags
     again: Array
 
@@ -74,19 +78,20 @@ class Watch(NamedTuple):
     def start(cls, costs: Costs, t: int) -> Watch:
         """Return a watch that begins after round ``t``."""
         limit, low = oriented(costs, costs.first), least(costs)
-        shape = limit.shape
-        room = np.where(np.isfinite(low), limit - low, 1.0)
-        room = np.where(room > 0, room, 1e-12)
-        zero = np.zeros(shape)
+        zero, bets = np.zeros(limit.shape), np.zeros((len(JUMPS), *limit.shape))
+        # where the least value is known, the way to it is a first guess of the spread
+        prior = np.where(np.isfinite(low), PRIOR_ROUNDS, 0.0) + zero
+        room = np.where(np.isfinite(low), np.maximum(limit - low, 1e-12), 0.0)
         return cls(
-            np.zeros((len(JUMPS), *shape)),
-            np.ones((len(JUMPS), *shape)),
-            np.full((len(JUMPS), *shape), float(t)),
+            bets,
+            bets + 1,
+            bets + t,
             zero,
-            zero + PRIOR_ROUNDS,
+            prior,
             limit + zero,
-            PRIOR_ROUNDS * room**2,
-            np.zeros(shape, dtype=bool),
+            prior * room**2,
+            np.zeros(limit.shape, dtype=bool),
+            np.zeros(limit.shape, dtype=bool),
             zero,
         )
 
@@ -102,43 +107,47 @@ class Watch(NamedTuple):
             credit: by how many spreads a window may exceed its limit.
             alpha: the chance of a false alarm of any cost.
         """
-        came, shape = told.came[0], self.rounds.shape
+        came = told.came[0] & ~self.sounded
         values = np.where(came, told.values[0], 0.0)
         y, limit = oriented(costs, values), oriented(costs, told.limits[0])
         low = least(costs)
         left = 1 / (1 + np.log1p(self.rounds / 100))
         later = 1 / (1 + np.log1p((self.rounds + 1) / 100))
-        spread = np.sqrt(self.squares / self.weight)
+        below = self.below | (came & (y < low))
+        signed = below | ~np.isfinite(low)
         excess = y - limit
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            spread = np.sqrt(self.squares / self.weight)
             most = np.where(limit > low, MOST_LOST / (limit - low), np.inf)
             growth = 1 + np.minimum(STEPS / spread, most) * excess
-            signed = np.exp(JUMPS * excess / spread - JUMPS**2 / 2)
-        growth = np.where(np.isfinite(low), growth, signed)
-        evidence = (self.evidence + (left - later)) * growth
-        fresh = self.excursion <= 1
-        excursion = np.where(fresh, 1.0, self.excursion) * growth
+            normal = np.exp(JUMPS * excess / spread - JUMPS**2 / 2)
+            learned = (self.rounds >= LEARNED_ROUNDS) & (self.squares > 0)
+            growth = np.where(signed, np.where(learned, normal, 1.0), growth)
+            # no round moves the evidence beyond what a float holds
+            evidence = np.fmin((self.evidence + (left - later)) * growth, MOST)
+            fresh = self.excursion <= 1
+            excursion = np.fmin(np.where(fresh, 1.0, self.excursion) * growth, MOST)
         since = np.where(fresh, float(t), self.since)
         keep = np.where(self.weight < FORGET_AFTER, 1.0, FORGETTING)
         weight = self.weight * keep + 1
         gap = y - self.mean
+        first = (self.weight == 0) & came
+        mean = np.where(first, y, self.mean + gap / weight)
+        squares = self.squares * keep + gap**2 * (1 - 1 / weight)
         watch = self._replace(
             evidence=np.where(came, evidence, self.evidence),
             excursion=np.where(came, excursion, self.excursion),
             since=np.where(came, since, self.since),
             rounds=self.rounds + came,
             weight=np.where(came, weight, self.weight),
-            mean=np.where(came, self.mean + gap / weight, self.mean),
-            squares=np.where(
-                came,
-                self.squares * keep + gap**2 * (1 - 1 / weight),
-                self.squares,
-            ),
+            mean=np.where(came, mean, self.mean),
+            squares=np.where(came, squares, self.squares),
+            below=below,
         )
         shares = np.exp(-STEPS * credit) / len(JUMPS)
         total = (shares * watch.evidence).sum(0) + later
-        needed = shape[1] / alpha * 2.0**watch.again
-        sounds = came & ~self.sounded & (total >= needed)
+        needed = self.rounds.shape[1] / alpha * 2.0**watch.again
+        sounds = came & (total >= needed)
         return watch._replace(sounded=self.sounded | sounds), sounds
 
     def began(self, credit: float) -> Array:

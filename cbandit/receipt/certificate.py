@@ -92,7 +92,9 @@ class Bands:
     def _of_numbers(self) -> tuple[Array, Array]:
         sums, costs = self._sums, self._costs
         rounds = np.maximum(sums.rounds, 1.0)
-        sure = asymptotic(sums.squares, sums.largest, rounds, np.asarray(self.a))
+        # the first rounds have a centre that rests on nothing: they count as the others
+        squares = sums.squares * rounds / np.maximum(sums.informed, 1.0)
+        sure = asymptotic(squares, sums.largest, rounds, np.asarray(self.a))
         sure = np.where(sums.rounds > 0, sure, np.inf)
         n = np.maximum(self.weight, 1e-300)
         below, above = costs.below_scale, costs.above_scale
@@ -189,7 +191,7 @@ class Bound:
             f"{self.name} {self.sense} {_span(self.limit)}: told {_span(self.mean)} on "
             f"average; expected {_span(self.lower)} to {_span(self.upper)}: "
             f"{verdict}{where} ({grade})\n"
-            f"  over in {_span(self.over)} of {_span(self.told)} rounds; expected "
+            f"  beyond it in {_span(self.over)} of {_span(self.told)} rounds; expected "
             f"share {_span(self.over_lower)} to {_span(self.over_upper)}"
         )
 
@@ -321,7 +323,7 @@ def _span(values: Array) -> str:
     if not numbers:
         return "nothing"
     least, most = f"{min(numbers):.4g}", f"{max(numbers):.4g}"
-    return least if least == most else f"{least} to {most}"
+    return least if least == most else f"[{least}, {most}]"
 
 
 def _words(values: Array) -> str:

@@ -70,6 +70,16 @@ class Costs:
         """Whether both ends of any cost's range are known."""
         return bool((np.isfinite(self.low) & np.isfinite(self.high)).any())
 
+    def mean_after(self, total: Array, weight: Array) -> Array:
+        """Return the mean of what was told, a limit counting as one round of it.
+
+        Where no range bounds what a first guess may do, it counts as none.
+        """
+        own = ~(self.of_kind("number") & np.isnan(self.low) & np.isnan(self.high))
+        known = own + weight > 0
+        mean = (own * self.first + total) / np.where(known, own + weight, 1.0)
+        return np.where(known, mean, self.first)
+
     @cached_property
     def below_scale(self) -> Array:
         """The scale of residuals for lower bounds, ``(T, m)``, NaN where unknown.
@@ -98,12 +108,14 @@ class Centre(NamedTuple):
     Args:
         mean: the mean of what was told, ``(T, m)``, or ``(n, T, m)`` for ``n`` rounds.
         trust: where the belief was nearer than the mean so far, likewise.
+        informed: where the mean rests on an outcome, likewise.
         believed: what the belief expects, likewise, NaN where it says nothing;
             ``None``: it says nothing.
     """
 
     mean: Array
     trust: Flags
+    informed: Flags
     believed: Array | None = None
 
     def used(self, costs: Costs) -> tuple[Array, Array, Array]:
@@ -159,7 +171,8 @@ class Sums(NamedTuple):
         over: rounds whose cost was beyond its limit.
         out: rounds that were played and whose cost was not told.
         limit_out: of the limits of these.
-        squares: of residuals about the centre used, for the asymptotic bound.
+        informed: rounds told whose centre rests on an outcome.
+        squares: of their residuals about the centre used, for the asymptotic bound.
         largest: the largest of these squares.
         tried: of residuals about the belief and about the mean, ``(2, T, m)``.
         below: of residuals in ``below_scale``, for the lower bound.
@@ -179,6 +192,7 @@ class Sums(NamedTuple):
     over: Array
     out: Array
     limit_out: Array
+    informed: Array
     squares: Array
     largest: Array
     tried: Array
@@ -199,25 +213,23 @@ class Sums(NamedTuple):
         flags = dict.fromkeys(("spread", "outside", "tallied"), no)
         return cls(**{**values, "tried": np.zeros((2, *shape)), **flags})
 
-    def since(self, start: Sums) -> Sums:
-        """Return the sums over the rounds since ``start``, which has these flags.
+    def since(self, start: Sums, largest: Array) -> Sums:
+        """Return the sums over the rounds since those of ``start``, with its flags.
 
-        ``start.largest`` must be the largest square since then.
+        ``largest`` is the largest square of these rounds.
         """
+        kept = ("spread", "outside", "tallied", "largest")
         less = {
             name: getattr(self, name) - getattr(start, name)
             for name in self._fields
-            if name not in ("spread", "outside", "tallied", "largest")
+            if name not in kept
         }
-        # a round that was outstanding then and is not now was told since
-        kept = dict.fromkeys(("out", "limit_out", "below_out", "above_out"))
-        less |= {name: getattr(self, name) for name in kept}
-        return self._replace(**less, largest=start.largest)
+        return self._replace(**less, largest=largest)
 
     def next_centre(self, costs: Costs) -> Centre:
         """Return the centre of the rounds to come, without the belief's part."""
-        mean = (costs.first + self.total) / (1 + self.weight)
-        return Centre(mean, self.tried[0] < self.tried[1])
+        mean = costs.mean_after(self.total, self.weight)
+        return Centre(mean, self.tried[0] < self.tried[1], self.weight > 0)
 
     def after_plays(self, costs: Costs, plays: Plays) -> Sums:
         """Return the sums after rounds were played, or cancelled."""
@@ -232,7 +244,8 @@ class Sums(NamedTuple):
         if told.tries is not None:
             weight = np.where(came, told.tries, 0.0)
         at, believed, mean = told.centre.used(costs)
-        square = ((values - at) * weight) ** 2
+        known = came & told.centre.informed
+        square = (known * (values - at) * weight) ** 2
         tried = [(((values - c) * weight) ** 2).sum(0) for c in (believed, mean)]
         (low, high), (below, above) = _cut(costs, at), _divisors(costs)
         beyond = np.where(costs.small, values > limits, values < limits) & came
@@ -242,12 +255,13 @@ class Sums(NamedTuple):
             total=self.total + (values * weight).sum(0),
             limit=self.limit + (limits * weight).sum(0),
             over=self.over + beyond.sum(0),
+            informed=self.informed + known.sum(0),
             squares=self.squares + square.sum(0),
             largest=np.maximum(self.largest, square.max(0)),
             tried=self.tried + np.stack(tried),
             below=self.below + (weight * ((values - low) / below) ** 2).sum(0),
             above=self.above + (weight * ((values - high) / above) ** 2).sum(0),
-            events=self.events + (at * weight).sum(0),
+            events=self.events + (known * at * weight).sum(0),
             tallied=self.tallied | (came & (weight != 1)).any(0),
         )
         beyond = came & ((values < costs.low) | (values > costs.high))
@@ -294,8 +308,8 @@ def over_rounds(costs: Costs, values: Array, limits: Array) -> Sums:
     came = ~np.isnan(values)
     told = np.where(came, values, 0.0)
     total, count = told.cumsum(0) - told, came.cumsum(0) - came
-    mean = (costs.first + total) / (1 + count)
-    centre = Centre(mean, np.zeros_like(came))
+    mean = costs.mean_after(total, count)
+    centre = Centre(mean, np.zeros_like(came), count > 0)
     sums = Sums.none(costs.first.shape)
     sums = sums.after_plays(costs, Plays(np.ones_like(values), limits, centre))
     return sums.after(costs, Told(values, came, None, limits, centre))

@@ -51,18 +51,44 @@ class Item(NamedTuple):
     """A round that was played or cancelled, or costs told, not added to the sums yet.
 
     Args:
-        limits: the thresholds of the round, ``(T, m)``.
+        t: the round.
+        limits: its thresholds, ``(T, m)``.
         expected: the costs that were expected.
         outcome: the costs told; ``None``: the round was played or cancelled.
         sign: 1 if it was played, -1 if it was cancelled.
         which: the trials and costs that this is about, ``(T, m)``; ``None``: all.
     """
 
+    t: int
     limits: Tensor
     expected: Expected
     outcome: Outcome | None = None
     sign: float = 1.0
     which: Flags | None = None
+
+
+class Start(NamedTuple):
+    """The start of a window, or of the rounds since an alarm.
+
+    Args:
+        t: its round, ``(T, m)``.
+        sums: over the rounds up to it, with what was told of them since.
+        largest: the largest square of the rounds since, ``(T, m)``.
+    """
+
+    t: Array
+    sums: Sums
+    largest: Array
+
+    def where(self, which: Flags, other: Start) -> Start:
+        """Return this start, or ``other`` in the trials and costs of ``which``."""
+        pairs = zip(other.sums, self.sums, strict=True)
+        sums = Sums(*(np.where(which, new, old) for new, old in pairs))
+        return Start(
+            np.where(which, other.t, self.t),
+            sums,
+            np.where(which, other.largest, self.largest),
+        )
 
 
 class ReceiptState(NamedTuple):
@@ -73,24 +99,24 @@ class ReceiptState(NamedTuple):
         centre: where the costs of the next round are expected.
         held: what was not added yet.
         t: the latest round played.
-        starts: the round and the sums at the starts of windows, oldest first.
+        starts: the starts of windows, oldest first.
         watch: the evidence that limits are broken; ``None``: nobody watches.
         credit: by how many spreads a window may exceed its limit.
         alpha: the chance of a false alarm.
         alarms: all alarms so far.
-        fresh: the sums at each cost's last alarm, for the certificate since.
+        fresh: each cost's last alarm, for the certificate since; ``None``: none.
     """
 
     sums: Sums
     centre: Centre
     held: tuple[Item, ...] = ()
     t: int = 0
-    starts: tuple[tuple[int, Sums], ...] = ()
+    starts: tuple[Start, ...] = ()
     watch: Watch | None = None
     credit: float = 0.0
     alpha: float = 0.05
     alarms: tuple[Alarm, ...] = ()
-    fresh: Sums | None = None
+    fresh: Start | None = None
 
 
 class Receipt(Concern[ReceiptState]):
@@ -114,6 +140,8 @@ class Receipt(Concern[ReceiptState]):
     def __init__(self, setup: Setup, costs: Costs, window: int | None) -> None:
         super().__init__(setup)
         self.costs, self.window = costs, window
+        # costs charged to a budget without being told otherwise; not of tallies
+        self._charges = all(kind == "number" for kind in costs.kinds)
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
@@ -149,15 +177,17 @@ class Receipt(Concern[ReceiptState]):
         self, state: ReceiptState, turn: Turn, pick: Decision
     ) -> tuple[ReceiptState, Decision]:
         """Note the round, and what is expected of its costs."""
-        expected = Expected(state.centre)
-        if pick.estimate is not None and turn.beliefs is not None:
+        expected, functions = Expected(state.centre), 1 + len(self.costs.names)
+        estimate = pick.estimate
+        known = estimate is not None and estimate.shape[-1] == functions
+        if known and turn.beliefs is not None:
             units = turn.beliefs.units()
             size = None if units is None else units.size
-            expected = Expected(state.centre, pick.estimate, size)
+            expected = Expected(state.centre, estimate, size)
         which = None
         if pick.idle is not None:
             which = self._everywhere() & ~flags_of(pick.idle).reshape(-1, 1)
-        item = Item(turn.limits, expected, which=which)
+        item = Item(turn.t, turn.limits, expected, which=which)
         state = state._replace(held=(*state.held, item), t=turn.t)
         return self._added_if_many(state), replace(pick, expected=expected)
 
@@ -166,25 +196,41 @@ class Receipt(Concern[ReceiptState]):
     ) -> tuple[ReceiptState, News]:
         """Hold the costs told, and watch them."""
         raw = news.raw
-        if not (raw.costs or raw.cancelled) or raw.expected is None:
+        outcomes = (*raw.costs, *(raw.charged if self._charges else ()))
+        if not (outcomes or raw.cancelled) or raw.expected is None:
             return state, news
-        items = [Item(raw.limits, raw.expected, outcome) for outcome in raw.costs]
+        about = raw.place.t, raw.limits, raw.expected
+        items = [Item(*about, outcome) for outcome in outcomes]
         if raw.cancelled:
-            which = ~raw.came[:, 1:].numpy()
-            if raw.choice.idle is not None:
-                which &= ~flags_of(raw.choice.idle).reshape(-1, 1)
-            if raw.ever_failed is not None:  # those were played
-                which &= ~flags_of(raw.ever_failed).reshape(-1, 1)
-            items.append(Item(raw.limits, raw.expected, None, -1.0, which))
+            items.append(Item(*about, None, -1.0, self._not_played(raw)))
         state = state._replace(held=(*state.held, *items))
         if state.watch is not None:
             for item in items:
                 if item.outcome is not None:
-                    state = self._watched(state, self._told([item]), raw.place.t)
+                    state = self._watched(state, self._told([item]), item.t)
         return self._added_if_many(state), news
+
+    def _not_played(self, news: News) -> Flags:
+        """Return the trials and costs that a cancelled choice did not play."""
+        which = ~news.came[:, 1:].numpy()
+        if news.incomplete:  # what was told of it alone was never heard
+            which = self._everywhere()
+        if news.choice.idle is not None:
+            which = which & ~flags_of(news.choice.idle).reshape(-1, 1)
+        if news.ever_failed is not None:  # those were played
+            which = which & ~flags_of(news.ever_failed).reshape(-1, 1)
+        if self._charges:  # and so were those that cost something all the same
+            for outcome in news.charged:
+                _, there = outcome.in_columns(len(self.costs.names))
+                which = which & ~flags_of(there)
+        return which
 
     def _added_if_many(self, state: ReceiptState) -> ReceiptState:
         least, most = HELD  # early centres move fast, and many items at once are cheap
+        if self.setup.device.type != "cpu":
+            least = most  # adding waits for the device
+        if self.window is not None:
+            most = max(2, min(most, self.window // STARTS))
         enough = min(most, max(least, state.t))
         return self.added(state) if len(state.held) >= enough else state
 
@@ -200,30 +246,48 @@ class Receipt(Concern[ReceiptState]):
         if rows:
             told = self._told(rows)
             sums = sums.after(self.costs, told)
-        starts = state.starts
+        starts = tuple(self._later(start, plays, rows) for start in state.starts)
+        fresh = state.fresh
+        if fresh is not None:
+            fresh = self._later(fresh, plays, rows)
         if self.window is not None:
-            starts = self._moved(state, sums, told)
+            starts = self._moved(starts, state.t, sums)
         centre = sums.next_centre(self.costs)
-        state = state._replace(sums=sums, centre=centre, held=(), starts=starts)
+        state = state._replace(
+            sums=sums, centre=centre, held=(), starts=starts, fresh=fresh
+        )
         return self._rearmed(state)
 
+    def _later(
+        self, start: Start, plays: Sequence[Item], rows: Sequence[Item]
+    ) -> Start:
+        """Return a start after rounds were added, some of them of rounds before it."""
+        sums, largest = start.sums, start.largest
+        latest = start.t.max()
+        if old := [item for item in plays if item.t <= latest]:
+            gone = self._plays(old)
+            before = np.array([item.t for item in old]).reshape(-1, 1, 1) <= start.t
+            sums = sums.after_plays(self.costs, gone._replace(add=gone.add * before))
+        if rows:
+            told = self._told(rows)
+            before = np.array([item.t for item in rows]).reshape(-1, 1, 1) <= start.t
+            since = told._replace(came=told.came & ~before)
+            none = Sums.none(largest.shape)
+            largest = np.maximum(largest, none.after(self.costs, since).largest)
+            if before.any():
+                sums = sums.after(self.costs, told._replace(came=told.came & before))
+        return Start(start.t, sums, largest)
+
     def _moved(
-        self, state: ReceiptState, sums: Sums, told: Told | None
-    ) -> tuple[tuple[int, Sums], ...]:
-        """Return the starts of windows after rounds were added."""
-        window, zero = self.window or 0, np.zeros_like(sums.largest)
-        largest = zero
-        if told is not None:
-            largest = Sums.none(zero.shape).after(self.costs, told).largest
-        starts = [
-            (t, start._replace(largest=np.maximum(start.largest, largest)))
-            for t, start in state.starts
-        ]
-        if not starts or state.t - starts[-1][0] >= window / STARTS:
-            starts.append((state.t, sums._replace(largest=zero)))
-        while len(starts) > 1 and starts[1][0] <= state.t - window:
-            starts.pop(0)
-        return tuple(starts)
+        self, starts: tuple[Start, ...], t: int, sums: Sums
+    ) -> tuple[Start, ...]:
+        """Return the starts of windows after rounds up to ``t`` were added."""
+        window, kept = self.window or 0, list(starts)
+        if not kept or t - kept[-1].t.max() >= window / STARTS:
+            kept.append(Start(np.full(sums.rounds.shape, t), sums, 0 * sums.largest))
+        while len(kept) > 1 and kept[1].t.max() <= t - window:
+            kept.pop(0)
+        return tuple(kept)
 
     # -- as arrays, in the user's sense ------------------------------------------------
 
@@ -267,8 +331,9 @@ class Receipt(Concern[ReceiptState]):
         every = [item.expected for item in items]
         mean = np.stack([expected.centre.mean for expected in every])
         trust = np.stack([expected.centre.trust for expected in every])
+        informed = np.stack([expected.centre.informed for expected in every])
         if all(expected.estimate is None for expected in every):
-            return Centre(mean, trust)
+            return Centre(mean, trust, informed)
         (like,) = [e.estimate for e in every if e.estimate is not None][:1]
         unknown = torch.full_like(like, torch.nan)
         excess = torch.stack([_or(e.estimate, unknown) for e in every])[..., 1:]
@@ -276,7 +341,7 @@ class Receipt(Concern[ReceiptState]):
             ones = torch.ones_like(unknown)
             sizes = torch.stack([_or(e.size, ones) for e in every])[..., 1:]
             excess = excess * sizes
-        return Centre(mean, trust, self._signed(_numpy(excess)) + limits)
+        return Centre(mean, trust, informed, self._signed(_numpy(excess)) + limits)
 
     def _everywhere(self) -> Flags:
         return np.ones(self.costs.first.shape, dtype=bool)
@@ -303,10 +368,24 @@ class Receipt(Concern[ReceiptState]):
                     f"certificate: window must be certificate_window={self.window!r}, "
                     f"as given when the policy was built; got {window!r}"
                 )
-            at = [each for each in state.starts if each[0] <= state.t - window]
-            sums = sums.since(at[-1][1]) if at else sums
+            at = [start for start in state.starts if start.t.max() <= state.t - window]
+            sums = sums.since(at[-1].sums, at[-1].largest) if at else sums
+        if outstanding == "worst":
+            self._check_worst(sums)
         of = sums, self.costs, alpha, outstanding, window, self.setup.trials
         return certify(*of)
+
+    def _check_worst(self, sums: Sums) -> None:
+        """Raise an error if the worst of an outstanding round is not known."""
+        known = can_be_worst(sums, self.costs)
+        unknown = (sums.out > 0).any(0) & ~known
+        names = [n for n, no in zip(self.costs.names, unknown, strict=True) if no]
+        if names:
+            raise CBanditError(
+                f"certificate: the worst of an outstanding round of {', '.join(names)} "
+                "is not known, so outstanding='worst' says nothing: numbers need both "
+                "ends of ranges=, and yes or no one try a round"
+            )
 
     # -- the alarm -------------------------------------------------------------------
 
@@ -336,23 +415,19 @@ class Receipt(Concern[ReceiptState]):
             )
             for i, j in zip(*np.nonzero(sounds), strict=True)
         )
-        sums = self.added(state._replace(watch=None)).sums
-        zero = np.zeros_like(sums.largest)
-        fresh = sums._replace(largest=zero)
+        state = self.added(state._replace(watch=None))._replace(watch=watch)
+        fresh = Start(
+            np.full(sounds.shape, state.t), state.sums, 0 * state.sums.largest
+        )
         if state.fresh is not None:
-            fresh = Sums(
-                *(
-                    np.where(sounds, now, before)
-                    for now, before in zip(fresh, state.fresh, strict=True)
-                )
-            )
+            fresh = state.fresh.where(sounds, fresh)
         return state._replace(alarms=(*state.alarms, *new), fresh=fresh)
 
     def _rearmed(self, state: ReceiptState) -> ReceiptState:
         """Arm the watch again where a certificate since its alarm says kept."""
         if state.watch is None or state.fresh is None or not state.watch.sounded.any():
             return state
-        since = state.sums.since(state.fresh)._replace(largest=state.sums.largest)
+        since = state.sums.since(state.fresh.sums, state.fresh.largest)
         worst = can_be_worst(since, self.costs)
         kept, _ = Bands(since, self.costs, state.alpha, worst).verdicts()
         where = kept & state.watch.sounded
