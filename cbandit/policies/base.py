@@ -11,6 +11,7 @@ budgets. Shapes: ``T`` trials, ``m`` costs, ``F`` functions (the reward, then co
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import inspect
@@ -317,7 +318,7 @@ class Policy(metaclass=ABCMeta):
             self.device,
             self.dtype,
             self.sees_costs,
-            self._stated_limits(1),
+            self._first_thresholds(),
         )
 
     def _beliefs_in(self, state: Any) -> Any:
@@ -448,6 +449,15 @@ class Policy(metaclass=ABCMeta):
         for j, limit in self._new_limits.items():
             limits[:, j] = self._read_limit(j, limit, t)
         return limits
+
+    def _first_thresholds(self) -> Tensor:
+        """Return the thresholds ``(T, m)`` of round 1; 0 if a callable gives none.
+
+        That is an error when a round needs them.
+        """
+        with contextlib.suppress(CBanditError):
+            return self._stated_limits(1)
+        return torch.zeros(self.size, self.m, dtype=torch.float64, device=self.device)
 
     def _read_limit(self, j: int, limit: Any, t: int) -> Tensor:
         """Return a user's limit of cost ``j`` for round ``t`` as ``(T,)``."""
