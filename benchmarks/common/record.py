@@ -989,8 +989,14 @@ def _place(name: str, old: np.ndarray, new: np.ndarray, before: Record) -> str:
 
 
 def compare(before: dict[str, Record], after: dict[str, Record], words: str) -> int:
-    """Print how many runs are equal, and where others differ; return how many do."""
+    """Print how many runs are equal, and where others differ; return how many do.
+
+    Runs that only one side plays are named: an experiment may have got new policies.
+    """
     found = {}
+    if alone := sorted(before.keys() ^ after.keys()):
+        print(f"played on one side alone: {', '.join(alone)}")
+    before = {name: record for name, record in before.items() if name in after}
     for name in before:
         difference = differing(before[name], after[name])
         if difference:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -127,7 +127,7 @@ class Receipt(Concern[ReceiptState]):
         window: the number of rounds of a certificate of the last ones; ``None``: none.
     """
 
-    keywords = {  # noqa: RUF012
+    keywords: ClassVar = {
         "ranges": """what outcomes cannot leave, ``{"latency": (0, 200)}``, or
             ``(0, 200)`` where there is one cost; ``None`` for an end that is not known.
             It makes certificates exact. An outcome outside withdraws the range, with a
