@@ -21,7 +21,7 @@ from torch import Tensor
 from cbandit._core import checks, devices
 from cbandit.actions import Names
 from cbandit.choice import Choice
-from cbandit.errors import CBanditError, MissingExtraError
+from cbandit.errors import CBanditError
 from cbandit.policies.choices import Entry, Feedback, Outcome
 from cbandit.policies.signs import Objective
 
@@ -117,12 +117,8 @@ class History:
             outcomes: ``"binary"`` or ``"count"`` by the number of a function; Gaussian
                 functions are left out.
         """
-        try:
-            import pandas as pd
-        except ImportError:
-            raise MissingExtraError(
-                "policy.history() needs pandas: pip install 'cbandit[experiments]'"
-            ) from None
+        import pandas as pd
+
         table, size = self.table(entries), self._size
         rounds = table["round"].repeat_interleave(size)
         prefixes = table["prefix"].repeat_interleave(size).tolist()
