@@ -43,7 +43,7 @@ docs: $(VENV)/.dev-ready
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs runs/docs
 
 matrix: $(VENV)/.made
-	$(BIN)/python tests/matrix.py $(MATRIX)
+	$(BIN)/python tests/common/matrix.py $(MATRIX)
 
 clean:
 	rm -rf $(VENV)

@@ -19,7 +19,7 @@ a round's best action, and ``timing/`` says when feedback counts: at once, after
 share ``safe/``.
 
 A new concern is a file in ``concerns/``, whose ``of`` makes it from a ``Setup``;
-``NeverTwice`` in ``tests/test_concerns.py`` is one in ten lines. It needs
+``NeverTwice`` in ``tests/contracts/test_concerns.py`` is one in ten lines. It needs
 
 * a place in ``concerns/order.py``;
 * its name, and that of its state, in ``_core/names.py``, so that checkpoints may hold
@@ -28,7 +28,8 @@ A new concern is a file in ``concerns/``, whose ``of`` makes it from a ``Setup``
   policies then take it and show its help; for other policies it stands in
   ``POLICY_HELP`` too;
 * ``in_studies = False`` if its state cannot be computed anew from an Optuna study;
-* a row of ``BRINGING`` in ``tests/test_concerns.py``: keywords that bring it in.
+* a row of ``BRINGING`` in ``tests/contracts/test_concerns.py``: keywords that bring
+  it in.
 
 A new algorithm is a file here, or in :mod:`cbandit.baselines` if papers only compare
 with it. Add its name
@@ -36,8 +37,8 @@ with it. Add its name
 * in that folder's ``__init__.py``, one of this folder also in ``cbandit/__init__.py``
   (three times: for type checkers, its home, ``__all__``);
 * in ``_core/names.py``, so that checkpoints may hold it;
-* in ``tests/test_contract.py``: its signature, and a row that tries what every policy
-  promises. Tests that fail name what is missing.
+* in ``tests/contracts/test_contract.py``: its signature, and a row that tries what
+  every policy promises. Tests that fail name what is missing.
 
 Where it fits, also in the README's table of promises, in the help on ``pending`` in
 ``concerns/pending.py`` (if it hallucinates), in ``KINDS`` of :mod:`cbandit.optuna` (if

@@ -16,5 +16,5 @@ Name it in ``MAKERS`` in ``choice.py``, and let ``plan`` there say when ``"auto"
 it. A new way to keep kernel rows is less work: derive from ``Rows`` of
 :mod:`cbandit.posterior.rows` and add a line to ``MAKERS``; ``Swept`` does the rest.
 List either class in ``_core/names.py``, so that checkpoints may hold it, and in
-``tests/test_protocols.py``, which tests all that is promised.
+``tests/contracts/test_protocols.py``, which tests all that is promised.
 """
