@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import gpytorch
@@ -14,6 +15,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from cbandit._core import devices
 from cbandit._core.threads import threads_for
+from cbandit.beliefs.kernel_tree import products, read
 from cbandit.posterior.covariance import load_trial, trial_of
 from cbandit.posterior.gradients import Array, Closed
 from cbandit.posterior.likelihood import (
@@ -29,6 +31,7 @@ from cbandit.posterior.likelihood import (
 APART = 1e-3  # difference in the loss from which another optimum counts as better
 LARGE_FIT = 500  # distinct actions, from which a fit gains from more threads
 HOST_SLOTS = 256  # at most so many distinct actions are fitted on the host
+SHORTEST = 6e-6  # of the largest input: the third root of float64's precision
 FAILED = 1e12  # the loss where there is none; after 1e20 the next step rounds to 0
 
 
@@ -125,12 +128,14 @@ class General:
         self._log_noise = noise.clone().log()
         self._parameters: list[Tensor] = []
         self.bounds = []
-        for _, parameter, constraint in kernel.named_parameters_and_constraints():
+        least = shortest_scales(kernel, data.x)
+        for name, parameter, constraint in kernel.named_parameters_and_constraints():
             self._parameters.append(parameter)
             low = high = None
             if constraint is not None and not constraint.enforced:
                 low, high = float(constraint.lower_bound), float(constraint.upper_bound)
-            self.bounds += [(low, high)] * parameter.numel()
+            lows = least.get(name, [low] * parameter.numel())
+            self.bounds += [(each, high) for each in lows]
         if learning.noise:
             self._parameters.append(self._log_noise)
             self.bounds.append(noise_bounds(scale))
@@ -192,6 +197,34 @@ class General:
         if not self._learning.mean:
             return noise, torch.zeros_like(noise)
         return noise, self._likelihood()[1]
+
+
+def shortest_scales(kernel: gpk.Kernel, x: Tensor) -> dict[str, list[float | None]]:
+    """Return lower bounds of raw lengthscales and periods, by parameter name.
+
+    Divided by a shorter one, inputs lose the digits that tell them apart.
+
+    Args:
+        kernel: of one trial.
+        x: its inputs, ``(..., n, d)``.
+    """
+    names = {id(each): name for name, each in kernel.named_parameters()}
+    size = SHORTEST * x.abs().reshape(-1, x.shape[-1]).amax(0)
+    tree, least = read(kernel, range(x.shape[-1])), {}
+    for leaf in (each for product in products(tree) for each in product.factors):
+        for word in ("raw_lengthscale", "raw_period_length"):
+            raw = getattr(leaf.kernel, word, None)
+            constraint = leaf.kernel._constraints.get(f"{word}_constraint")
+            if raw is None or constraint is None:
+                continue
+            own = size[list(leaf.axes)]
+            own = own if raw.shape[-1] == len(own) else own.amax().reshape(1)
+            low = own.to(constraint.lower_bound).clamp_min(1e-300)
+            low = torch.where(low > constraint.lower_bound, low, math.nan)
+            low = low if not constraint.enforced else constraint.inverse_transform(low)
+            values = low.expand(raw.shape).flatten().tolist()
+            least[names[id(raw)]] = [v if math.isfinite(v) else None for v in values]
+    return least
 
 
 def _minimum(problem: Problem, starts: list[Array]) -> Array:

@@ -107,7 +107,7 @@ from cbandit.posterior.look import (
     scorer,
 )
 from cbandit.posterior.pending import Ahead, Coming
-from cbandit.posterior.refit import General, fit_hyperparameters
+from cbandit.posterior.refit import General, fit_hyperparameters, shortest_scales
 from cbandit.posterior.ridge import Ridge
 from cbandit.posterior.rows.kronecker import Kronecker
 from cbandit.posterior.rows.protocol import Rows

@@ -6,6 +6,7 @@ References are dense float64 solves in numpy on the outcomes as the user told th
 from __future__ import annotations
 
 import copy
+import math
 
 import gpytorch
 import numpy as np
@@ -24,6 +25,7 @@ from inside import (
     counted_refits,
     fit_hyperparameters,
     in_users_units,
+    shortest_scales,
     spread,
 )
 
@@ -342,3 +344,17 @@ def test_words_that_are_not_known(settings, words):
     with pytest.raises(cb.CBanditError) as error:
         cb.GP(gpytorch.kernels.RBFKernel(), **settings)
     assert all(word in str(error.value) for word in words)
+
+
+def test_the_shortest_scales_by_hand():
+    x = torch.tensor([[[3.0, -20.0, 0.5]]], dtype=F64)
+    free = gpytorch.kernels.RBFKernel(active_dims=[1]).double()
+    held = gpytorch.kernels.MaternKernel(
+        active_dims=[2, 0], lengthscale_constraint=gpytorch.constraints.GreaterThan(0.1)
+    ).double()
+    kernel = gpytorch.kernels.ScaleKernel(free) + held
+    names = {id(each): name for name, each in kernel.named_parameters()}
+    least = shortest_scales(kernel, x)
+    value = math.log1p(math.exp(least.pop(names[id(free.raw_lengthscale)])[0]))
+    assert value == pytest.approx(6e-6 * 20)
+    assert list(least.values()) == [[None]]  # its own bound is higher
