@@ -1,6 +1,6 @@
 # make demo    run a small reproduction; about a minute after the set-up
 # make test    run the tests, in minutes   make test-all  with the slow ones too
-# make check   format, lint and types      make format    rewrite the sources
+# make check   format, lint, imports, types     make format    rewrite the sources
 # make docs    the documentation as pages, in runs/docs; warnings are errors
 # make clean   remove the virtual environment
 # make matrix  run the quick tests with the lowest and the pinned versions, on every Python
@@ -33,6 +33,7 @@ test-all: $(VENV)/.dev-ready
 check: $(VENV)/.dev-ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 format: $(VENV)/.dev-ready

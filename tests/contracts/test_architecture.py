@@ -1,4 +1,4 @@
-"""The layout: who imports whom, what files open with.
+"""The layout: no circles, shallow classes, what files open with.
 
 Each test lists its offenders, one a line, as ``path:line: what is wrong``.
 """
@@ -6,44 +6,20 @@ Each test lists its offenders, one a line, as ``path:line: what is wrong``.
 from __future__ import annotations
 
 import ast
+import importlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 from house import reaches
 from inside import engine_choice
 from places import ROOT
 
 PACKAGES = {"cbandit": ROOT, "cbandit_kernels": ROOT / "kernels"}
 
-# A room imports from its own line and those above it, whether at run time, for types
-# or inside a function. "cbandit" is the package's own __init__, which names them all.
-ORDER = """
-    cbandit_kernels
-    errors
-    _core
-    scores multipliers confidence explore account choice
-    actions
-    beliefs receipt
-    posterior
-    search
-    recommend explain
-    policies
-    acquisition
-    baselines
-    problems
-    simulation
-    cbandit
-    experiments
-    optuna
-    cli __main__
-"""
-RANK = {
-    room: rank
-    for rank, line in enumerate(ORDER.strip().splitlines())
-    for room in line.split()
-}
 DEEPEST = 4  # Policy, GPPolicy, CKB, and CKBRestart, which is CKB by another name
 
 
@@ -72,45 +48,6 @@ def at(path: Path, node: ast.AST | None = None) -> str:
     return f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
 
 
-def imports(path: Path, name: str) -> Iterator[tuple[ast.AST, str, str]]:
-    """Each import of ours in the file of module ``name``: node, module, name in it."""
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Import):
-            named = [(each.name, "") for each in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            home = node.module or ""
-            if node.level:
-                up = name.split(".")
-                up = up[: len(up) - node.level + (path.name == "__init__.py")]
-                home = ".".join([*up, *home.split(".")]).rstrip(".")
-            named = [(home, each.name) for each in node.names]
-        elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
-            text = [a.value for a in node.args if isinstance(a, ast.Constant)]
-            named = [(str(module), "") for module in text]
-        else:
-            continue
-        for module, inside in named:
-            if module.partition(".")[0] not in PACKAGES:
-                continue
-            if f"{module}.{inside}" in MODULES:
-                module, inside = f"{module}.{inside}", ""
-            yield node, module, inside
-
-
-EDGES = [
-    (name, module, at(path, node))
-    for name, path in MODULES.items()
-    if name != "cbandit"
-    for node, module, _ in imports(path, name)
-]
-
-
-def room(module: str) -> str:
-    """The line of ``ORDER`` on which a module stands."""
-    parts = module.split(".")
-    return parts[1] if parts[0] == "cbandit" and len(parts) > 1 else parts[0]
-
-
 def none(offenders: Iterable[str]) -> None:
     found = sorted(set(offenders))
     assert not found, "\n" + "\n".join(found)
@@ -131,66 +68,32 @@ def none_outside(home: Path, asked: Callable[[ast.AST], set[str]], advice: str) 
 
 
 def test_no_import_circle():
-    after = {name: {to for start, to, _ in EDGES if start == name} for name in MODULES}
-
-    def reached(name: str) -> set[str]:
-        seen, waiting = set(), [name]
-        while waiting:
-            new = after.get(waiting.pop(), set()) - seen
-            seen |= new
-            waiting += new
-        return seen
-
-    reach = {name: reached(name) for name in MODULES}
-    none(
-        f"{where}: {to} imports this module in turn"
-        for name, to, where in EDGES
-        if name in reach.get(to, ())
-    )
-
-
-def test_no_room_imports_from_a_later_one():
-    none(
-        f"{where}: {room(name)} imports {to}, of a later room"
-        for name, to, where in EDGES
-        if RANK.get(room(to), 99) > RANK.get(room(name), 99)
-    )
-
-
-def test_every_file_is_in_a_room():
-    none(
-        f"{at(path)}: {room(name)} is not in ORDER"
-        for name, path in MODULES.items()
-        if room(name) not in RANK
-    )
+    """Modules, that is; which room may import which stands in pyproject.toml."""
+    graph = grimp.build_graph(*PACKAGES)
+    after = {
+        each: graph.find_modules_directly_imported_by(each) - {"cbandit"}
+        for each in graph.modules - {"cbandit"}
+    }
+    TopologicalSorter(after).prepare()  # CycleError names the circle
 
 
 # ---------------------------------------------------------------------- size and shape
 
 
 def test_no_class_is_deep():
-    classes, homes = {}, {}
-    for name, path in MODULES.items():
-        for _, module, inside in imports(path, name):
-            homes[name, inside] = module
-        for node in tree(path).body:
-            if isinstance(node, ast.ClassDef):
-                classes[name, node.name] = path, node
-
-    def depth(module: str, name: str) -> int:
-        """How many of our classes lie between this one and those of others."""
-        while (module, name) not in classes and (module, name) in homes:
-            module = homes[module, name]
-        if (module, name) not in classes:
+    def depth(kind: type) -> int:
+        """Return how many of our classes lie between this one and those of others."""
+        if kind.__module__.partition(".")[0] not in PACKAGES:
             return 0
-        bases = [ast.unparse(base) for base in classes[module, name][1].bases]
-        return 1 + max((depth(module, base) for base in bases), default=0)
+        return 1 + max(map(depth, kind.__bases__))
 
-    deep = {key: depth(*key) for key in classes}
     none(
-        f"{at(*classes[key])}: {key[1]} is {deep[key]} deep, more than {DEEPEST}"
-        for key in classes
-        if deep[key] > DEEPEST
+        f"{at(path)}: {kind.__name__} is {depth(kind)} deep, more than {DEEPEST}"
+        for name, path in MODULES.items()
+        if path.stem != "__main__" and "_triton" not in name
+        for kind in vars(importlib.import_module(name)).values()
+        if isinstance(kind, type) and kind.__module__ == name
+        if depth(kind) > DEEPEST
     )
 
 
@@ -224,15 +127,6 @@ def test_no_engine_is_asked_its_name():
         return names & {word.value for word in words}
 
     none_outside(home, asked, "give it a property")
-
-
-def test_nothing_is_asserted():
-    none(
-        f"{at(path, node)}: assert; raise, or make the type say it"
-        for path in MODULES.values()
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.Assert)
-    )
 
 
 def test_no_function_reaches_into_what_it_is_given():
