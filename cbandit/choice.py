@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -50,13 +50,60 @@ class Distribution:
     probability: Tensor
     infeasible: Tensor | None = None
 
+    @classmethod
+    def point(cls, index: Tensor) -> Distribution:
+        """Return all of the probability on the actions ``index (T,)``."""
+        column = index.unsqueeze(-1)
+        return cls(column, torch.ones_like(column, dtype=torch.float64))
+
+    @classmethod
+    def uniform(cls, allowed: Tensor) -> Distribution:
+        """Return equal probabilities of the actions allowed, ``(T, N)`` bool."""
+        count = allowed.sum(-1, keepdim=True)
+        first = (~allowed).to(torch.uint8).argsort(dim=-1, stable=True)
+        index = first[:, : int(count.max())]
+        there = allowed.gather(-1, index)
+        return cls(index * there, there.double() / count)
+
+    def chance(self, index: Tensor) -> Tensor:
+        """Return the probabilities of the actions ``index (*trials,)``."""
+        at = self.index == index.unsqueeze(-1)
+        return (self.probability.double() * at).sum(-1)
+
+
+def mixed(parts: Sequence[tuple[Tensor, Distribution]]) -> Distribution:
+    """Return the mixture of distributions ``(T, k)``, each with its share ``(T,)``.
+
+    Each action appears once, in the order of numbers, before the padding.
+    """
+    index = torch.cat([pi.index for _, pi in parts], -1)
+    chances = [share.unsqueeze(-1) * pi.probability.double() for share, pi in parts]
+    chance = torch.cat(chances, -1)
+    same = index.unsqueeze(-1) == index.unsqueeze(-2)
+    total = (same * chance.unsqueeze(-2)).sum(-1)
+    first = same.to(torch.uint8).argmax(-1)
+    place = torch.arange(index.shape[-1], device=index.device)
+    real = (first == place) & (total > 0)
+    order = index.masked_fill(~real, torch.iinfo(index.dtype).max).argsort(-1)
+    order = order[:, : int(real.sum(-1).max())]
+    real = real.gather(-1, order)
+    return Distribution(
+        index.gather(-1, order) * real, total.gather(-1, order).where(real, 0.0)
+    )
+
 
 def draw_actions(shares: Distribution, streams: Streams) -> Tensor:
     """Draw an action for each trial from its distribution, ``(T,)``."""
+    uniform = streams.uniform().reshape(-1)
+    return draw_at(shares, devices.put(uniform, shares.probability.device))
+
+
+def draw_at(shares: Distribution, uniform: Tensor) -> Tensor:
+    """Return the actions that uniform draws ``(T,)`` take from a distribution."""
     share = shares.probability
     last = (share > 0).sum(-1) - 1  # rounding must not lead into the zero padding
-    uniform = devices.put(streams.uniform().reshape(-1, 1), share.device)
-    place = torch.minimum((uniform >= share.cumsum(-1)).sum(-1), last)
+    place = (uniform.unsqueeze(-1) >= share.cumsum(-1)).sum(-1)
+    place = torch.minimum(place, last)
     return shares.index.gather(-1, place.unsqueeze(-1)).squeeze(-1)
 
 
@@ -73,10 +120,12 @@ class Choice:
             feasible. It is never true for policies that weigh costs (CKB except with
             ``dual="resolved"``, RPOL); for them see ``recommend()``.
         distribution: the law of the action, given the past and what exploration drew
-            this round; ``None`` for policies without one. With UCB it is the chance of
-            each action. With TS and Rand it is the law given the draw, mostly one
-            action with probability 1, and no propensity: do not weigh logged rounds
-            by its inverse. In a design and in first rounds it is the action played.
+            this round; ``None`` for policies without one. With ``explore_share=``, and
+            with UCB, it is the chance of each action, and the column ``propensity`` of
+            ``history()`` that of the one played. With TS and Rand alone it is the law
+            given the draw, mostly one action with probability 1, and no propensity: do
+            not weigh logged rounds by its inverse. In a design and in first rounds it
+            is the action played.
         id: a unique name of the choice; ``tell`` takes it instead of the choice.
         actions: the set given to ``ask`` for this round alone, if any.
         keys: each trial's action on the host, by number or, on a box, by coordinates;

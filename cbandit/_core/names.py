@@ -46,14 +46,14 @@ CLASSES = {
         Abilities Account Arms AtOnce Average Balls Budget Budgets CKB Concerns
         Confidence ConfidenceSets Contradiction Contradictions CountOPB
         DecisionRecord Delayed Design EnoughData Entry EpochPenalty EpochState
-        Expected FailedActions Failure FailureBelief FailureList FailureModel
-        Files GPOPB GPState GPTS GPUCB Held History Item JudgedRound KeptLimits
-        LCLUCB Ledger LimitCounts LinearBounds LinearModel Listeners Lock Margin News
-        Objective OPLB OPNLB Outcome Outliers Paired Pending Place PolicyState
-        PredictionErrors Projected Promise Queue Readings Receipt ReceiptState
-        Resolved ResolvedState Restarts Result Retired Retirements RPOL Safe
-        SafeAction SafeEstimate SafeState SCGPUCB Schedule Setup Share
-        ShareCount _SignedCosts Sliding Start Unanswered UnscaledExcess WidthFactors
+        Expected ExploreShare FailedActions Failure FailureBelief FailureList
+        FailureModel Files GPOPB GPState GPTS GPUCB Held History Item JudgedRound
+        KeptLimits LCLUCB Ledger LimitCounts LinearBounds LinearModel Listeners Lock
+        Margin News Objective OPLB OPNLB Outcome Outliers Paired Pending Place
+        PolicyState PredictionErrors Projected Promise Queue Readings Receipt
+        ReceiptState Resolved ResolvedState Restarts Result Retired Retirements RPOL
+        Safe SafeAction SafeEstimate SafeState SCGPUCB Schedule Setup Share ShareCount
+        _SignedCosts Sliding Start Unanswered UnscaledExcess WidthFactors
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Dictionary Engine ExactGPs

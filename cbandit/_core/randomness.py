@@ -51,6 +51,23 @@ def _seed(seed: int, trial: int, purpose: str) -> int:
     return (int.from_bytes(digest, "little") + trial * 0x9E3779B1) % 2**32
 
 
+def hashed_uniforms(seed: int, trials: range | None, purpose: str, n: int) -> Tensor:
+    """Return ``n`` uniforms on [0, 1) for each trial, fixed by their purpose alone.
+
+    They are ``(T, n)``, float64, at most 8 of them; ``trials`` is ``None`` where there
+    is no trials axis. No stream moves: the same arguments give the same numbers, in
+    any order and on any machine.
+    """
+    numbers = range(1) if trials is None else trials
+    rows = []
+    for trial in numbers:
+        text = f"{seed}/{trial}/{purpose}".encode()
+        digest = hashlib.blake2b(text, digest_size=8 * n).digest()
+        words = (digest[8 * i : 8 * i + 8] for i in range(n))
+        rows.append([(int.from_bytes(w, "little") >> 11) * 2.0**-53 for w in words])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
 class _States:
     """The states of generators at one position, saved when they move on."""
 
@@ -120,6 +137,11 @@ class Streams(torch.Generator):
             self._shared_at = _States()
             _restore([self], position.shared)
             self._shared_at = position.shared
+
+    def drew_since(self, position: Position) -> bool:
+        """Return whether anything was drawn since a position of these streams."""
+        now = self.position()
+        return any(a is not b for a, b in zip(now, position, strict=True))
 
     def keep(self) -> None:
         """Save the present position, so that one can return to it from others."""

@@ -43,6 +43,7 @@ DIRECTIONS = 64  # how many directions are tried around a failed point
 REFUSES = {
     "Delayed": "tell what is late when it comes",
     "hallucinate": "give the acquisition function X_pending, from policy.outstanding",
+    "explore_share": "its search draws numbers, so that no choice has a known chance",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 import torch
@@ -13,12 +14,14 @@ from cbandit._core import checks, devices
 from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
+from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
 from cbandit.policies.abilities import Abilities
 from cbandit.policies.base import Policy
 from cbandit.policies.checks import belief_list
 from cbandit.policies.choices import News
 from cbandit.policies.keywords import CostBeliefs, PolicyKeywords
+from cbandit.policies.mixing import numbers
 from cbandit.policies.saving import locked
 from cbandit.policies.signs import names_of
 from cbandit.policies.turn import Decision, Turn
@@ -68,7 +71,15 @@ class Random(Policy):
         """Return one random action a trial."""
         count = turn.actions.dim if turn.actions.continuous else 1
         shares = turn.streams.uniform(count).reshape(self.size, -1)
-        return uniform(turn, shares, self), None
+        decision = uniform(turn, shares, self)
+        if turn.explores:
+            allowed = turn.mask
+            if allowed is None:
+                allowed = torch.ones(1, int(turn.actions.size), dtype=torch.bool)
+            pi = Distribution.uniform(allowed.to(self.device).expand(self.size, -1))
+            chance = pi.chance(numbers(decision))
+            decision = replace(decision, distribution=pi, chance=chance)
+        return decision, None
 
     def absorb(self, state: None, news: News) -> None:
         """Learn nothing."""

@@ -159,13 +159,15 @@ class SafeSet(NamedTuple):
         value = value.masked_fill(~self.safe, -math.inf)
         tolerance = tolerance.to(value)
         if mask is None:
-            return Decision(best_place(value, tolerance), sure=True)
-        infeasible = ~(self.safe & mask).any(-1)
+            return Decision(best_place(value, tolerance), sure=True, safe=self.safe)
+        safe = self.safe & mask
+        infeasible = ~safe.any(-1)
         slack = self.slack(whole.tau).amin(1)
         value = torch.where(infeasible.unsqueeze(-1), slack, value)
         value = value.masked_fill(~mask, -math.inf)
         tolerance = torch.where(infeasible, whole.close[1].to(value), tolerance)
-        return Decision(best_place(value, tolerance), infeasible, sure=True)
+        place = best_place(value, tolerance)
+        return Decision(place, infeasible, sure=True, safe=safe)
 
     def widest(self, wanted: Tensor, mask: Tensor | None, whole: Whole) -> Decision:
         """Return the safe action of greatest ``u_t - l_t``, the largest over functions.

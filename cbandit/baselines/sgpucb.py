@@ -36,7 +36,7 @@ from cbandit.policies.round_search import round_blocks
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.bounds import MAX_SPREADS, EnoughData
 from cbandit.policies.turn import Decision, Turn
-from cbandit.posterior.look import Best, Score, scan
+from cbandit.posterior.look import Best, Score, estimated, scan
 from cbandit.search import best_feasible
 
 
@@ -91,14 +91,30 @@ class SGPUCB(GPPolicy):
     def decide(self, state: GPState, turn: Turn) -> tuple[Decision, GPState]:
         """Return a uniform draw at first, then the best action that is surely safe."""
         drawn, early = self._drawn(turn)
-        if drawn is not None and bool(early.all()):
+        if drawn is not None and bool(early.all()) and not turn.explores:
             return Decision(drawn, sure=True), state
         enough = self._enough_data.trials(state.beliefs.units())
+        safe = self._safe_actions(state, turn, enough) if turn.explores else None
         best, infeasible = best_feasible(self._among_safe(state, turn, enough))
         if drawn is None or best.index is None:
-            return Decision(best.index, infeasible, sure=True), state
+            return Decision(best.index, infeasible, sure=True, safe=safe), state
         index = torch.where(early, drawn, best.index)
-        return Decision(index, infeasible & ~early, sure=True), state
+        return Decision(index, infeasible & ~early, sure=True, safe=safe), state
+
+    def _safe_actions(
+        self, state: GPState, turn: Turn, enough: Tensor | None
+    ) -> Tensor:
+        """Return the allowed actions that are surely safe, ``(T, N)`` bool."""
+        look = self._make_look(state, turn)
+        look = replace(look, coefficient=look.coefficient.abs())
+        blocks = round_blocks(state.beliefs, turn.actions)
+        parts = [estimated(look, b.mean, b.std)[:, 1:] for b in blocks]
+        safe = (torch.cat(parts, -1) <= 0).all(1)
+        if enough is not None:
+            safe &= enough.unsqueeze(-1)
+        if turn.actions is self.actions:
+            safe |= self._seed
+        return safe if turn.mask is None else safe & turn.mask
 
     def _drawn(self, turn: Turn) -> tuple[Tensor | None, Tensor]:
         """Return a uniform draw from the seed set, and the trials that play it."""

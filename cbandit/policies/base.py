@@ -764,7 +764,9 @@ class Policy(metaclass=ABCMeta):
         private = private_copy(choice)
         place = self._place_for_beliefs(private)
         state = self._add_pending(state, private, place, turn.limits)
-        phi = getattr(state, "multiplier", None)
+        phi, chance = getattr(state, "multiplier", None), decision.chance
+        if chance is not None and decision.idle is not None:
+            chance = chance.masked_fill(decision.idle, torch.nan)
         made = DecisionRecord(
             time(),
             turn.limits,
@@ -773,6 +775,7 @@ class Policy(metaclass=ABCMeta):
             decision.score,
             decision.promised,
             decision.expected,
+            chance,
         )
         ledger.open(private, choice, place, made)
         now = PolicyState(t, state, streams.position(), now.heard, False, concerns)
@@ -825,7 +828,8 @@ class Policy(metaclass=ABCMeta):
             states, turn = hooks.open_turn(states, turn)
             decision = hooks.choose(states, turn)
             if decision is None:
-                decision, state = self._apply_rule(state, turn)
+                rule = hooks.mixed(states, functools.partial(self._apply_rule, state))
+                decision, state = rule(turn)
             states, checked = hooks.check_pick(states, turn, decision)
             if checked is not None:
                 return turn, checked, state, states

@@ -382,7 +382,7 @@ def check_decision(
             raise CBanditError(f"{rule}: x must not lie where an action has failed")
     if infeasible is not None:
         infeasible = tensor_of("infeasible", infeasible).bool()
-    drawn = answer.distribution
+    drawn, chance = answer.distribution, None
     if drawn is not None:
         if not isinstance(drawn, Distribution):
             raise CBanditError(
@@ -393,12 +393,15 @@ def check_decision(
             numbers("distribution.index", drawn.index, *k),
             tensor_of("distribution.probability", drawn.probability, *k),
         )
+        if index is not None:
+            chance = drawn.chance(index)
     score, estimate = answer.score, answer.estimate
     if score is not None:
         score = tensor_of("score", score, kind=torch.float64)
     if estimate is not None:
         estimate = tensor_of("estimate", estimate, 1 + m, kind=torch.float64)
-    return Decision(index, infeasible, drawn, x, answer.keys, score, estimate)
+    out = Decision(index, infeasible, drawn, x, answer.keys, score, estimate)
+    return replace(out, chance=chance)
 
 
 def check_probability(name: str, values: Tensor, given: object) -> Tensor:

@@ -356,6 +356,8 @@ class DecisionRecord(NamedTuple):
         promised: upper bounds of the choice's costs, ``(T, m)``; ``None``: no cost has
             a budget.
         expected: what was expected of its costs, for the certificate.
+        chance: its propensity, ``(T,)``, NaN where it was certain; ``None``: it was
+            certain, or is not known.
     """
 
     time: float
@@ -365,6 +367,7 @@ class DecisionRecord(NamedTuple):
     score: Tensor | None = None
     promised: Tensor | None = None
     expected: Any = None
+    chance: Tensor | None = None
 
 
 class Failure(NamedTuple):

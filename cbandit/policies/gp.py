@@ -55,7 +55,7 @@ from cbandit.policies.concerns.retirements import (
 from cbandit.policies.keywords import GP_POLICY_HELP, CostBeliefs, RuleKeywords
 from cbandit.policies.recommending import recommend_best
 from cbandit.policies.round import with_state
-from cbandit.policies.round_search import Search, round_blocks
+from cbandit.policies.round_search import Search, round_blocks, trials_without_data
 from cbandit.policies.saving import locked
 from cbandit.policies.setup import Setup
 from cbandit.policies.signs import Objective
@@ -574,7 +574,7 @@ class GPPolicy(Policy):
         known_costs = self._known_costs(turn) if self.sees_costs else None
         look = self._make_look(state, turn)
         beliefs, samples = state.beliefs, self.explore.samples
-        fresh = self._trials_without_data(beliefs, turn) if beliefs.by_default else None
+        fresh = trials_without_data(beliefs, turn) if beliefs.by_default else None
         search = Search(samples, self.climbs, beliefs, look, turn, known_costs, fresh)
         best, infeasible = search.best()
         estimate = self._dual_estimate(beliefs, look, best, turn).double()
@@ -588,19 +588,6 @@ class GPPolicy(Policy):
             sure=True,
         )
         return decision, state._replace(estimate=estimate)
-
-    def _trials_without_data(self, beliefs: Beliefs, turn: Turn) -> Tensor | None:
-        """Return the trials ``(T,)`` without data or open choices; ``None``: none.
-
-        These trials play the middle of the set: by a default belief all actions are
-        equal, and the first one, which would win the tie, is often a corner.
-        """
-        fresh: Tensor = ~beliefs.has_data().any(-1)
-        for entry in turn.waiting:
-            if not bool(fresh.any()):
-                return None
-            fresh &= ~entry.waits()
-        return fresh if bool(fresh.any()) else None
 
     def _dual_estimate(
         self, beliefs: Beliefs, look: Look, best: Best, turn: Turn

@@ -35,7 +35,9 @@ STATES = ("open", "told", "failed", "cancelled", "idle")
 TRIES_WORDS = {"binary": "tries", "count": "exposure"}
 RESERVED_COLUMNS = (
     *("id", "round", "trial", "state", "asked", "told", "action", "reward", "score"),
+    "propensity",
 )
+MAX_LAW = 50  # actions with a chance; longer laws are not stored
 
 
 class History:
@@ -168,6 +170,7 @@ class History:
                 columns[f"pace{name}"] = pace.flatten().numpy()
                 columns[f"promised{name}"] = bound.flatten().numpy()
         columns["score"] = table["score"].flatten().numpy()
+        columns["propensity"] = table["chance"].flatten().numpy()
         return pd.DataFrame(columns)
 
     def _rows(self, entries: Sequence[Entry]) -> dict[str, Tensor]:
@@ -202,6 +205,8 @@ class History:
             "noise": _tries_or_noise(entries, size, m, "noise"),
             "multiplier": _stack([e.multiplier for e in made], (size, m), nan),
             "score": _stack([e.score for e in made], (size,), nan),
+            "chance": _stack([e.chance for e in made], (size,), nan),
+            **_laws(entries, size),
             "limits": _stack([e.limits for e in made], (size, m), nan),
             "promised": _stack_known([e.promised for e in made], (size, m)),
             "estimate": _stack([e.estimate for e in made], (size, 1 + m), nan),
@@ -213,6 +218,30 @@ class History:
         if prefix not in self._prefixes:
             self._prefixes.append(prefix)
         return self._prefixes.index(prefix)
+
+
+def _laws(entries: Sequence[Entry], size: int) -> dict[str, Tensor]:
+    """Return the laws of the choices that have one, ``(n, T, k)``.
+
+    They are the actions with a chance, -1 where there are fewer, and their chances.
+    """
+    laws = [
+        (i, entry.choice.distribution)
+        for i, entry in enumerate(entries)
+        if entry.made.chance is not None and entry.choice.distribution is not None
+    ]
+    laws = [(i, pi) for i, pi in laws if pi.index.shape[-1] <= MAX_LAW]
+    width = max((pi.index.shape[-1] for _, pi in laws), default=0)
+    numbers = torch.full((len(entries), size, width), -1)
+    chances = torch.full((len(entries), size, width), torch.nan).double()
+    for i, pi in laws:
+        index, chance = devices.host(pi.index, pi.probability)
+        k = index.shape[-1]
+        numbers[i, :, :k] = index.view(size, k).masked_fill(
+            chance.view(size, k) == 0, -1
+        )
+        chances[i, :, :k] = chance.view(size, k)
+    return {"law": numbers, "law_chances": chances}
 
 
 def _state_numbers(entry: Entry) -> Tensor:
@@ -309,15 +338,18 @@ def _stack_known(values: Sequence[Tensor | None], shape: tuple[int, int]) -> Ten
 
 
 def _append_column(before: Tensor, newest: Tensor) -> Tensor:
-    """Join the rows of two columns; if only one is ``(n, T, 0)``, fill it with NaN."""
-    width = max(before.shape[-1], newest.shape[-1]) if before.dim() == 3 else 0
-    parts = [
-        part.new_full((*part.shape[:2], width), torch.nan)
-        if width and part.shape[-1] == 0
-        else part
-        for part in (before, newest)
-    ]
-    return torch.cat(parts)
+    """Join the rows of two columns; fill the narrower one with NaN, or with -1."""
+    if before.dim() == 3 and before.shape[-1] != newest.shape[-1]:
+        width = max(before.shape[-1], newest.shape[-1])
+        before, newest = (
+            torch.nn.functional.pad(
+                part,
+                (0, width - part.shape[-1]),
+                value=torch.nan if part.is_floating_point() else -1,
+            )
+            for part in (before, newest)
+        )
+    return torch.cat([before, newest])
 
 
 def _column(values: Tensor, f: int) -> Tensor:

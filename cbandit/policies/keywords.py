@@ -42,6 +42,7 @@ POLICY_HELP = {
     "horizon": "the last round; ``None``: not known.",
     "ranges": KEYWORDS["ranges"],
     "certificate_window": KEYWORDS["certificate_window"],
+    "explore_share": KEYWORDS["explore_share"],
     "design": """how many rounds at first play a space-filling design of the set. It is
         drawn from seed and trial alone, so that policies with one seed start alike.
         Multipliers do not move by these rounds. Safe policies take none.""",
@@ -77,6 +78,7 @@ class ReceiptKeywords(TypedDict, total=False):
 
     ranges: Any
     certificate_window: int | None
+    explore_share: ArrayLike | None
 
 
 class Keywords(ReceiptKeywords, total=False):

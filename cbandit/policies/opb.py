@@ -70,6 +70,7 @@ from cbandit.policies.safe.bounds import (
     EnoughData,
     WidthFactors,
     upper_bounds,
+    within_limits,
 )
 from cbandit.policies.safe.estimate import SafeEstimate, check_has_safe
 from cbandit.policies.safe.stagewise import SafeState, Stagewise
@@ -149,7 +150,9 @@ class CountOPB(Stagewise):
         if turn.mask is not None:
             u[:, 0].masked_fill_(~turn.mask, -torch.inf)
         pi = solve_policy(u[:, 0], u[:, 1:], tau)
-        decision = safe.draw(pi.distribution, safe_index, turn.streams, infeasible)
+        inside = within_limits(u, tau, turn.mask) if turn.explores else None
+        of = pi.distribution, safe_index, turn.streams, infeasible
+        decision = safe.draw(*of, safe=inside)
         return decision, state._replace(multiplier=pi.multiplier)
 
 
@@ -246,8 +249,13 @@ class GPOPB(GPPolicy):
                 yield start, u
 
         pi = solve_policy_in_blocks(bounds, int(on.size), tau)
-        pi_t, streams = pi.distribution, turn.streams
-        decision = safe.draw(pi_t, safe_index, streams, infeasible, enough)
+        inside = None
+        if turn.explores:
+            parts = [within_limits(u, tau) for _, u in bounds()]
+            inside = torch.cat(parts, -1)
+            inside = inside if turn.mask is None else inside & turn.mask
+        of = pi.distribution, safe_index, turn.streams, infeasible, enough
+        decision = safe.draw(*of, safe=inside)
         return decision, state._replace(multiplier=pi.multiplier)
 
     def absorb(self, state: GPState, news: News) -> GPState:

@@ -48,7 +48,7 @@ from cbandit.policies.dual import Scheduled
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe, require_numbers
 from cbandit.policies.safe.estimate import check_has_safe
-from cbandit.policies.safe.linear import CONTEXTS_ADVICE, LinearModel
+from cbandit.policies.safe.linear import CONTEXTS_ADVICE, LinearBounds, LinearModel
 from cbandit.policies.safe.mixtures import as_distribution, best_mixture, mix_with_safe
 from cbandit.policies.safe.stagewise import SafeState, Stagewise
 from cbandit.policies.turn import Decision, Turn
@@ -128,7 +128,12 @@ class OPLB(Stagewise):
         ratio = state.safe.gap_ratio(tau)
         scale = self._linear.scale(turn.t, state, self._factors, ratio)
         pi = self._solve_programmes(state, turn, scale, tau, safe_index)
-        return state.safe.draw(pi, safe_index, turn.streams, infeasible), state
+        inside = None
+        if turn.explores:
+            bounds = LinearBounds(state.data, scale)
+            inside = self._linear.safe_actions(turn, bounds, tau, safe_index)
+        of = pi, safe_index, turn.streams, infeasible
+        return state.safe.draw(*of, safe=inside), state
 
     def _recommend_likely(
         self, state: SafeState, limits: Tensor, confidence: float, mask: Tensor | None

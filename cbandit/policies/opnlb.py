@@ -36,6 +36,7 @@ from cbandit.errors import CBanditError
 from cbandit.policies.keywords import PolicyKeywords
 from cbandit.policies.safe.action import Safe, require_numbers
 from cbandit.policies.safe.arms import Arms
+from cbandit.policies.safe.bounds import within_limits
 from cbandit.policies.safe.classes import (
     ConfidenceSets,
     as_recommendation,
@@ -130,7 +131,12 @@ class OPNLB(Stagewise):
             answers.append(best)
         pi = stack_distributions(answers, self.device)
         safe_index = require_numbers(self._safe.index)
-        return state.safe.draw(pi, safe_index, turn.streams, infeasible), state
+        believed = None
+        if turn.explores:
+            high = self._sets.extremes(inside)[1]
+            believed = within_limits(high, limits, allowed).to(self.device)
+        of = pi, safe_index, turn.streams, infeasible
+        return state.safe.draw(*of, safe=believed), state
 
     def _has_data(self, state: SafeState) -> Tensor:
         """Return the trials that have data of all functions, ``(T, 1)`` bool."""

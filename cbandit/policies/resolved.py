@@ -34,10 +34,11 @@ from cbandit._core import checks
 from cbandit.actions import Actions, nearest_to_middle
 from cbandit.choice import Distribution, draw_actions
 from cbandit.errors import CBanditError
-from cbandit.explore import Explore
+from cbandit.explore import UCB, Explore
 from cbandit.policies.choices import News
 from cbandit.policies.dual import DEFAULT_CAP, DEFAULT_STEP, Dual, PickRule, Scheduled
 from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.round_search import trials_without_data
 from cbandit.policies.turn import Decision, Turn
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import estimated
@@ -197,7 +198,7 @@ class Resolved(Dual):
             price = resolve(f, g, target, unit, rule_state.start_prices)
         new_trials = None
         if beliefs.by_default:
-            new_trials = policy._trials_without_data(beliefs, turn)
+            new_trials = trials_without_data(beliefs, turn)
         if (
             new_trials is not None and shown is None
         ):  # they begin in the middle of the set
@@ -210,6 +211,11 @@ class Resolved(Dual):
         if numbers is not None:
             index = numbers.gather(1, index.unsqueeze(-1)).squeeze(-1)
             pi = replace(pi, index=numbers.gather(1, pi.index))
+        chance = None
+        if isinstance(policy.explore, UCB):  # else it is the law given a draw
+            chance = pi.chance(index)
+            if new_trials is not None and shown is None:
+                chance = chance.masked_fill(new_trials.to(chance.device), torch.nan)
         decision = Decision(
             index,
             pi.infeasible,
@@ -217,6 +223,7 @@ class Resolved(Dual):
             score=estimate[:, 0] - (phi * estimate[:, 1:]).sum(-1),
             estimate=estimate,
             sure=True,
+            chance=chance,
         )
         rule_state = rule_state._replace(start_prices=price.near, makes_step=False)
         return decision, state._replace(

@@ -10,6 +10,7 @@ that some concern defines. Shapes: ``T`` trials, ``m`` costs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from torch import Tensor
@@ -18,6 +19,7 @@ from cbandit._core.randomness import Position
 from cbandit.actions import Actions
 from cbandit.policies.abilities import Abilities
 from cbandit.policies.choices import Data, News
+from cbandit.policies.mixing import Rule
 from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Decision, Turn
 
@@ -108,6 +110,14 @@ class Concern(Generic[StateT]):
         """Return this concern's own decision; ``None``: the policy's rule decides."""
         return None
 
+    def mix(self, state: StateT, turn: Turn, rule: Rule) -> tuple[Decision, Any]:
+        """Return the decision of ``rule``, or another one at a stated chance.
+
+        The second value is the rule's state after it. The rule may be asked several
+        times, also about other turns. Later concerns mix what earlier ones return.
+        """
+        return rule(turn)
+
     def check_pick(
         self, state: StateT, turn: Turn, pick: Decision
     ) -> tuple[StateT, Decision | None]:
@@ -145,7 +155,7 @@ class Concern(Generic[StateT]):
 
 HOOKS = (
     *("hear", "limit", "observe", "settle", "open_epoch", "open_turn", "choose"),
-    *("check_pick", "alarm", "grow", "lighten"),
+    *("mix", "check_pick", "alarm", "grow", "lighten"),
 )
 States = tuple[Any, ...]
 """The states of a policy's concerns, one for each slot."""
@@ -256,6 +266,12 @@ class Concerns:
             if decision is not None:
                 return decision
         return None
+
+    def mixed(self, states: States, rule: Rule) -> Rule:
+        """Return the rule as the concerns mix it with decisions of their own."""
+        for slot, mix in self._hooks["mix"]:
+            rule = partial(mix, states[slot], rule=rule)
+        return rule
 
     def check_pick(
         self, states: States, turn: Turn, pick: Decision

@@ -278,6 +278,20 @@ def _join_values(functions: Sequence[Estimate], x: Tensor) -> Tensor:
     return torch.cat([each(x).double() for each in functions], 1)
 
 
+def trials_without_data(beliefs: Beliefs, turn: Turn) -> Tensor | None:
+    """Return the trials ``(T,)`` without data or open choices; ``None``: none.
+
+    By a default belief these trials play the middle of the set: all actions are equal
+    there, and the first one, which would win the tie, is often a corner.
+    """
+    fresh: Tensor = ~beliefs.has_data().any(-1)
+    for entry in turn.waiting:
+        if not bool(fresh.any()):
+            return None
+        fresh &= ~entry.waits()
+    return fresh if bool(fresh.any()) else None
+
+
 def check_finite(best: Best, look: Look) -> Best:
     """Return ``best``, copied to the host; raise an error if a score is not finite."""
     values = best.read()

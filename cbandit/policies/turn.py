@@ -91,6 +91,8 @@ class Turn(NamedTuple):
         ranks: the processes that share the set.
         must_work: returns, for each trial, the number and point of the action that must
             not fail; ``None``: there is no such action.
+        explores: whether the decision must say which actions are believed safe, see
+            :attr:`Decision.safe`.
     """
 
     t: int
@@ -115,6 +117,7 @@ class Turn(NamedTuple):
     pending: list[Ahead] = []  # noqa: RUF012  # never changed
     margin: Tensor | None = None
     doubtful: Tensor | None = None
+    explores: bool = False
 
     def within(self, fence: Fence) -> tuple[Turn, Tensor | None]:
         """Return the turn inside a fence, and the trials ``(T,)`` with nothing inside.
@@ -273,6 +276,11 @@ class Decision:
             without a budget, for the history; ``None``: there are no budgets.
         expected: what is expected of the costs, for the certificate, see
             :class:`~cbandit.policies.concerns.receipt.Expected`; ``None``: unknown.
+        chance: the propensity: the probability ``(T,)`` with which the action was
+            played, given the past alone; NaN in trials whose action was certain.
+            ``None``: it was certain in all trials, or is known given a draw only.
+        safe: the actions ``(T, N)`` that the rule believes safe, if
+            ``turn.explores``; ``None``: it does not judge single actions.
     """
 
     index: Tensor | None
@@ -286,6 +294,8 @@ class Decision:
     idle: Tensor | None = None
     promised: Tensor | None = None
     expected: Any = None
+    chance: Tensor | None = None
+    safe: Tensor | None = None
 
     def doubted(self, where: Tensor) -> Decision:
         """Return the decision with the trials ``where (T,)`` marked as infeasible."""

@@ -7,6 +7,7 @@ import torch
 
 import cbandit as cb
 from cbandit.policies.concerns import order
+from cbandit.policies.concerns.explore_share import ExploreShare
 from cbandit.policies.concerns.kept_limits import KeptLimits
 from cbandit.policies.concerns.order import ORDER
 from cbandit.policies.concerns.retirements import Retirements
@@ -27,6 +28,7 @@ BRINGING = {
     "Budgets": {"thresholds": cb.Budget(9.0, rounds=20)},
     "Share": {"share": 0.8},
     "Confidence": {},
+    "ExploreShare": {"explore_share": 0.2},
     "Outliers": {},
     "Restarts": {"restart": 3, "forget": True},
     "Contradictions": {},
@@ -61,6 +63,8 @@ def test_policies_play_without_a_concern(kind, form, monkeypatch, tmp_path):
     actions = POINTS if form == "set" else BOX
     if kind is Retirements:  # needs categories; boxes of them are in test_newcomers.py
         actions = NAMED
+    if kind is ExploreShare:  # needs numbered actions
+        actions = POINTS
     keywords = BRINGING[kind.__name__]
     assert policy(actions, **keywords)._concerns.find(kind) is not None
     monkeypatch.setattr(order, "ORDER", [each for each in ORDER if each is not kind])

@@ -170,13 +170,15 @@ class Budgets(Concern[Account]):
     """Let no choice's bound exceed what is left of a budget.
 
     A round's best action mostly fits what is left. Only where it does not, the round
-    chooses again among the actions that fit. Trials in which none fits play nothing.
+    chooses again among the actions that fit; a policy that explores does from the
+    start. Trials in which none fits play nothing.
 
     Args:
         columns: the numbers of the costs with a budget, from 0.
         labels: the names of these costs.
         totals: the totals of the budgets, ``(T, b)``.
         last: the last round of each budget.
+        explores: whether other actions than the best one may be played.
     """
 
     in_studies = False
@@ -185,6 +187,7 @@ class Budgets(Concern[Account]):
     labels: tuple[str, ...]
     totals: Tensor
     last: tuple[int, ...]
+    explores: bool
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
@@ -207,6 +210,7 @@ class Budgets(Concern[Account]):
             tuple(labels[j] for j in budgets),
             torch.stack(totals, -1).double(),
             tuple(budget.last for budget in budgets.values()),
+            setup.keywords.get("explore_share") is not None,
         )
 
     def start(self) -> Account:
@@ -230,7 +234,7 @@ class Budgets(Concern[Account]):
 
     def open_turn(self, state: Account, turn: Turn) -> tuple[Account, Turn]:
         """Leave out actions that do not fit, if the round's first choice did not."""
-        if not turn.tight:
+        if not (turn.tight or self.explores):
             return state, turn
         left, pace = self.left(state).unsqueeze(-1), self.pace(state, turn.t)
 

@@ -1,7 +1,8 @@
 """The order in which a policy calls the hooks of its concerns.
 
 Retired and failed actions are left out first, then those that do not fit a budget. Only
-among the rest are actions sought that keep the limits with the stated confidence.
+among the rest are actions sought that keep the limits with the stated confidence. What
+all these leave may be explored.
 Outlying readings are moved to their bounds before they are compared with predictions.
 The receipt is last: it notes the action that is played in the end.
 """
@@ -14,6 +15,7 @@ from cbandit.policies.concerns.budgets import Budgets
 from cbandit.policies.concerns.confidence import Confidence
 from cbandit.policies.concerns.contradiction import Contradictions
 from cbandit.policies.concerns.design import Design
+from cbandit.policies.concerns.explore_share import ExploreShare
 from cbandit.policies.concerns.failure_belief import FailureBelief
 from cbandit.policies.concerns.failure_list import FailureList
 from cbandit.policies.concerns.kept_limits import KeptLimits
@@ -35,6 +37,7 @@ ORDER: tuple[type[Concern[Any]], ...] = (
     Budgets,
     Share,
     Confidence,
+    ExploreShare,
     Outliers,
     Restarts,
     Contradictions,

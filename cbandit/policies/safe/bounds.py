@@ -100,6 +100,18 @@ def upper_bounds(mean: Tensor, std: Tensor, width: Tensor, rho: Tensor) -> Tenso
     return u
 
 
+def within_limits(u: Tensor, tau: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the actions whose bounds keep all limits, ``(T, n)`` bool.
+
+    Args:
+        u: the bounds of reward and costs, ``(T, 1 + m, n)``.
+        tau: the limits, ``(T, m)``.
+        mask: the actions to choose from, ``(1 or T, n)``; ``None``: all.
+    """
+    inside = (u[:, 1:] <= tau.to(u).unsqueeze(-1)).all(1)
+    return inside if mask is None else inside & mask
+
+
 class EnoughData:
     """A check that beliefs have enough outcomes to call actions safe.
 

@@ -312,6 +312,7 @@ class SafeEstimate:
         streams: Streams,
         infeasible: Tensor | None,
         enough: Tensor | None = None,
+        safe: Tensor | None = None,
     ) -> Decision:
         """Draw an action; in trials with too little data play the safe action.
 
@@ -322,19 +323,23 @@ class SafeEstimate:
             infeasible: trials whose data say that the safe action is unsafe, ``(T,)``;
                 ``None``: no trial.
             enough: trials whose beliefs have enough data, ``(T,)``; ``None``: all.
+            safe: the actions believed safe, ``(T, N)`` bool; ``None``: not asked for.
         """
         index, probability = distribution.index, distribution.probability
+        known = None
         if not self.ready or enough is not None:
-            known = (self.known if enough is None else self.known & enough).unsqueeze(
-                -1
-            )
+            known = self.known if enough is None else self.known & enough
+            column = known.unsqueeze(-1)
             first = torch.arange(index.shape[-1], device=index.device) == 0
-            index = torch.where(known, index, safe_index.unsqueeze(-1) * first)
-            probability = torch.where(known, probability, first.to(probability))
+            index = torch.where(column, index, safe_index.unsqueeze(-1) * first)
+            probability = torch.where(column, probability, first.to(probability))
         shares = Distribution(index, probability.double())
         number = draw_actions(shares, streams)
+        chance = shares.chance(number)
+        if known is not None:
+            chance = chance.masked_fill(~known, torch.nan)
         played = Distribution(index, probability)
-        return Decision(number, infeasible, played, sure=True)
+        return Decision(number, infeasible, played, sure=True, chance=chance, safe=safe)
 
     # -- recommendations -------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from cbandit.errors import CBanditError
 from cbandit.policies.concerns.failure_list import blocks_within, worst_outside
 from cbandit.policies.dual import Scheduled
 from cbandit.policies.safe.action import SafeAction, require_numbers
-from cbandit.policies.safe.bounds import WidthFactors
+from cbandit.policies.safe.bounds import WidthFactors, within_limits
 from cbandit.policies.safe.estimate import Block, SafeEstimate, check_has_safe
 from cbandit.policies.safe.stagewise import SafeState
 from cbandit.policies.turn import Decision, Turn
@@ -299,7 +299,25 @@ class LinearModel:
             )
         if not safe.ready:
             index = torch.where(safe.known, index, safe_index)
-        return Decision(index, infeasible, sure=True), state
+        inside = None
+        if turn.explores:
+            inside = self.safe_actions(turn, bounds, tau, safe_index)
+            if not safe.ready:
+                own = torch.arange(inside.shape[-1]).to(index) == safe_index[:, None]
+                inside = torch.where(safe.known.unsqueeze(-1), inside, own)
+        return Decision(index, infeasible, sure=True, safe=inside), state
+
+    def safe_actions(
+        self, turn: Turn, bounds: LinearBounds, tau: Tensor, safe_index: Tensor
+    ) -> Tensor:
+        """Return the allowed actions with ``V_c <= tau``, ``(T, N)`` bool.
+
+        The arguments are those of :meth:`pick`, of a round on a set.
+        """
+        blocks = self._bounds_in_blocks(turn.actions, bounds, tau, safe_index)
+        zero = torch.zeros_like(tau)
+        inside = torch.cat([within_limits(v, zero) for _, v in blocks], -1)
+        return inside if turn.mask is None else inside & turn.mask
 
     def _bounds_in_blocks(
         self, on: Actions, bounds: LinearBounds, tau: Tensor, safe_index: Tensor

@@ -73,7 +73,7 @@ def test_what_became_of_every_round_is_there(tmp_path):
         assert list(frame.columns) == [
             *("id", "round", "threads", "codec", "state", "asked", "told"),
             *("reward", "latency", "up", "multiplier_latency", "multiplier_up"),
-            "score",
+            *("score", "propensity"),
         ]
         assert frame["round"].tolist() == list(range(1, count + 1))
         states = [what, "told", "failed", "cancelled", "open", "open"]
