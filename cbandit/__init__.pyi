@@ -69,6 +69,7 @@ from cbandit.policies.turn import Decision as Decision
 from cbandit.policies.unconstrained import GPTS as GPTS
 from cbandit.policies.unconstrained import GPUCB as GPUCB
 from cbandit.problems.protocol import Round as Round
+from cbandit.receipt.log import Log as Log
 from cbandit.recommend import Recommendation as Recommendation
 from cbandit.simulation import plots as plots
 from cbandit.simulation.loop import simulate as simulate
