@@ -105,14 +105,19 @@ class Log:
         return [self.actions[i] for i in self.action]
 
     @property
+    def names(self) -> list[str]:
+        """The names of the outcomes, the reward first."""
+        return list(self.outcomes.columns)
+
+    @property
     def reward(self) -> str:
         """The name of the reward."""
-        return str(self.outcomes.columns[0])
+        return self.names[0]
 
     @property
     def costs(self) -> tuple[str, ...]:
         """The names of the costs."""
-        return tuple(self.outcomes.columns[1:])
+        return tuple(self.names[1:])
 
     def number(self, choice: object) -> int | None:
         """Return the number of a choice; ``None``: it is not one of ``actions``."""
@@ -332,9 +337,8 @@ class Log:
 
     def __str__(self) -> str:
         drawn = int(np.isfinite(self.propensity).sum())
-        names = [self.reward, *self.costs]
         parts = []
-        for name in names:
+        for name in self.names:
             limit = f" {self.limits[name]}" if name in self.limits else ""
             ends = ""
             if name in self.ranges:
@@ -362,7 +366,12 @@ def choices_of(actions: Actions) -> tuple[Any, ...]:
 
 
 def key_of(choice: object) -> Hashable:
-    """Return a key that is equal for equal choices, whatever the order of a dict."""
+    """Return a key that is equal for equal choices, whatever the order of a dict.
+
+    A dict of a single parameter equals that parameter's value.
+    """
+    if isinstance(choice, Mapping) and len(choice) == 1:
+        return key_of(*choice.values())
     if isinstance(choice, Mapping):
         return frozenset((name, key_of(value)) for name, value in choice.items())
     if isinstance(choice, np.generic):
@@ -491,10 +500,11 @@ def _read_outcomes(outcomes: Any) -> pd.DataFrame:
             "outcomes must be a pandas frame, the reward first, then costs; got "
             f"{checks.kind(outcomes)}"
         )
-    if not outcomes.columns.is_unique:
+    if not outcomes.columns.map(str).is_unique:
         raise CBanditError(f"outcomes must have different names: {list(outcomes)}")
     try:
         numbers = outcomes.astype(np.float64).reset_index(drop=True)
+        numbers.columns = numbers.columns.map(str)
     except (TypeError, ValueError) as error:
         raise CBanditError(f"outcomes must be numbers: {error}") from None
     if np.isinf(numbers.to_numpy()).any():
