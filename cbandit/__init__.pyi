@@ -8,6 +8,7 @@ from cbandit import account as account
 from cbandit import acquisition as acquisition
 from cbandit import baselines as baselines
 from cbandit import confidence as confidence
+from cbandit import evaluation as evaluation
 from cbandit import multipliers as multipliers
 from cbandit import optuna as optuna
 from cbandit import problems as problems
@@ -45,6 +46,8 @@ from cbandit.errors import InfeasibleError as InfeasibleError
 from cbandit.errors import LostRankError as LostRankError
 from cbandit.errors import MissingDataError as MissingDataError
 from cbandit.errors import MissingExtraError as MissingExtraError
+from cbandit.evaluation.evaluate import evaluate as evaluate
+from cbandit.evaluation.gate import gate as gate
 from cbandit.explore import TS as TS
 from cbandit.explore import UCB as UCB
 from cbandit.explore import Explore as Explore
@@ -69,6 +72,7 @@ from cbandit.policies.turn import Decision as Decision
 from cbandit.policies.unconstrained import GPTS as GPTS
 from cbandit.policies.unconstrained import GPUCB as GPUCB
 from cbandit.problems.protocol import Round as Round
+from cbandit.receipt.log import Log as Log
 from cbandit.recommend import Recommendation as Recommendation
 from cbandit.simulation import plots as plots
 from cbandit.simulation.loop import simulate as simulate

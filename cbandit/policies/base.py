@@ -1389,6 +1389,39 @@ class Policy(metaclass=ABCMeta):
             **more,
         )
 
+    @locked
+    def foresee(self, contexts: Sequence[Any] = (None,)) -> list[Choice]:
+        """Return what ``ask`` would choose now in each of several contexts.
+
+        No round begins and nothing is learned: the policy stays as it is. A policy that
+        draws its choices makes the same draw in every context; ``choice.distribution``
+        has the probabilities where it knows them.
+
+        Args:
+            contexts: each as ``ask(context=)`` takes it; one ``None`` where the set has
+                no contexts.
+
+        Example:
+            >>> import cbandit as cb
+            >>> space = cb.Space(threads=cb.Int(1, 8), load=cb.Context(1))
+            >>> policy = cb.GPUCB(space, reward=cb.GP.default(space))
+            >>> choices = policy.foresee([{"load": 0.1}, {"load": 0.9}])
+            >>> len(choices), policy.t
+            (2, 0)
+        """
+        return copy.deepcopy(self)._play_again(contexts)
+
+    def _play_again(self, contexts: Sequence[Any]) -> list[Choice]:
+        """Play the next round once in each context, always from the same state."""
+        now = self._catch_up()
+        if self.horizon is not None:  # beyond it the last round is played again
+            now = now._replace(t=min(now.t, self.horizon - 1))
+        choices = []
+        for context in contexts:
+            vars(self).update(_now=now, _latest=None)
+            choices.append(self.ask(context=context))
+        return choices
+
     def _make_posterior(self, mean: Tensor, std: Tensor) -> Posterior:
         """Return means and deviations ``(T, F, N)`` in the form that users get."""
         mean, outside = self.objective.functions(mean), self._user_shape

@@ -113,7 +113,7 @@ class Objective:
                     f"thresholds must be {self.m}, one a cost; got {len(thresholds)}"
                 )
             words = [
-                _read_limit(
+                read_limit(
                     f"thresholds[{j if self.names is None else self.names[j]!r}]", x
                 )
                 for j, x in enumerate(thresholds)
@@ -150,7 +150,7 @@ class Objective:
         """Return a new limit of cost ``j``, negated if the cost is; check its side."""
         name, above = f"the limit of {self.label(j)}", self.above(j)
         if _is_worded(limit):
-            turned, limit = _read_limit(name, limit)
+            turned, limit = read_limit(name, limit)
             if turned != above:
                 side = "'>= NUMBER'" if above else "'<= NUMBER'"
                 raise CBanditError(
@@ -391,7 +391,7 @@ def _is_worded(limit: object) -> bool:
     return any(isinstance(one, str | bool) for one in limits)
 
 
-def _read_limit(name: str, limit: Any) -> tuple[bool, float | Tensor]:
+def read_limit(name: str, limit: Any) -> tuple[bool, float | Tensor]:
     """Return whether a limit is a lower one, and its number or array ``(*trials,)``."""
     several = isinstance(limit, list | tuple)
     if not isinstance(limit, str | bool) and not several:

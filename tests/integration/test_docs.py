@@ -27,6 +27,7 @@ NOT_PAGES = {
     "optuna",
     "acquisition",
     "receipt",
+    "evaluation",
 }  # their members are
 
 
