@@ -26,7 +26,8 @@ CODE = (types.FunctionType, types.BuiltinFunctionType, np.ufunc)
 CLASSES = {
     "cbandit._core": "Numbers Streams",
     "cbandit.actions": """
-        Box Category Context Contextual Finite Float Int Names ProductGrid Star Unit
+        Box Category Context Contextual Finite Float Int LinearLimits Names Polytope
+        ProductGrid Star Unit
     """,
     "cbandit.baselines": """
         ADMMBO BanditOCO BKB BoTorchPolicy CKBRestart CONFIG Expansion LoSBO Played
@@ -47,13 +48,13 @@ CLASSES = {
         Confidence ConfidenceSets Contradiction Contradictions CountOPB
         DecisionRecord Delayed Design EnoughData Entry EpochPenalty EpochState
         Expected ExploreShare FailedActions Failure FailureBelief FailureList
-        FailureModel Files GPOPB GPState GPTS GPUCB Held History Item JudgedRound
-        KeptLimits LCLUCB Ledger LimitCounts LinearBounds LinearModel Listeners Lock
-        Margin News Objective OPLB OPNLB Outcome Outliers Paired Pending Place
-        PolicyState PredictionErrors Projected Promise Queue Readings Receipt
+        FailureModel Files GPOPB GPState GPTS GPUCB Held History InputLimits Item
+        JudgedRound KeptLimits LCLUCB Ledger LimitCounts LinearBounds LinearModel
+        Listeners Lock Margin News Objective OPLB OPNLB Outcome Outliers Paired Pending
+        Place PolicyState PredictionErrors Projected Promise Queue Readings Receipt
         ReceiptState Resolved ResolvedState Restarts Result Retired Retirements RPOL
         Safe SafeAction SafeEstimate SafeState SCGPUCB Schedule Setup Share ShareCount
-        _SignedCosts Sliding Start Unanswered UnscaledExcess WidthFactors
+        _SignedCosts Sliding Start Unanswered UnscaledExcess WidthFactors WithinLimits
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Dictionary Engine ExactGPs

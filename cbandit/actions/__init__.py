@@ -14,6 +14,7 @@ from cbandit.actions.design import (
 )
 from cbandit.actions.finite import Finite
 from cbandit.actions.grid import ProductGrid
+from cbandit.actions.linear import LinearLimits
 from cbandit.actions.middle import nearest_to_middle, point_in_middle
 from cbandit.actions.names import (
     Category,
@@ -24,6 +25,7 @@ from cbandit.actions.names import (
     is_category,
     plain,
 )
+from cbandit.actions.polytope import Polytope
 from cbandit.actions.space import Space, with_value
 from cbandit.actions.star import Star
 from cbandit.actions.unit import Unit, reach
@@ -37,7 +39,9 @@ __all__ = [
     "Finite",
     "Float",
     "Int",
+    "LinearLimits",
     "Names",
+    "Polytope",
     "ProductGrid",
     "Shown",
     "Space",

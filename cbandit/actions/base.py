@@ -35,6 +35,7 @@ class Actions:
         covariance: the prior covariance of arms that have no coordinates.
         row: how many consecutive numbers :meth:`stretches` keeps together.
         names: the named parameters that the coordinates stand for; ``None``: no names.
+        linear: known linear limits on the actions; ``None``: there are none.
     """
 
     finite: bool = False
@@ -42,6 +43,7 @@ class Actions:
     covariance: Tensor | None = None
     row: int = 1
     names: Names | None = None
+    linear: Any = None  # a LinearLimits
     size: Any  # an int, or infinity
     dim: int
     batch_shape: tuple[int, ...]
@@ -160,6 +162,8 @@ class Actions:
             if isinstance(value, Tensor):
                 label = "points" if name == "all" else name
                 value = _moved(label, value, device, dtype)
+            elif name in ("linear", "polytope") and value is not None:
+                value = value.to(device, dtype)
             elif name == "axes":
                 axes = enumerate(value)
                 value = [_moved(f"axes[{j}]", a, device, dtype) for j, a in axes]

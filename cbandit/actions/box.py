@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from cbandit._core.hints import hinted
 from cbandit.actions.base import Actions, coordinates, tolerance
 from cbandit.actions.finite import Finite
 from cbandit.actions.grid import ProductGrid
+from cbandit.actions.linear import LinearLimits
+from cbandit.actions.polytope import Polytope
 from cbandit.actions.unit import Unit
 from cbandit.errors import CBanditError
 
@@ -31,14 +34,30 @@ class Box(Actions):
         choices: rows ``(K, k)``, a :class:`Finite` or a :class:`ProductGrid`: ``k``
             more coordinates (whole numbers, codes of categories) that together take one
             of ``K`` rows. They come last, so that ``d = c + k``. ``None``: none.
+        linear: known limits on the actions, beyond which nothing is chosen: texts such
+            as ``"x0 + 2 x1 <= 1"``, where ``x0`` is the first coordinate; or a pair
+            ``(A, b)`` of ``(j, d)`` and ``(j,)`` for ``A x <= b``. Data from
+            ``observe`` may lie beyond them. ``None``: none.
 
     Example:
         >>> import cbandit as cb
         >>> cb.Box([0.0, 0.0], [1.0, 5.0], choices=[[1.0], [2.0], [4.0]]).dim
         3
+        >>> cb.Box([0.0, 0.0], [1.0, 1.0], linear=["x0 + x1 <= 1"])
+        Box([0.0, 0.0], [1.0, 1.0], linear=['x0 + x1 <= 1'])
     """
 
-    def __init__(self, lower: ArrayLike, upper: ArrayLike, choices: Any = None) -> None:
+    linear: LinearLimits | None
+    #: what the linear limits leave; ``None``: there are none
+    polytope: Polytope | None
+
+    def __init__(
+        self,
+        lower: ArrayLike,
+        upper: ArrayLike,
+        choices: Any = None,
+        linear: Any = None,
+    ) -> None:
         low = checks.finite("lower", checks.tensor("lower", lower))
         high = checks.finite("upper", checks.tensor("upper", upper))
         low, high = (x.unsqueeze(0) if x.dim() == 0 else x for x in (low, high))
@@ -69,6 +88,25 @@ class Box(Actions):
         self.size, self.dim = math.inf, low.numel()
         #: ``c``, how many coordinates are continuous
         self.continuous = int(self.free.sum())
+        self.linear = self.polytope = None
+        #: ``(K', k)``, the rows of choices that the linear limits leave
+        self.playable = self.choices
+        if linear is not None:
+            self.limit("linear", linear, [f"x{j}" for j in range(self.dim)])
+
+    def limit(
+        self,
+        name: str,
+        linear: Any,
+        variables: Sequence[str],
+        refused: Mapping[str, str] | None = None,
+    ) -> None:
+        """Set the linear limits, see :meth:`LinearLimits.read`."""
+        limits = LinearLimits.read(name, linear, variables, self.bounds, refused)
+        self.linear = limits
+        self.polytope = Polytope(limits, self.lower, self.upper, self.choices)
+        if self.choices is not None:
+            self.playable = self.choices[self.polytope.allows(self.choices)]
 
     @property
     def searched(self) -> bool:
@@ -111,17 +149,54 @@ class Box(Actions):
         if self.choices is None:
             raise CBanditError("this box has no rows of choices")
         part = copy.deepcopy(self)
-        part.choices = self.choices[rows]
+        part.choices = part.playable = self.choices[rows]
+        if self.polytope is not None:
+            part.playable = part.choices[self.polytope.allows(part.choices)]
+            if not len(part.playable):
+                raise CBanditError(
+                    f"linear limits leave nothing of {self!r} with these choices alone"
+                )
         return part
 
     def nearest(self, x: Tensor) -> Tensor:
-        """Return the point of the box nearest to each ``x (..., d)``."""
+        """Return a point of the box near each ``x (..., d)``: the nearest one.
+
+        Points beyond the linear limits are moved inside towards the middle.
+        """
+        held = self._held(x)
+        return held if self.polytope is None else self.polytope.fold(held)
+
+    def spread(self, x: Tensor) -> Tensor:
+        """Return points of the box for ``x (..., d)``, about as evenly spread as these.
+
+        They are the nearest ones where there are no linear limits.
+        """
+        held = self._held(x)
+        return held if self.polytope is None else self.polytope.squeeze(held)
+
+    def centred(self, x: Tensor) -> Tensor:
+        """Return the nearest points of the box to ``x (..., d)``.
+
+        Beyond the linear limits, return the middle of what they leave.
+        """
+        held = self._held(x)
+        return held if self.polytope is None else self.polytope.centred(held)
+
+    def mapping(self) -> Callable[[Tensor], Tensor]:
+        """Return the map from the unit cube, ``(..., d)``, to points of the box."""
+        unit, polytope = self.unit, self.polytope
+        if polytope is None:
+            return unit.point
+        return lambda z: polytope.fold(unit.point(z))
+
+    def _held(self, x: Tensor) -> Tensor:
+        """Return the nearest points between the bounds, linear limits left aside."""
         held = torch.minimum(torch.maximum(x.to(self.lower), self.lower), self.upper)
-        if self.choices is None:
+        if self.playable is None:
             return held
         ends = held[..., self.continuous :]
-        row = (ends.unsqueeze(-2) - self.choices).abs().amax(-1).argmin(-1)
-        return torch.cat([held[..., : self.continuous], self.choices[row]], -1)
+        row = (ends.unsqueeze(-2) - self.playable).abs().amax(-1).argmin(-1)
+        return torch.cat([held[..., : self.continuous], self.playable[row]], -1)
 
     @property
     def unit(self) -> Unit:
@@ -133,13 +208,15 @@ class Box(Actions):
         return self.bounds
 
     def __repr__(self) -> str:
+        where = None if self.linear is None else self.linear.written()
         if self.names is not None:
-            return repr(self.names)
+            return self.names.written(where)
+        tail = "" if where is None else f", linear={where}"
         if self.choices is None:
-            return f"Box({self.lower.tolist()}, {self.upper.tolist()})"
+            return f"Box({self.lower.tolist()}, {self.upper.tolist()}{tail})"
         count = self.continuous
         ends = f"{self.lower[:count].tolist()}, {self.upper[:count].tolist()}"
-        return f"Box({ends}, {len(self.choices)} choices)"
+        return f"Box({ends}, {len(self.choices)} choices{tail})"
 
 
 def _rows(choices: object) -> Tensor:

@@ -44,7 +44,7 @@ class Contextual(Actions):
         if menu.names is None or domain.names is None:
             raise CBanditError("a set with contexts must have names")
         self._menu, self._domain, self.contexts = menu, domain, contexts
-        self.names = domain.names
+        self.names: Names = domain.names
         self.finite, self.continuous = menu.finite, menu.continuous
         self.size, self.dim, self.batch_shape = menu.size, domain.dim, ()
         columns = domain.names.columns
@@ -244,7 +244,8 @@ class Contextual(Actions):
         return out
 
     def __repr__(self) -> str:
-        return repr(self.names)
+        linear = self._menu.linear
+        return self.names.written(None if linear is None else linear.written())
 
 
 def _shape(value: Any) -> tuple[int, ...]:

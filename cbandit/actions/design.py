@@ -103,13 +103,14 @@ def designed_number(
 def designed_point(box: Box, z: Tensor) -> Tensor:
     """Return the points of a box that lie at ``z (T, n, d)`` of the unit cube.
 
-    Where the box has choices, the nearest row is taken.
+    Where the box has choices, the nearest row is taken. Where it has linear limits,
+    all lines from the middle are shrunk until their ends keep them.
     """
     unit = Unit.around(box)
-    x = box.nearest(unit.point(z))
-    if box.choices is None:
-        return x
+    x = unit.point(z)
+    if box.playable is None:
+        return box.spread(x)
     count = box.continuous
-    gap = unit.of(box.choices.double()) - z[..., None, count:]
-    row = box.choices[gap.square().sum(-1).argmin(-1)]
-    return torch.cat([x[..., :count], row.to(x)], -1)
+    gap = unit.of(box.playable.double()) - z[..., None, count:]
+    row = box.playable[gap.square().sum(-1).argmin(-1)]
+    return box.spread(torch.cat([x[..., :count], row.to(x)], -1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,10 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit._core.hints import hinted
 from cbandit.actions.base import Actions, checked_index, coordinates, tolerance
+from cbandit.actions.linear import LinearLimits
 from cbandit.errors import CBanditError
+
+BLOCK = 1 << 20  # actions whose linear limits are computed at a time
 
 
 @hinted
@@ -109,10 +112,52 @@ class ProductGrid(Actions):
         ends = [torch.stack([axis.min(), axis.max()]) for axis in self.axes]
         return torch.stack(ends, -1)
 
+    def limit(
+        self,
+        name: str,
+        linear: Any,
+        variables: Sequence[str],
+        refused: Mapping[str, str] | None = None,
+    ) -> None:
+        """Set the linear limits, see :meth:`LinearLimits.read`."""
+        limits = LinearLimits.read(name, linear, variables, self.extent(), refused)
+        self.linear = limits
+        if not any(bool(part.any()) for part in self._kept()):
+            raise CBanditError(
+                f"{name} leaves nothing of the grid: no action keeps {limits.written()}"
+            )
+
+    def within_limits(self) -> Tensor | None:
+        """Return which actions keep the linear limits, ``(N,)`` bool; ``None``: all."""
+        return None if self.linear is None else torch.cat(list(self._kept()))
+
+    def _kept(self) -> Iterator[Tensor]:
+        """Yield which actions keep the linear limits, block by block, ``(n,)`` bool."""
+        limits, columns = self.linear, self.linear.matrix.unbind(-1)
+        parts = [a.outer(x.double()) for a, x in zip(columns, self.axes, strict=True)]
+        bound = (limits.bound + limits.excess).unsqueeze(-1)
+        nothing = torch.zeros_like(limits.bound).unsqueeze(-1)
+        first, second = (
+            _sums([nothing, *some]) for some in (parts[: self.cut], parts[self.cut :])
+        )
+        rows = max(1, BLOCK // self.row)
+        for some in first.split(rows, -1):
+            whole = some.unsqueeze(-1) + second.unsqueeze(1)  # k x n x row
+            yield (whole.flatten(1) <= bound).all(0)
+
     def __repr__(self) -> str:
+        where = None if self.linear is None else self.linear.written()
         if self.names is not None:
-            return repr(self.names)
+            return self.names.written(where)
         return f"ProductGrid({' x '.join(map(str, self.sizes))}, size={self.size})"
+
+
+def _sums(parts: Sequence[Tensor]) -> Tensor:
+    """Return the sums ``(k, N)`` of one column of each of the ``parts (k, n_j)``."""
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = (whole.unsqueeze(-1) + part.unsqueeze(1)).flatten(1)
+    return whole
 
 
 def _cut(sizes: list[int]) -> int:

@@ -61,14 +61,17 @@ def nearest(unit: Unit, z: Tensor, on: Actions, mask: Tensor | None) -> Tensor:
 
 
 def point_in_middle(box: Box) -> Tensor:
-    """Return the centre of a box ``(d,)``, with the nearest row of choices."""
+    """Return the centre of a box ``(d,)``, with the nearest row of choices.
+
+    If that is beyond the linear limits, return the centre of what they leave of it.
+    """
     unit, middle = _middle(box)
-    x = box.nearest(unit.point(middle[0]))
-    if box.choices is None:
-        return x
-    gap = unit.of(box.choices.double()) - middle[:, box.continuous :]
-    row = box.choices[_least(gap.square().sum(-1).unsqueeze(0))[1]]
-    return torch.cat([x[: box.continuous], row.squeeze(0).to(x)])
+    x = unit.point(middle[0])
+    if box.playable is None:
+        return box.centred(x)
+    gap = unit.of(box.playable.double()) - middle[:, box.continuous :]
+    row = box.playable[_least(gap.square().sum(-1).unsqueeze(0))[1]]
+    return box.centred(torch.cat([x[: box.continuous], row.squeeze(0).to(x)]))
 
 
 def _middle(actions: Actions) -> tuple[Unit, Tensor]:

@@ -433,9 +433,14 @@ class Names:
     def __hash__(self) -> int:
         return hash(tuple(self.columns))
 
-    def __repr__(self) -> str:
-        words = (f"{name}={value!r}" for name, value in self.parameters.items())
+    def written(self, where: str | None = None) -> str:
+        """Return the space as it is written in a program, with the limits ``where``."""
+        words = [f"{name}={value!r}" for name, value in self.parameters.items()]
+        words += [] if where is None else [f"where={where}"]
         return f"Space({', '.join(words)})"
+
+    def __repr__(self) -> str:
+        return self.written()
 
 
 def is_category(parameter: Parameter | Context) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeGuard
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
 
 import torch
 
@@ -19,7 +19,9 @@ from cbandit.errors import CBanditError
 
 @hinted
 def Space(
-    *given: object, **parameters: Parameter | Context
+    *given: object,
+    where: str | Sequence[str] | Parameter | Context | None = None,
+    **parameters: Parameter | Context,
 ) -> ProductGrid | Box | Contextual:
     """Return a set whose coordinates have names: a grid, or a box with choices.
 
@@ -35,6 +37,10 @@ def Space(
 
     Args:
         given: nothing; arguments without a name are refused.
+        where: known linear limits on whole numbers and numbers, as texts in the user's
+            numbers: ``["2 cores <= memory", "readers + writers <= 64"]``. Nothing
+            beyond them is ever chosen; data from ``observe`` may lie there. Numbers of
+            actions stay the same. ``None``: none. A parameter may be named ``where``.
         parameters: by name, each a :class:`~cbandit.Int`, a :class:`~cbandit.Float`, a
             :class:`~cbandit.Category` or a :class:`~cbandit.Context`. For names that
             Python does not allow as keywords, write a dict: ``Space(**{"block size":
@@ -51,7 +57,12 @@ def Space(
         >>> policy.observe(params=[{"threads": 8, "codec": "zstd"}], reward=[1.0])
         >>> sorted(policy.ask().params)
         ['codec', 'threads']
+        >>> tight = cb.Space(
+        ...     cores=cb.Int(1, 4), memory=cb.Int(1, 8), where=["2 cores <= memory"]
+        ... )
     """
+    if isinstance(where, Parameter | Context):
+        parameters, where = {**parameters, "where": where}, None
     if given:
         whole = given[0] if isinstance(given[0], Mapping) else {"block size": Int(1, 4)}
         every = ", ".join(f"{name!r}: {_written(p)}" for name, p in whole.items())
@@ -71,7 +82,7 @@ def Space(
     contexts = {n: p for n, p in parameters.items() if isinstance(p, Context)}
     chosen = {n: p for n, p in parameters.items() if not isinstance(p, Context)}
     if not contexts:
-        return _set(chosen)
+        return _limited(_set(chosen), where)
     if not chosen:
         raise CBanditError(
             "Space must have a parameter to choose beside its contexts; got "
@@ -79,7 +90,8 @@ def Space(
         )
     names = Names(contexts, [n for n in _columns(parameters) if n in contexts])
     ordered: dict[str, Parameter | Context] = {**chosen, **contexts}
-    return Contextual(_set(chosen), _set(ordered, parameters), names)
+    menu = _limited(_set(chosen), where, contexts)
+    return Contextual(menu, _set(ordered, parameters), names)
 
 
 def with_value(actions: Actions, name: str, value: object) -> Actions:
@@ -94,7 +106,31 @@ def with_value(actions: Actions, name: str, value: object) -> Actions:
     longer = Category(*inner.options, value)
     shown = isinstance(parameter, Context)
     parameters[name] = Context(longer) if shown else longer
-    return Space(**parameters)
+    linear = actions.menu.linear
+    return Space(where=None if linear is None else linear.texts, **parameters)
+
+
+def _limited(
+    actions: ProductGrid | Box,
+    where: Any,
+    contexts: Mapping[str, Context] | None = None,
+) -> ProductGrid | Box:
+    """Set the linear limits of a set with names; ``contexts`` cannot be in them."""
+    if where is None or actions.names is None:
+        return actions
+    refused = {
+        name: f"{name} is a category, and limits are on numbers"
+        for name, parameter in actions.names.parameters.items()
+        if isinstance(parameter, Category)
+    }
+    for name in contexts or {}:
+        refused[name] = (
+            f"{name} is shown and not chosen: use ask(among=) for its limits"
+        )
+    if isinstance(where, tuple):
+        where = list(where)  # a pair of texts is no pair (A, b)
+    actions.limit("where", where, actions.names.columns, refused)
+    return actions
 
 
 def _columns(parameters: Mapping[str, Parameter | Context]) -> list[str]:

@@ -486,6 +486,8 @@ def _acquisition(
 def _deployed(beliefs: Beliefs, limits: Tensor) -> Tensor:
     """Return the best feasible action tried, else the least violating one."""
     x, reward, tried = beliefs.tried(0)
+    if beliefs.actions.linear is not None:  # earlier data may lie beyond
+        tried = tried & beliefs.actions.linear.holds(x)
     costs = beliefs.anywhere(x)[0][:, 1:]
     worst = (costs - limits.unsqueeze(-1)).amax(1)
     feasible = (worst <= 0) & tried

@@ -123,6 +123,11 @@ class BanditOCO(Policy):
                 f"BanditOCO moves in all coordinates; got {actions!r}, whose last ones "
                 "are chosen from rows"
             )
+        if actions.linear is not None:
+            raise CBanditError(
+                f"BanditOCO moves between bounds alone; got {actions!r}, which has "
+                "linear limits: cb.baselines.Random, cb.RPOL and cb.CKB keep them"
+            )
         super().__init__(actions, count_or_names(costs, COSTS_EXPECTED), **common)
         self._radius = self._column("radius", checks.positive("radius", radius))
         self._step = self._column("step", checks.nonnegative("step", step))

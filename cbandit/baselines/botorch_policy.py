@@ -195,6 +195,11 @@ class BoTorchPolicy(GPPolicy):
         return _best(whole)
 
 
+#: the random walk that starts BoTorch's search within linear limits; by default it
+#: takes ten thousand steps, which is most of the time of a round
+WALK = {"n_burnin": 500, "n_thinning": 8}
+
+
 def best_on_box(
     acquisition: AcquisitionFunction,
     turn: Turn,
@@ -212,12 +217,19 @@ def best_on_box(
         "num_restarts": restarts,
         "raw_samples": samples,
     }
-    if box.choices is None:
+    polytope = box.polytope
+    if polytope is not None:
+        options["inequality_constraints"] = polytope.in_botorch_form()
+        options["options"] = WALK
+    if box.playable is None:
         x, _ = optimize_acqf(acquisition, **options)
     else:
-        rows = [_fixed(box, row) for row in box.choices.tolist()]
+        left = box.playable
+        if polytope is not None:
+            left = left[polytope.have_room(left)]
+        rows = [_fixed(box, row) for row in left.tolist()]
         x, _ = optimize_acqf_mixed(acquisition, fixed_features_list=rows, **options)
-    point: Tensor = x[0]
+    point = x[0] if polytope is None else box.nearest(x[0]).double()
     if turn.balls is None:
         return point
     return _outside_balls(acquisition, box, turn.balls.of_trial(trial), point)
@@ -239,10 +251,10 @@ def _outside_balls(
     away = away / away.norm(dim=-1, keepdim=True).clamp_min(1e-9)
     far = (1.01 * RADIUS * 2.0 ** torch.arange(10)).to(away).unsqueeze(-1)
     z = (box.unit.of(best) + far * away).clamp(0, 1).reshape(-1, box.dim)
-    z = z[~balls(z.unsqueeze(0))[0]]
-    if not len(z):
-        raise CBanditError("nothing is left to ask for: all around has failed")
     x = box.nearest(box.unit.point(z))
+    x = x[~balls(box.unit.of(x).unsqueeze(0))[0]]
+    if not len(x):
+        raise CBanditError("nothing is left to ask for: all around has failed")
     with torch.no_grad():
         return x[_best(acquisition(x.unsqueeze(1)).reshape(-1))]
 

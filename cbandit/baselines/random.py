@@ -29,6 +29,8 @@ from cbandit.recommend import Recommendation
 
 GOLDEN = 0.5 * (5**0.5 - 1)  # the step from a draw that has failed to the next one
 TRIES = 1024  # draws to find an action that has not failed
+DRAWS = 4096  # draws to find a point within linear limits
+STEPS = 500  # of the walk where none of them is
 
 
 class Random(Policy):
@@ -152,15 +154,51 @@ def best_tried(x: Tensor, outcomes: Tensor, limits: Tensor) -> tuple[Tensor, Ten
 def drawn(actions: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
     """Return an action by uniform draws ``share``, which are ``(*n, d)`` on a box."""
     if actions.continuous:
-        x: Tensor = actions.unit.point(share.to(actions.lower))
-        if actions.choices is not None:
-            row = actions.choices[(share[..., -1] * len(actions.choices)).long()]
-            x[..., ~actions.free] = row
-        return x
+        x = _uniform_point(actions, share)
+        if actions.linear is None or bool(actions.linear.holds(x)):
+            return x
+        return _uniform_inside(actions, share)
     if allowed is None:
         return (share[0] * int(actions.size)).long()
     numbers = allowed.nonzero().squeeze(-1)
     return numbers[(share[0] * len(numbers)).long()]
+
+
+def _uniform_point(box: Any, share: Tensor) -> Tensor:
+    """Return points of a box for uniform draws ``(*n, d)``, whatever its limits."""
+    x: Tensor = box.unit.point(share.to(box.lower))
+    if box.playable is not None:
+        row = box.playable[(share[..., -1] * len(box.playable)).long()]
+        x[..., ~box.free] = row
+    return x
+
+
+def _uniform_inside(box: Any, share: Tensor) -> Tensor:
+    """Return a uniform draw ``(d,)`` from what linear limits leave of a box.
+
+    It is the first of many draws that keeps them. If none does, BoTorch's random walk
+    inside takes the place of draws. All draws follow from ``share (d,)``.
+    """
+    from botorch.utils.sampling import sample_polytope
+
+    seed = int(share.double().sum() / len(share) * 2**53) % 2**31
+    generator = torch.Generator().manual_seed(seed)
+    draws = torch.rand(DRAWS, box.dim, dtype=torch.float64, generator=generator)
+    x = _uniform_point(box, draws.to(share.device))
+    inside = box.linear.holds(x).nonzero()
+    if len(inside):
+        return x[inside[0, 0]]
+    start = box.centred(_uniform_point(box, share))
+    low, high = (end[box.free].double().cpu() for end in (box.lower, box.upper))
+    matrix, bound = (each.double().cpu() for each in box.polytope.rows(start))
+    z = ((start[box.free].double().cpu() - low) / (high - low)).unsqueeze(-1)
+    eye = torch.eye(len(low), dtype=torch.float64)
+    sides = torch.cat([matrix * (high - low), eye, -eye])
+    ends = torch.cat([bound - matrix @ low, torch.ones_like(low), 0.0 * low])
+    walk = sample_polytope(sides, ends.unsqueeze(-1), z, n=1, n0=STEPS, seed=seed)
+    start[box.free] = (low + (high - low) * walk[0]).to(start)
+    point: Tensor = box.nearest(start)
+    return point
 
 
 def uniform_number(mask: Tensor, share: Tensor) -> Tensor:

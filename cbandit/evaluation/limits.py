@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from cbandit._core.limit_text import read_limit
 from cbandit.errors import CBanditError
-from cbandit.policies.signs import read_limit
 
 _RELATIVE = re.compile(r"\s*(<=|>=)\s*(?:(\d+\.?\d*|\.\d+)\s*[x*\u00d7]\s*)?control\s*")
 

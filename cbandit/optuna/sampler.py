@@ -415,6 +415,12 @@ class Sampler(BaseSampler):
         kind = type(policy).__name__
         if policy.actions.names != domain.space.names:
             raise CBanditError(f"{kind} must be built on the space that it is given")
+        if policy.actions.menu.linear is not None:
+            raise CBanditError(
+                f"{kind} is built on a space with where=: a study draws its first "
+                "trial, and parameters that only some trials have, without regard to "
+                "limits on them. Make one parameter a share of what the others leave"
+            )
         if policy.objective.minimise != minimise:
             raise CBanditError(f"{kind} must be built with minimise={minimise}")
         if policy.m != m:

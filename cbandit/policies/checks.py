@@ -378,6 +378,10 @@ def check_decision(
         x = tensor_of("x", x, on.dim, kind=dtype)
         checks.finite(f"{rule}: x", x)
         x = on.inside(x, f"{rule}: x") if box else x
+        if on.linear is not None and not bool(on.linear.holds(x).all()):
+            raise CBanditError(
+                f"{rule}: x must keep the set's limits, {on.linear.written()}"
+            )
         if turn.balls is not None and bool(turn.balls.holds(x).any()):
             raise CBanditError(f"{rule}: x must not lie where an action has failed")
     if infeasible is not None:

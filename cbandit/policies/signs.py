@@ -11,11 +11,8 @@ functions: the reward, number 0, then the costs.
 from __future__ import annotations
 
 import copy
-import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +21,7 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.hints import near
+from cbandit._core.limit_text import read_limit
 from cbandit._core.log import warn
 from cbandit.beliefs.classes import FiniteClass
 from cbandit.beliefs.counts import Counts
@@ -39,8 +37,6 @@ NOT_GIVEN = float("0")
 
 Belief = TypeVar("Belief", GP, Counts, FiniteClass, Linear)
 
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_LIMIT_PATTERN = re.compile(rf"\s*(<=|>=)\s*({_NUMBER})\s*(%?)\s*")
 PER_CENT_FACTOR = 10.0  # a share above this many times its limit, or 1, is in per cent
 
 
@@ -389,62 +385,3 @@ def _is_worded(limit: object) -> bool:
     """Return whether a limit, or one in a list of limits, is a string or a bool."""
     limits = limit if isinstance(limit, list | tuple) else [limit]
     return any(isinstance(one, str | bool) for one in limits)
-
-
-def read_limit(name: str, limit: Any) -> tuple[bool, float | Tensor]:
-    """Return whether a limit is a lower one, and its number or array ``(*trials,)``."""
-    several = isinstance(limit, list | tuple)
-    if not isinstance(limit, str | bool) and not several:
-        return False, limit if np.ndim(limit) else checks.number(name, limit)
-    read = _LIMIT_PATTERN.fullmatch(limit) if isinstance(limit, str) else None
-    if read is not None and math.isfinite(float(read[2])):
-        number = float(read[2])
-        if read[3] and number:
-            number = float(Decimal(read[2]).scaleb(-2))  # 99.9 % is .999 exactly
-        return read[1] == ">=", number
-    two = several or len(re.findall("[<>]", str(limit))) > 1
-    hint = f": {_limit_advice(limit)}" if isinstance(limit, str) else ""
-    if two:
-        hint = ". A cost with two limits is two costs, each with a name"
-    raise CBanditError(
-        f"{name} must be a number, '<= NUMBER' or '>= NUMBER'; got {limit!r}{hint}"
-    )
-
-
-def _limit_advice(text: str) -> str:
-    """Return what is wrong with a limit in words, and how to write it instead."""
-    read = re.fullmatch(rf"\s*([<>=\u2264\u2265]*)\s*({_NUMBER})?\s*(.*?)\s*", text)
-    sign, number, tail = read.groups() if read else ("", None, text)
-    cent = re.match(r"(,\d+)?\s*(?:%|per ?cent|pct)\s*", tail)
-    unit = "%" if cent else ""
-    if cent:
-        tail = (cent[1] or "") + tail[cent.end() :]
-    number = number and number + unit * (tail[:1] != ",")
-    if not text.strip():
-        return "it is empty"
-    if number is None:
-        if sign and tail.lower() in ("", "-", "+"):
-            return f"the number is missing behind {sign!r}"
-        infinite = tail.lower().lstrip("+-") in ("inf", "infinity", "nan")
-        return "it must be finite" if sign and infinite else "'<= 20' for example"
-    comma = re.fullmatch(r",(\d+)\s*[^\d,.]*", tail)
-    usual = {"=<": "<=", "<": "<=", "\u2264": "<="}
-    usual |= {"=>": ">=", ">": ">=", "\u2265": ">="}
-    if sign in usual:
-        return f"the sign {sign!r} is written {usual[sign]!r}: '{usual[sign]} {number}'"
-    if re.match("[<>=]", tail):
-        return f"the sign comes first: '<= {number}' or '>= {number}'"
-    if sign not in ("<=", ">="):
-        what = "a limit has a side" if sign else "say on which side"
-        return f"{what}: '<= {number}' or '>= {number}'"
-    if comma:
-        more = f" or '{sign} {number}{comma[1]}{unit}'" * (len(comma[1]) == 3)
-        point = f"'{sign} {number}.{comma[1]}{unit}'"
-        return f"numbers have a point and no comma: {point}{more}"
-    if cent and not tail:
-        return f"write '{sign} {number}', which is a share of 1"
-    if not tail:
-        return "it must be finite"
-    if re.search(r"\d", tail) or tail in ("k", "K", "M", "G"):
-        return f"write the number plainly, as in Python: '{sign} 20000' or '{sign} 2e4'"
-    return f"leave {tail!r} out: '{sign} {number}', in the unit in which it is told"

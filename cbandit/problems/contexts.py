@@ -505,6 +505,11 @@ def _checked(actions: Actions, size: int, z: Tensor) -> Contextual:
             "actions must be a cb.Space with a cb.Context and choices that can be "
             f"counted; got {actions!r}"
         )
+    if actions.menu.linear is not None:
+        raise CBanditError(
+            "actions must have no where= here, as every choice has data; got "
+            f"{actions!r}: leave rows out instead"
+        )
     columns = len(actions.contexts.columns)
     if actions.size != size or columns != z.shape[1]:
         raise CBanditError(

@@ -91,6 +91,9 @@ def within(
     limits = objective.limits(t) if callable(objective.limits) else objective.limits
     f, g = objective.reward(values[..., 0]), objective.costs(values[..., 1:]).mT
     tau = checks.tensor("problem.thresholds", limits).expand(g.shape[:-1])
+    on = problem.actions
+    if on.linear is not None and on.finite and f.shape[-1] == on.size:
+        f = f.masked_fill(~on.within_limits(), -torch.inf)
     if among is not None:
         batch = tuple(f.shape[:-1])
         mask = round_mask(among, problem.actions, batch, f.device)

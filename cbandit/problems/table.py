@@ -178,6 +178,8 @@ class Table(Fixed):
             raise CBanditError(
                 f"actions must hold N = {size} actions; got {self.actions!r}"
             )
+        if actions.linear is not None:  # nothing beyond known limits is an optimum
+            self.f = self.f.masked_fill(~actions.within_limits(), -torch.inf)
         limits = checks.tensor("thresholds", self.objective.limits)
         tau = checks.finite("thresholds", limits)
         tau = checks.shaped("thresholds", tau, (*batch, self.m), "(*trials, m)")

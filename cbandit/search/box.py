@@ -29,9 +29,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
@@ -39,7 +41,7 @@ from cbandit import scores
 from cbandit._core import devices
 from cbandit._core.peaks import ranked
 from cbandit._core.randomness import Streams
-from cbandit.actions import Box
+from cbandit.actions import Box, Polytope, Unit
 from cbandit.posterior.look import Best, Score
 from cbandit.search.climb import FLOOR, Climbed, again, at_places, climb
 from cbandit.search.finite import LEAST
@@ -85,6 +87,43 @@ class Climbs:
         self.lbfgsb += 0 if higher is None else int(higher.sum())
 
 
+@dataclass(frozen=True)
+class Inside:
+    """The part of the unit cube that linear limits leave, see :class:`.climb.Room`."""
+
+    unit: Unit
+    polytope: Polytope
+
+    def moved(self, z: Tensor) -> Tensor:
+        """Return points ``z (T, n, d)`` moved inside the limits."""
+        return self.unit.of(self.polytope.fold(self.unit.point(z)))
+
+    def near(self, z: Tensor) -> Tensor:
+        """Return which points ``z (T, n, d)`` lie at a limit or beyond, ``(T, n)``."""
+        return self.polytope.near(self.unit.point(z))
+
+    def constraint(self, z: Tensor, free: Tensor) -> dict[str, Any]:
+        """Return the limits on the free coordinates, given the others of ``z (d,)``.
+
+        They are linear in the cube too, but for coordinates with logarithms.
+        """
+        unit, logs = self.unit, self.unit.logs
+        matrix, bound = (each.cpu() for each in self.polytope.rows(unit.point(z)))
+
+        def point(part: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
+            whole = z.clone()
+            whole[free] = torch.from_numpy(part).to(z)
+            x = unit.point(whole)
+            slope = unit.span if logs is None else torch.where(logs, x, 1.0) * unit.span
+            return x[free].cpu(), slope[free].cpu()
+
+        return {
+            "type": "ineq",
+            "fun": lambda part: (bound - matrix @ point(part)[0]).numpy(),
+            "jac": lambda part: (-matrix * point(part)[1]).numpy(),
+        }
+
+
 def maximise_box(
     box: Box,
     estimate: Estimate,
@@ -108,16 +147,21 @@ def maximise_box(
         tolerance: ``(T,)`` or a number; if scores differ by less, the point that was
             drawn first wins.
     """
-    unit = box.unit
+    unit, point, polytope = box.unit, box.mapping(), box.polytope
+    room = None if polytope is None else Inside(unit, polytope)
 
     def value(z: Tensor) -> Tensor:
-        estimates = estimate(unit.point(z))
+        x = point(z)
+        estimates = estimate(x)
         values = score(estimates[:, 0], estimates[:, 1:])
-        return values if barred is None else values.masked_fill(barred(z), -torch.inf)
+        if barred is None:
+            return values
+        place = z if polytope is None else unit.of(x.detach())
+        return values.masked_fill(barred(place), -torch.inf)
 
     def climbed(starts: Tensor) -> Climbed:
         tops = climb(value, starts, size, box.free, SPRINT, FINALISTS, STEPS, tolerance)
-        tops, higher = again(value, tops, box.free)
+        tops, higher = again(value, tops, box.free, room)
         if climbs is not None:
             climbs.count(tops, higher)
         return tops
@@ -139,7 +183,7 @@ def maximise_box(
     with torch.no_grad():
         z, values = best_of(z, values, 1, tolerance)
         z, best = zoomed(box, value, z[:, 0], values[:, 0], streams, tolerance)
-        x = box.nearest(unit.point(z))
+        x = box.nearest(point(z))
         estimates = estimate(x.unsqueeze(1))[..., 0]
         best = best.masked_fill(best <= FLOOR, -torch.inf)
     return Best(best, None, estimates, x)
@@ -200,7 +244,7 @@ def best_feasible_point(
     """
     with torch.no_grad():
         z = candidates(box, streams, None)
-        estimates = estimate(box.unit.point(z))
+        estimates = estimate(box.mapping()(z))
     spread = estimates.amax(-1) - estimates.amin(-1)
     spread = torch.where(spread > 0, spread, 1.0)
     margin = MARGIN * spread[:, 1:].unsqueeze(-1)
@@ -252,7 +296,7 @@ def _size(values: Tensor) -> Tensor:
 def candidates(box: Box, streams: Streams, incumbents: Tensor | None) -> Tensor:
     """Return Sobol points, shifted in each trial, and points near ``incumbents``."""
     count = box.continuous
-    extra = int(box.choices is not None)  # one more coordinate picks a row
+    extra = int(box.playable is not None)  # one more coordinate picks a row
     sobol = SobolEngine(count + extra).draw(CANDIDATES, dtype=torch.float64)
     shift = streams.uniform(1, count + extra).reshape(-1, 1, count + extra)
     z = devices.put((sobol + shift) % 1, box.lower.device)
@@ -261,9 +305,11 @@ def candidates(box: Box, streams: Streams, incumbents: Tensor | None) -> Tensor:
     # 1/2
     wide = z[:, CANDIDATES // 2 :, :count]
     z[:, CANDIDATES // 2 :, :count] = (0.5 + WIDER * (wide - 0.5)).clamp(0, 1)
-    if box.choices is not None:
-        rows = box.unit.of(box.choices).double()
+    if box.playable is not None:
+        rows = box.unit.of(box.playable).double()
         z = torch.cat([z[..., :-1], rows[(z[..., -1] * len(rows)).long()]], -1)
+    if box.polytope is not None:
+        z = _inside(box, box.polytope, z)
     if incumbents is None or incumbents.shape[1] == 0:
         return z
     centre = box.unit.of(incumbents).double()
@@ -274,6 +320,17 @@ def candidates(box: Box, streams: Streams, incumbents: Tensor | None) -> Tensor:
     noise = _drawn(streams.normal, near.device, near.shape[1], box.dim)
     step = (noise * torch.where(odd == 0, 0.01, 0.1)).masked_fill(~box.free, 0.0)
     return torch.cat([z, centre, (near + step).clamp(0, 1)], 1)
+
+
+def _inside(box: Box, polytope: Polytope, z: Tensor) -> Tensor:
+    """Return the candidates ``z (T, n, d)``, moved inside the linear limits.
+
+    The first half stay spread; of the second half, more lie on the boundary.
+    """
+    unit = box.unit
+    x, half = unit.point(z), CANDIDATES // 2
+    first, second = polytope.squeeze(x[:, :half]), polytope.fold(x[:, half:])
+    return unit.of(torch.cat([first, second], 1)).clamp(0, 1)
 
 
 def _drawn(draw: Callable[..., Tensor], device: torch.device, *shape: int) -> Tensor:
@@ -310,9 +367,9 @@ def rows_to_try(box: Box, streams: Streams) -> list[Tensor]:
 
     They are all rows if there are few, otherwise a random draw of them.
     """
-    if box.choices is None:
+    if box.playable is None:
         return []
-    rows = box.unit.of(box.choices).double()
+    rows = box.unit.of(box.playable).double()
     if len(rows) <= ROWS:
         return [rows.unsqueeze(0)] * ROUNDS
     lots = _drawn(streams.uniform, rows.device, ROUNDS, ROWS)

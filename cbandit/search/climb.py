@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -139,30 +140,61 @@ def climb(
     return Climbed(z, -loss, settled, ~settled | stuck | lost)
 
 
+class Room(Protocol):
+    """What limits leave around a point of the unit cube, for scipy's SLSQP."""
+
+    def moved(self, z: Tensor) -> Tensor:
+        """Return points ``z (T, n, d)`` moved inside the limits."""
+
+    def near(self, z: Tensor) -> Tensor:
+        """Return which points ``z (T, n, d)`` lie at a limit or beyond, ``(T, n)``."""
+
+    def constraint(self, z: Tensor, free: Tensor) -> dict[str, Any]:
+        """Return the limits on the free coordinates, given the others of ``z (d,)``.
+
+        The result is in the form that :func:`scipy.optimize.minimize` takes.
+        """
+
+
 def again(
-    value: Callable[[Tensor], Tensor], climbed: Climbed, free: Tensor
+    value: Callable[[Tensor], Tensor],
+    climbed: Climbed,
+    free: Tensor,
+    room: Room | None = None,
 ) -> tuple[Climbed, Tensor]:
     """Continue failed climbs from their ends by L-BFGS-B, one climb at a time.
 
     Return the climbs, and which of them it took higher, ``(T, n)``. L-BFGS-B ignores
-    kinks, but it judges progress differently, and its line searches are separate.
+    kinks, but it judges progress differently, and its line searches are separate. With
+    ``room``, SLSQP continues climbs that failed and those that end at a limit.
     """
-    z, best = climbed.z.clone(), climbed.value.clone()
-    for trial, number in climbed.failed.nonzero().tolist():
+    z, best, left = climbed.z.clone(), climbed.value.clone(), climbed.failed
+    if room is not None:
+        left = left | room.near(z)
+        z = room.moved(z)
+    for trial, number in left.nonzero().tolist():
         points = z[:, number : number + 1].clone()
-        end, top = _by_lbfgsb(value, points, trial, free)
+        constraints: Any = ()
+        if room is not None:
+            constraints = room.constraint(points[trial, 0], free)
+        end, top = _by_scipy(value, points, trial, free, constraints)
         if top > best[trial, number]:
             z[trial, number, free] = end
             best[trial, number] = top
     return replace(climbed, z=z, value=best), best > climbed.value
 
 
-def _by_lbfgsb(
-    value: Callable[[Tensor], Tensor], points: Tensor, trial: int, free: Tensor
+def _by_scipy(
+    value: Callable[[Tensor], Tensor],
+    points: Tensor,
+    trial: int,
+    free: Tensor,
+    constraints: Any,
 ) -> tuple[Tensor, float]:
     """Climb from ``points[trial]`` of ``points (T, 1, d)``, which is changed.
 
-    Return the free coordinates of the end, and the value there.
+    Return the free coordinates of the end, and the value there. L-BFGS-B climbs, or
+    SLSQP where there are ``constraints``.
     """
 
     def loss(z: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
@@ -175,9 +207,10 @@ def _by_lbfgsb(
         loss,
         start,
         jac=True,
-        method="L-BFGS-B",
+        method="SLSQP" if constraints else "L-BFGS-B",
         bounds=[(0.0, 1.0)] * len(start),
-        options={"maxfun": AGAIN},
+        constraints=constraints,
+        options={"maxiter": AGAIN, "ftol": 1e-12} if constraints else {"maxfun": AGAIN},
     )
     return torch.from_numpy(end.x).to(points), -float(end.fun)
 

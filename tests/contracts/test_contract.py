@@ -45,9 +45,9 @@ SIGNATURES = {
     # action sets
     "Finite": "points, *, covariance=None",
     "ProductGrid": "axes",
-    "Box": "lower, upper, choices=None",
+    "Box": "lower, upper, choices=None, linear=None",
     "Star": "center, tips",
-    "Space": "",
+    "Space": "*, where=None",
     "Int": "lo, hi, log=False",
     "Float": "lo, hi, log=False, step=None",
     "Category": "",

@@ -1,8 +1,8 @@
 """The order in which a policy calls the hooks of its concerns.
 
-Retired and failed actions are left out first, then those that do not fit a budget. Only
-among the rest are actions sought that keep the limits with the stated confidence. What
-all these leave may be explored.
+Actions beyond the set's known limits, retired and failed ones are left out first, then
+those that do not fit a budget. Only among the rest are actions sought that keep the
+limits with the stated confidence. What all these leave may be explored.
 Outlying readings are moved to their bounds before they are compared with predictions.
 The receipt is last: it notes the action that is played in the end.
 """
@@ -18,6 +18,7 @@ from cbandit.policies.concerns.design import Design
 from cbandit.policies.concerns.explore_share import ExploreShare
 from cbandit.policies.concerns.failure_belief import FailureBelief
 from cbandit.policies.concerns.failure_list import FailureList
+from cbandit.policies.concerns.input_limits import InputLimits
 from cbandit.policies.concerns.kept_limits import KeptLimits
 from cbandit.policies.concerns.margin import Margin
 from cbandit.policies.concerns.outliers import Outliers
@@ -31,6 +32,7 @@ from cbandit.policies.setup import Setup
 
 ORDER: tuple[type[Concern[Any]], ...] = (
     KeptLimits,
+    InputLimits,
     Retirements,
     FailureList,
     FailureBelief,

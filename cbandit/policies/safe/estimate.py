@@ -425,4 +425,6 @@ def check_has_safe(mask: Tensor | None, safe: Tensor | None) -> None:
         return
     allowed = mask.expand(len(safe), -1).gather(-1, safe.unsqueeze(-1))
     if not bool(allowed.all()):
-        raise CBanditError("among must leave the safe action in every trial")
+        raise CBanditError(
+            "among must leave the safe action in every trial, and so must where="
+        )
