@@ -45,6 +45,7 @@ from cbandit.errors import InfeasibleError as InfeasibleError
 from cbandit.errors import LostRankError as LostRankError
 from cbandit.errors import MissingDataError as MissingDataError
 from cbandit.errors import MissingExtraError as MissingExtraError
+from cbandit.experiments.paired import compare as compare
 from cbandit.explore import TS as TS
 from cbandit.explore import UCB as UCB
 from cbandit.explore import Explore as Explore

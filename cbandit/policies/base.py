@@ -32,6 +32,7 @@ from cbandit._core.arguments import stated
 from cbandit._core.distributed import ALONE, Ranks
 from cbandit._core.hints import hinted
 from cbandit._core.log import LOG, warn
+from cbandit._core.printing import brief
 from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit._core.threads import threads_for
 from cbandit.actions import Actions, Contextual, Shown, checked_actions
@@ -44,6 +45,7 @@ from cbandit.errors import (
     ReadOnlyError,
 )
 from cbandit.explain import Explanation
+from cbandit.policies import picture
 from cbandit.policies.abilities import Abilities
 from cbandit.policies.budget import Budget
 from cbandit.policies.checks import (
@@ -88,6 +90,7 @@ from cbandit.receipt.certificate import Certificate
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 MAX_OUTSTANDING = 100  # choices without feedback, beyond those of one ask(n=)
 NO_CONTEXT_HINT = "Or build it on the choices alone, a cb.Space without the cb.Context"
@@ -123,6 +126,8 @@ class Marginal:
     mean: Tensor
     std: Tensor
 
+    __repr__ = brief
+
 
 @dataclass(frozen=True)
 class Posterior:
@@ -130,6 +135,8 @@ class Posterior:
 
     reward: Marginal
     costs: Marginal | None
+
+    __repr__ = brief
 
 
 class Policy(metaclass=ABCMeta):
@@ -1393,6 +1400,64 @@ class Policy(metaclass=ABCMeta):
             return Posterior(reward, None)
         return Posterior(reward, Marginal(outside(mean[:, 1:]), outside(std[:, 1:])))
 
+    # -- the picture -----------------------------------------------------------------
+
+    def _believe_at(self, x: Tensor) -> Posterior | None:
+        """Return the beliefs at points ``(n, d)``; ``None``: the policy has none."""
+        return None
+
+    def _points_to_deploy(self, trial: int) -> Tensor | None:
+        """Return what a trial would deploy, ``(k, d)``, likeliest first.
+
+        ``None``: nothing is recommended.
+        """
+        return None
+
+    @locked
+    def plot(
+        self,
+        knobs: str | int | Sequence[str | int] | None = None,
+        at: Mapping[str, Any] | None = None,
+        trial: int = 0,
+    ) -> Figure:
+        """Draw beliefs, limits and what was told; then multiplier and certificate.
+
+        Beliefs are drawn over one or two knobs, the others held where the policy would
+        play at best. Dots are all rounds told, wherever their other knobs were. It
+        needs the extra ``plots``.
+
+        Args:
+            knobs: one or two of the set's names (``"x1"`` is the first of coordinates
+                without names) or their numbers from 0; ``None``: the first two.
+            at: values of other knobs and of contexts, by name.
+            trial: the trial that is drawn, counted from 0.
+
+        Example:
+            >>> import cbandit as cb
+            >>> space = cb.Space(threads=cb.Int(1, 8))
+            >>> policy = cb.GPUCB(space, reward=cb.GP.default(space))
+            >>> policy.tell(policy.ask(), reward=2.0)
+            >>> figure = policy.plot()
+            >>> figure.savefig("policy.png")                        # doctest: +SKIP
+        """
+        trial = checks.whole("trial", trial, 0, "a trial's number", self.size - 1)
+        axes, past = picture.read_axes(self.actions, knobs), self._table()
+        best = self._points_to_deploy(trial)
+        base = picture.base_point(self.actions, past["x"][:, trial], best, at)
+        found = self._concerns.find(Receipt)
+        parts = picture.Parts(
+            f"{self.name}, round {self._now.t}",
+            axes,
+            self.objective,
+            past,
+            trial,
+            self._believe_at(picture.points_along(axes, base)),
+            self.limits(self._now.t + 1).expand(self.size, -1)[trial],
+            best,
+            None if found is None else found[1].costs,
+        )
+        return parts.draw()
+
     # -- checkpoints -----------------------------------------------------------------
 
     @locked  # noqa: B027  # most policies have no such arrays
@@ -1462,6 +1527,9 @@ class Policy(metaclass=ABCMeta):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(unpack(state))
+
+    def _repr_html_(self) -> str:
+        return self.status()._repr_html_()
 
     def __repr__(self) -> str:
         actions = repr(self.actions)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit._core.distributed import ALONE, Ranks
+from cbandit._core.printing import brief
 from cbandit._core.randomness import Streams
 from cbandit.actions import Shown
 from cbandit.choice import Distribution
@@ -286,6 +287,8 @@ class Decision:
     idle: Tensor | None = None
     promised: Tensor | None = None
     expected: Any = None
+
+    __repr__ = brief
 
     def doubted(self, where: Tensor) -> Decision:
         """Return the decision with the trials ``where (T,)`` marked as infeasible."""

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit._core.printing import brief
 from cbandit.errors import BudgetError, CBanditError
 from cbandit.policies.choices import News
 from cbandit.policies.round import Concern
@@ -52,6 +53,8 @@ class BudgetStatus:
     left: Tensor
     pace: Tensor
     rounds: int
+
+    __repr__ = brief
 
     def __str__(self) -> str:
         numbers = [f"{name} {_text(getattr(self, name))}" for name in _PRINTED]
