@@ -46,7 +46,7 @@ CLASSES = {
         Abilities Account Arms AtOnce Average Balls Budget Budgets CKB Concerns
         Confidence ConfidenceSets Contradiction Contradictions CountOPB
         DecisionRecord Delayed Design EnoughData Entry EpochPenalty EpochState
-        Expected FailedActions Failure FailureBelief FailureList FailureModel
+        Expected Expired FailedActions Failure FailureBelief FailureList FailureModel
         Files GPOPB GPState GPTS GPUCB Held History Item JudgedRound KeptLimits
         LCLUCB Ledger LimitCounts LinearBounds LinearModel Listeners Lock Margin News
         Objective OPLB OPNLB Outcome Outliers Paired Pending Place PolicyState

@@ -232,6 +232,7 @@ class Policy(metaclass=ABCMeta):
         dtype: torch.dtype | str | None = None,
         horizon: int | None = None,
         design: int = 0,
+        expire: int | None = None,
         **common: Unpack[ConcernKeywords],
     ) -> None:
         self.settings = stated(self, locals())
@@ -276,6 +277,9 @@ class Policy(metaclass=ABCMeta):
         self.design = checks.whole(
             "design", design, 0, "a whole number, 0 for none", 1_000_000
         )
+        if expire is not None:
+            expire = checks.whole("expire", expire, 1, "None or a positive int")
+        self.expire = expire
         #: what the policy does not take, with the reason, see Abilities.refuses
         self._refuses = dict(self.abilities.refuses)
         if not callable(thresholds):
@@ -291,7 +295,7 @@ class Policy(metaclass=ABCMeta):
         self._lock = Lock()
         self._listeners = Listeners()
         costs = self.m > 0 and not self.sees_costs
-        self._ledger = Ledger(self.size, self.m, costs)
+        self._ledger = Ledger(self.size, self.m, costs, self.expire)
         self._history = History(self.size, self.m, self.actions.dim)
         self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
         self._now = PolicyState(0, None, self._streams.position(), 0)
@@ -316,7 +320,7 @@ class Policy(metaclass=ABCMeta):
         """Return all that the policy's concerns are made from."""
         return Setup(
             type(self).__name__,
-            {"design": self.design, **self._keywords},
+            {"design": self.design, "expire": self.expire, **self._keywords},
             self.abilities,
             self.objective,
             self.actions,
@@ -784,11 +788,11 @@ class Policy(metaclass=ABCMeta):
         ledger.open(private, choice, place, made)
         now = PolicyState(t, state, streams.position(), now.heard, False, concerns)
         # a warning may be an error: then the round does not count
-        if len(ledger) >= MAX_OUTSTANDING + self._largest_n and not (
-            self._ignores_backlog or self._reminded
-        ):
-            self._reminded = True
-            warn(ledger.reminder(self.name))
+        most = MAX_OUTSTANDING + self._largest_n
+        if len(ledger) >= most and not (self._ignores_backlog or self._reminded):
+            if (count := len(ledger.waiting(t))) >= most:
+                self._reminded = True
+                warn(ledger.reminder(self.name, count))
         self._warn_once(now)
         # this makes the round count
         fits = getattr(self._now.state, "fits", 0)
@@ -1162,9 +1166,10 @@ class Policy(metaclass=ABCMeta):
             of = label, sign, outside(limit)
             standing.append(LimitStatus(*of, *columns, bound=bound))
         waiting, alarms = len(self._ledger.waiting(now.t)), self._alarms(now)
+        expired = sum(entry.expired for entry in self._ledger.all(now.t))
         fits, texts = getattr(now.state, "fits", 0), tuple(alarms.values())
         counts = self.name, now.t, tuple(standing), waiting, fits, texts
-        return Status(*counts, broken, self.trials)
+        return Status(*counts, broken, self.trials, expired)
 
     @locked
     def certificate(
@@ -1327,7 +1332,7 @@ class Policy(metaclass=ABCMeta):
     @property
     @locked
     def outstanding(self) -> list[Choice]:
-        """Choices whose feedback has not all come, oldest first.
+        """Choices whose feedback has not all come, oldest first, without expired ones.
 
         The list prints what each choice waits for.
         """
@@ -1340,9 +1345,9 @@ class Policy(metaclass=ABCMeta):
         """Return all rounds as a pandas frame, with a row for each round and trial.
 
         Columns: ``id``, ``round``, the action by name (else ``action`` and ``x1``..),
-        ``state`` (open, told, failed or cancelled), the times ``turn`` and (last)
-        ``told``, ``reward``, costs, multipliers, and ``score`` if the policy maximises
-        one. Where they were told, also the tries (``tries_fails``; for counts
+        ``state`` (open, told, failed, cancelled or expired), the times ``asked`` and
+        (last) ``told``, ``reward``, costs, multipliers, and ``score`` if the policy
+        maximises one. Where they were told, also the tries (``tries_fails``; for counts
         ``exposure_restarts``) that a share or rate is of, and observations' own
         variances (``noise_reward``); where they change, limits (``limit_latency``).
         A GP policy takes it back: ``observe(history)``.

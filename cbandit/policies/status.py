@@ -69,6 +69,7 @@ class Status:
         alarms: limits that were broken from some round on, see
             :meth:`cbandit.Policy.watch`.
         trials: the trials' numbers; ``None``: there is no trials axis.
+        expired: how many choices expired and have no answer, see ``expire=``.
     """
 
     name: str
@@ -79,12 +80,16 @@ class Status:
     warnings: tuple[str, ...]
     alarms: tuple[Alarm, ...] = ()
     trials: range | None = field(default=None, repr=False)
+    expired: int = 0
 
     def __str__(self) -> str:
         return "\n".join([self._head(), *map(str, self.limits), *self._warnings()])
 
     def _head(self) -> str:
-        return f"{self.name}: round {self.t}, {self.open} open, {self.fits} fits"
+        expired = f", {self.expired} expired" * bool(self.expired)
+        return (
+            f"{self.name}: round {self.t}, {self.open} open{expired}, {self.fits} fits"
+        )
 
     def _warnings(self) -> list[str]:
         return [f"warning: {text}" for text in self.warnings]

@@ -241,7 +241,7 @@ class Turn(NamedTuple):
     @property
     def waiting(self) -> list[Entry]:
         """The choices whose feedback has not all come, oldest first."""
-        return self.ledger.waiting(self.t - 1)
+        return self.ledger.waiting(self.t - 1, self.t)
 
     def point(self, best: Best | Decision) -> Tensor:
         """Return the point of an action, with the round's context, ``(T, 1, d)``."""
