@@ -48,6 +48,7 @@ from cbandit.errors import MissingDataError as MissingDataError
 from cbandit.errors import MissingExtraError as MissingExtraError
 from cbandit.evaluation.evaluate import evaluate as evaluate
 from cbandit.evaluation.gate import gate as gate
+from cbandit.experiments.paired import compare as compare
 from cbandit.explore import TS as TS
 from cbandit.explore import UCB as UCB
 from cbandit.explore import Explore as Explore

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit._core.printing import brief, html_table
 from cbandit._core.randomness import Streams
 from cbandit.errors import CBanditError
 
@@ -25,6 +26,9 @@ class Naming(Protocol):
     def params(self, x: Tensor) -> Any:
         """Return a point ``(d,)`` as a dict, more points as lists of dicts."""
 
+    def table(self, x: Tensor) -> Mapping[str, Any]:
+        """Return points ``(n, d)`` as columns ``(n,)`` of the users' values."""
+
 
 def params_of(names: Naming | None, x: Tensor) -> Any:
     """Return actions by name; raise if the set has no names."""
@@ -33,6 +37,19 @@ def params_of(names: Naming | None, x: Tensor) -> Any:
             "params needs a set with names: give the policy a cb.Space(...)"
         )
     return names.params(x)
+
+
+def rows_of(names: Naming | None, x: Tensor) -> list[dict[str, object]]:
+    """Return actions ``(n, d)`` as rows of a table, by name or else ``x1``, ``x2``."""
+    if names is None:
+        return [
+            {f"x{j + 1}": value for j, value in enumerate(row)} for row in x.tolist()
+        ]
+    columns = {name: values.tolist() for name, values in names.table(x).items()}
+    return [
+        dict(zip(columns, row, strict=True))
+        for row in zip(*columns.values(), strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -49,6 +66,8 @@ class Distribution:
     index: Tensor
     probability: Tensor
     infeasible: Tensor | None = None
+
+    __repr__ = brief
 
     @classmethod
     def point(cls, index: Tensor) -> Distribution:
@@ -166,6 +185,21 @@ class Choice:
         elif trials is None:
             said += f": ({', '.join(f'{v:.4g}' for v in self.x.tolist())})"
         return f"{said}, infeasible)" if bool(self.infeasible.all()) else f"{said})"
+
+    def _repr_html_(self) -> str:
+        x = self.x.reshape(-1, self.x.shape[-1])
+        rows = rows_of(self.names, x)
+        if self.index is not None:
+            numbers = self.numbers().reshape(-1).tolist()
+            rows = [{"action": k, **row} for k, row in zip(numbers, rows, strict=True)]
+        if self.x.dim() == 2:
+            rows = [{"trial": i, **row} for i, row in enumerate(rows)]
+        if bool(self.infeasible.any()):
+            for row, odd in zip(
+                rows, self.infeasible.reshape(-1).tolist(), strict=True
+            ):
+                row["infeasible"] = odd
+        return html_table(rows, f"choice {self.id} of round {self.t}")
 
     def numbers(self) -> Tensor:
         """Return ``index`` on the host, usually without waiting for the device."""

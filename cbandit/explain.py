@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbandit._core.printing import brief, html_table
 from cbandit.actions import Names
 from cbandit.choice import Distribution, params_of
 
@@ -64,6 +65,8 @@ class Explanation:
     own_score: bool = False
     known: Tensor | None = None
 
+    __repr__ = brief
+
     @property
     def params(self) -> Any:
         """The action by name, a dict; with trials a list of dicts."""
@@ -72,6 +75,32 @@ class Explanation:
     def __str__(self) -> str:
         trials = self.x.shape[0] if self.x.dim() == 2 else 1
         return "\n".join(line for i in range(trials) for line in self._lines(i))
+
+    def _repr_html_(self) -> str:
+        trials = self.x.shape[0] if self.x.dim() == 2 else 1
+        rows = [row for i in range(trials) for row in self._rows(i)]
+        return html_table(rows, str(self) if trials == 1 else f"round {self.t}")
+
+    def _rows(self, i: int) -> list[dict[str, object]]:
+        """Return the rows of a table about one trial, one for each function."""
+        inside = f" ({self.unit})" if self.unit else ""
+        columns = {
+            "believed": self.mean,
+            "+-": self.std,
+            "taken for": self.taken,
+            f"in the score, less its limit{inside}": self.estimate,
+        }
+        of_costs = {f"multiplier{inside}": self.multiplier, "price": self.price}
+        rows: list[dict[str, object]] = []
+        for j, label in enumerate(self.labels):
+            row: dict[str, object] = {"trial": i} if self.x.dim() == 2 else {}
+            row["function"] = label
+            for values, k in ((columns, j), (of_costs, j - 1)):
+                for name, value in values.items():
+                    if value is not None and 0 <= k < value.shape[-1]:
+                        row[name] = _row(value, i)[k].item()
+            rows.append(row)
+        return rows
 
     def _lines(self, i: int) -> list[str]:
         """Describe one trial."""

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from cbandit._core.distributed import ALONE, Ranks
+from cbandit._core.printing import brief, html_table
 from cbandit.actions import Names
-from cbandit.choice import Distribution, params_of
+from cbandit.choice import Distribution, params_of, rows_of
 from cbandit.errors import CBanditError
 from cbandit.search.simplex.lp import solve_policy_in_blocks
 
@@ -75,6 +76,8 @@ class Recommendation:
     names: Names | None = field(default=None, repr=False)
     costs: tuple[str, ...] | None = None
 
+    __repr__ = brief
+
     @property
     def params(self) -> Any:
         """The action by name; of a distribution, or with trials, a list of dicts."""
@@ -122,6 +125,48 @@ class Recommendation:
             self._line(i, ok) for i, ok in enumerate(self.feasible.flatten().tolist())
         )
 
+    def _repr_html_(self) -> str:
+        count = self.feasible.numel()
+        rows = [row for trial in range(count) for row in self._rows(trial)]
+        if self.feasible.dim() == 0:
+            for row in rows:
+                del row["trial"]
+        return html_table(rows, f"recommended, with confidence {self.confidence:g}")
+
+    def _rows(self, trial: int) -> list[dict[str, object]]:
+        """Return the rows of a table about one trial, one for each action."""
+        count, m = self.feasible.numel(), self.margin.shape[-1]
+        value, chance, ok = (
+            part.flatten()[trial].item()
+            for part in (self.value, self.probability, self.feasible)
+        )
+        if math.isnan(value) and not ok:
+            return [{"trial": trial, "": NOTHING}]
+        margin = self.margin.reshape(count, m)[trial].tolist()
+        known: dict[str, object] = {"reward": value}
+        if m:
+            known |= {"feasible": ok, "with probability": chance}
+            pairs = zip(self._cost_labels(), margin, strict=True)
+            known |= {f"room of {name}": room for name, room in pairs}
+        x = self.x.reshape(count, -1, self.x.shape[-1])[trial]
+        rows, pi = rows_of(self.names, x), self.distribution
+        if self.index is not None:
+            numbers = self.index.reshape(count, -1)[trial].tolist()
+            rows = [{"action": k, **row} for k, row in zip(numbers, rows, strict=True)]
+        if pi is not None:
+            shares = pi.probability.reshape(count, -1)[trial].tolist()
+            rows = [
+                {"share": share, **row}
+                for share, row in zip(shares, rows, strict=True)
+                if share > 0
+            ]
+        return [{"trial": trial, **row, **known} for row in rows]
+
+    def _cost_labels(self) -> tuple[str, ...]:
+        if self.costs is not None:
+            return self.costs
+        return tuple(f"cost{j + 1}" for j in range(self.margin.shape[-1]))
+
     def _line(self, trial: int, ok: bool) -> str:
         """Describe the recommendation of one trial."""
         value, probability = (
@@ -137,7 +182,7 @@ class Recommendation:
         margin = self.margin.reshape(count, m)[trial].tolist()
         if not m:
             return line
-        names = [f"cost{j + 1}" for j in range(m)] if self.costs is None else self.costs
+        names = self._cost_labels()
         room = [
             f"{v:.4g}" if self.costs is None else f"{name} {v:.4g}"
             for name, v in zip(names, margin, strict=True)

@@ -47,7 +47,7 @@ CLASSES = {
         Abilities Account Arms AtOnce Average Balls Budget Budgets CKB Concerns
         Confidence ConfidenceSets Contradiction Contradictions CountOPB
         DecisionRecord Delayed Design EnoughData Entry EpochPenalty EpochState
-        Expected ExploreShare FailedActions Failure FailureBelief FailureList
+        Expected Expired ExploreShare FailedActions Failure FailureBelief FailureList
         FailureModel Files GPOPB GPState GPTS GPUCB Held History InputLimits Item
         JudgedRound KeptLimits LCLUCB Ledger LimitCounts LinearBounds LinearModel
         Listeners Lock Margin News Objective OPLB OPNLB Outcome Outliers Paired Pending

@@ -13,18 +13,19 @@ cannot compile.
 
 Importing this module imports BoTorch, which changes GPyTorch's settings; ``import
 cbandit`` alone does not.
+
+* ``PrimalDual(model, beta, multiplier)``: CKB's score, a Lagrangian.
+* ``RectifiedPenalty(model, beta, multiplier)``: RPOL's, in which only excess counts.
+* ``OptimisticFeasible(model, beta)``: CONFIG's, the best of what may be feasible.
+* ``PathwisePrimalDual(model, beta, multiplier)``: CKB's on one sample path.
 """
 
-from cbandit.acquisition.paths import PathwisePrimalDual
+# without __all__, so that help() of this module does not print all of torch's Module
+from cbandit.acquisition.paths import PathwisePrimalDual as PathwisePrimalDual
 from cbandit.acquisition.register import register
-from cbandit.acquisition.scores import OptimisticFeasible, PrimalDual, RectifiedPenalty
-
-__all__ = [
-    "OptimisticFeasible",
-    "PathwisePrimalDual",
-    "PrimalDual",
-    "RectifiedPenalty",
-]
+from cbandit.acquisition.scores import OptimisticFeasible as OptimisticFeasible
+from cbandit.acquisition.scores import PrimalDual as PrimalDual
+from cbandit.acquisition.scores import RectifiedPenalty as RectifiedPenalty
 
 for _kind in (OptimisticFeasible, PathwisePrimalDual, PrimalDual, RectifiedPenalty):
     register(_kind)

@@ -1,36 +1,19 @@
-"""Paired comparisons of policies, folders or parameters, trial by trial.
-
-Trials with the same number and seed see the same world and noise. Their differences
-vary less than the trials themselves, so the differences are compared.
-"""
+"""Paired comparisons of folders of results, and how they are printed."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy
 import pandas
-import torch
 
 from cbandit.errors import CBanditError
-from cbandit.experiments.intervals import (
-    COVERAGE,
-    FEWEST,
-    LEVEL,
-    Difference,
-    holm,
-    interval,
-)
+from cbandit.experiments.intervals import COVERAGE, FEWEST, LEVEL, Difference
+from cbandit.experiments.paired import Comparison, in_common, pairs_of, tested
 from cbandit.experiments.report import alike_in_words, columns, number, shown
 from cbandit.experiments.results import read_rounds, read_summary
 from cbandit.experiments.settings import Settings
-from cbandit.simulation.curves import mean_and_sem
-
-ROUNDING = 1e-9  # smaller differences, as shares of the values, are rounding errors
 
 ESCAPED = str.maketrans(
     {
@@ -50,93 +33,6 @@ ESCAPED = str.maketrans(
 """How LaTeX prints its special characters."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Final values of trials that differ in one column only.
-
-    Args:
-        by: the column, such as ``policy``.
-        words: what the trials have in common.
-        values: a row for each trial that all of them have; columns by the value of
-            ``by``, then by metric.
-        pairs: the two names of each difference, minuend first.
-        same: groups of policies that played the same rounds.
-    """
-
-    by: str
-    words: str
-    values: pandas.DataFrame
-    pairs: tuple[tuple[str, str], ...]
-    same: tuple[tuple[str, ...], ...] = ()
-
-    @property
-    def names(self) -> list[str]:
-        """The values of the column ``by``."""
-        return [str(name) for name in self.values.columns.unique(0)]
-
-    @property
-    def metrics(self) -> dict[str, str]:
-        """The metrics that are compared, with their heads."""
-        metrics = shown(self.values[self.names[0]].columns)
-        parts = [self.values[name] for name in self.names]
-        if all(x["regret"].equals(x["stochastic_regret"]) for x in parts):
-            del metrics["stochastic_regret"]
-        return metrics
-
-    def difference(self, name: str, other: str, metric: str) -> Difference:
-        """Return the mean of ``name`` minus that of ``other``, with its interval."""
-        ours = self.values[name, metric].to_numpy("float64")
-        theirs = self.values[other, metric].to_numpy("float64")
-        gaps = ours - theirs
-        # sums of the same numbers in another order differ by rounding errors
-        rounding = ROUNDING * max(abs(ours).max(), abs(theirs).max())
-        gaps[abs(gaps) <= rounding] = 0.0
-        if numpy.ptp(gaps) <= rounding:
-            gaps[:] = gaps[0]
-        return interval(gaps)
-
-    def mean(self, name: str, metric: str) -> tuple[float, float]:
-        """Return a mean over the trials and its standard error."""
-        values = self.values[name, metric].to_numpy("float64")
-        found = mean_and_sem(torch.tensor(values))
-        return found["mean"], found["sem"]
-
-    def best(self, metric: str) -> str | None:
-        """Return the name that is significantly better than all others, or ``None``."""
-        means = {name: self.mean(name, metric)[0] for name in self.names}
-        if any(map(math.isnan, means.values())):
-            return None
-        best, *others = sorted(means, key=lambda name: means[name])
-        tests = holm([self.difference(best, x, metric).p for x in others])
-        return best if all(p < 1 - LEVEL for p in tests) else None
-
-
-def in_common(compared: Sequence[Comparison]) -> dict[str, str]:
-    """Return the metrics that all comparisons have, with their heads."""
-    first, *others = (table.metrics for table in compared)
-    return {k: head for k, head in first.items() if all(k in x for x in others)}
-
-
-Tested = Mapping[tuple[int, str, str, str], Difference]
-"""Differences by the number of the comparison, the two names and the metric."""
-
-
-def tested(compared: Sequence[Comparison]) -> Tested:
-    """Return all differences; their tests are corrected together for each metric."""
-    out = {}
-    for metric in dict.fromkeys(k for table in compared for k in table.metrics):
-        keys = [
-            (place, *pair, metric)
-            for place, table in enumerate(compared)
-            for pair in table.pairs
-            if metric in table.metrics
-        ]
-        gaps = [compared[key[0]].difference(*key[1:]) for key in keys]
-        for key, gap, p in zip(keys, gaps, holm([x.p for x in gaps]), strict=True):
-            out[key] = gap._replace(p=p)
-    return out
-
-
 def compare(
     folders: Sequence[tuple[Path, Settings]],
     by: str | None = None,
@@ -154,8 +50,6 @@ def compare(
         baseline: the value that the others are compared with; unless given, the first.
         all_pairs: compare all pairs instead.
     """
-    if baseline is not None and all_pairs:
-        raise CBanditError("--baseline and --all-pairs: give one of them")
     paths = [path.resolve() for path, _ in folders]
     for path, _ in folders:
         if paths.count(path.resolve()) > 1:
@@ -199,7 +93,7 @@ def compare(
         values = pandas.concat(group, axis=1, join="inner").sort_index()
         if values.empty:
             raise CBanditError(f"{', '.join(group)} have no trials in common")
-        pairs = _pairs([*group], by, baseline, all_pairs)
+        pairs = pairs_of([*group], by, baseline, all_pairs)
         played = tuple(same.get(alike_words, ()))
         out.append(Comparison(by, alike_words, values, pairs, played))
     if not any(table.pairs for table in out):
@@ -212,20 +106,6 @@ def _equation(name: str, value: object) -> str:
     """Return ``cost = half`` or, of a limit, ``latency <= 7``."""
     sign = "" if str(value).startswith(("<", ">")) else "= "
     return f"{name} {sign}{value}"
-
-
-def _pairs(
-    names: Sequence[str], by: str, baseline: str | None, all_pairs: bool
-) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of names to compare."""
-    if all_pairs:
-        return tuple((b, a) for a, b in itertools.combinations(names, 2))
-    first = names[0] if baseline is None else baseline
-    if first not in names:
-        raise CBanditError(
-            f"--baseline must be a {by}, one of {', '.join(names)}; got {first!r}"
-        )
-    return tuple((name, first) for name in names if name != first)
 
 
 def _check_alike(folders: Sequence[tuple[Path, Settings]]) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cbandit.errors import CBanditError
-from cbandit.experiments.compare import Comparison, in_common, tested
 from cbandit.experiments.experiment import Experiment
 from cbandit.experiments.intervals import FEWEST, LEVEL
+from cbandit.experiments.paired import Comparison, in_common, tested
 from cbandit.experiments.settings import Settings
 from cbandit.simulation import plots
 from cbandit.simulation.curves import Curve, Curves

@@ -437,6 +437,11 @@ class Sampler(BaseSampler):
                 f"{kind} must be built without design=: enqueue the first trials, "
                 "study.enqueue_trial({...})"
             )
+        if policy.expire is not None:
+            raise CBanditError(
+                f"{kind} must be built without expire=: a study's heartbeat fails "
+                "trials that are stale"
+            )
         state = policy._now.state
         known = all(concern.in_studies for concern in policy._concerns.all)
         if state.own is not None or not known:

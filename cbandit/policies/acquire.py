@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cbandit._core.printing import brief
 from cbandit.errors import CBanditError
 from cbandit.policies.checks import floating_shape, unchanged
 from cbandit.posterior.links import normal_share
@@ -55,6 +56,8 @@ class Estimates:
     unit: Tensor
     incumbent: Tensor
     latent: tuple[Units, Tensor, Tensor] | None = None
+
+    __repr__ = brief
 
     def chance(self, limits: Tensor) -> Tensor:
         """Return the probability ``(T, n)`` that all costs keep ``limits (T, m)``.

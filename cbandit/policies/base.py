@@ -32,6 +32,7 @@ from cbandit._core.arguments import stated
 from cbandit._core.distributed import ALONE, Ranks
 from cbandit._core.hints import hinted
 from cbandit._core.log import LOG, warn
+from cbandit._core.printing import brief
 from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit._core.threads import threads_for
 from cbandit.actions import Actions, Contextual, Shown, checked_actions
@@ -44,6 +45,7 @@ from cbandit.errors import (
     ReadOnlyError,
 )
 from cbandit.explain import Explanation
+from cbandit.policies import picture
 from cbandit.policies.abilities import Abilities
 from cbandit.policies.budget import Budget
 from cbandit.policies.checks import (
@@ -88,6 +90,7 @@ from cbandit.receipt.certificate import Certificate
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 MAX_OUTSTANDING = 100  # choices without feedback, beyond those of one ask(n=)
 NO_CONTEXT_HINT = "Or build it on the choices alone, a cb.Space without the cb.Context"
@@ -123,6 +126,8 @@ class Marginal:
     mean: Tensor
     std: Tensor
 
+    __repr__ = brief
+
 
 @dataclass(frozen=True)
 class Posterior:
@@ -130,6 +135,8 @@ class Posterior:
 
     reward: Marginal
     costs: Marginal | None
+
+    __repr__ = brief
 
 
 class Policy(metaclass=ABCMeta):
@@ -225,6 +232,7 @@ class Policy(metaclass=ABCMeta):
         dtype: torch.dtype | str | None = None,
         horizon: int | None = None,
         design: int = 0,
+        expire: int | None = None,
         **common: Unpack[ConcernKeywords],
     ) -> None:
         self.settings = stated(self, locals())
@@ -269,6 +277,9 @@ class Policy(metaclass=ABCMeta):
         self.design = checks.whole(
             "design", design, 0, "a whole number, 0 for none", 1_000_000
         )
+        if expire is not None:
+            expire = checks.whole("expire", expire, 1, "None or a positive int")
+        self.expire = expire
         #: what the policy does not take, with the reason, see Abilities.refuses
         self._refuses = dict(self.abilities.refuses)
         if not callable(thresholds):
@@ -284,7 +295,7 @@ class Policy(metaclass=ABCMeta):
         self._lock = Lock()
         self._listeners = Listeners()
         costs = self.m > 0 and not self.sees_costs
-        self._ledger = Ledger(self.size, self.m, costs)
+        self._ledger = Ledger(self.size, self.m, costs, self.expire)
         self._history = History(self.size, self.m, self.actions.dim)
         self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
         self._now = PolicyState(0, None, self._streams.position(), 0)
@@ -309,7 +320,7 @@ class Policy(metaclass=ABCMeta):
         """Return all that the policy's concerns are made from."""
         return Setup(
             type(self).__name__,
-            {"design": self.design, **self._keywords},
+            {"design": self.design, "expire": self.expire, **self._keywords},
             self.abilities,
             self.objective,
             self.actions,
@@ -780,11 +791,11 @@ class Policy(metaclass=ABCMeta):
         ledger.open(private, choice, place, made)
         now = PolicyState(t, state, streams.position(), now.heard, False, concerns)
         # a warning may be an error: then the round does not count
-        if len(ledger) >= MAX_OUTSTANDING + self._largest_n and not (
-            self._ignores_backlog or self._reminded
-        ):
-            self._reminded = True
-            warn(ledger.reminder(self.name))
+        most = MAX_OUTSTANDING + self._largest_n
+        if len(ledger) >= most and not (self._ignores_backlog or self._reminded):
+            if (count := len(ledger.waiting(t))) >= most:
+                self._reminded = True
+                warn(ledger.reminder(self.name, count))
         self._warn_once(now)
         # this makes the round count
         fits = getattr(self._now.state, "fits", 0)
@@ -1159,9 +1170,10 @@ class Policy(metaclass=ABCMeta):
             of = label, sign, outside(limit)
             standing.append(LimitStatus(*of, *columns, bound=bound))
         waiting, alarms = len(self._ledger.waiting(now.t)), self._alarms(now)
+        expired = sum(entry.expired for entry in self._ledger.all(now.t))
         fits, texts = getattr(now.state, "fits", 0), tuple(alarms.values())
         counts = self.name, now.t, tuple(standing), waiting, fits, texts
-        return Status(*counts, broken, self.trials)
+        return Status(*counts, broken, self.trials, expired)
 
     @locked
     def certificate(
@@ -1324,7 +1336,7 @@ class Policy(metaclass=ABCMeta):
     @property
     @locked
     def outstanding(self) -> list[Choice]:
-        """Choices whose feedback has not all come, oldest first.
+        """Choices whose feedback has not all come, oldest first, without expired ones.
 
         The list prints what each choice waits for.
         """
@@ -1337,9 +1349,9 @@ class Policy(metaclass=ABCMeta):
         """Return all rounds as a pandas frame, with a row for each round and trial.
 
         Columns: ``id``, ``round``, the action by name (else ``action`` and ``x1``..),
-        ``state`` (open, told, failed or cancelled), the times ``turn`` and (last)
-        ``told``, ``reward``, costs, multipliers, and ``score`` if the policy maximises
-        one. Where they were told, also the tries (``tries_fails``; for counts
+        ``state`` (open, told, failed, cancelled or expired), the times ``asked`` and
+        (last) ``told``, ``reward``, costs, multipliers, and ``score`` if the policy
+        maximises one. Where they were told, also the tries (``tries_fails``; for counts
         ``exposure_restarts``) that a share or rate is of, and observations' own
         variances (``noise_reward``); where they change, limits (``limit_latency``).
         A GP policy takes it back: ``observe(history)``.
@@ -1430,6 +1442,64 @@ class Policy(metaclass=ABCMeta):
             return Posterior(reward, None)
         return Posterior(reward, Marginal(outside(mean[:, 1:]), outside(std[:, 1:])))
 
+    # -- the picture -----------------------------------------------------------------
+
+    def _believe_at(self, x: Tensor) -> Posterior | None:
+        """Return the beliefs at points ``(n, d)``; ``None``: the policy has none."""
+        return None
+
+    def _points_to_deploy(self, trial: int) -> Tensor | None:
+        """Return what a trial would deploy, ``(k, d)``, likeliest first.
+
+        ``None``: nothing is recommended.
+        """
+        return None
+
+    @locked
+    def plot(
+        self,
+        knobs: str | int | Sequence[str | int] | None = None,
+        at: Mapping[str, Any] | None = None,
+        trial: int = 0,
+    ) -> Figure:
+        """Draw beliefs, limits and what was told; then multiplier and certificate.
+
+        Beliefs are drawn over one or two knobs, the others held where the policy would
+        play at best. Dots are all rounds told, wherever their other knobs were. It
+        needs the extra ``plots``.
+
+        Args:
+            knobs: one or two of the set's names (``"x1"`` is the first of coordinates
+                without names) or their numbers from 0; ``None``: the first two.
+            at: values of other knobs and of contexts, by name.
+            trial: the trial that is drawn, counted from 0.
+
+        Example:
+            >>> import cbandit as cb
+            >>> space = cb.Space(threads=cb.Int(1, 8))
+            >>> policy = cb.GPUCB(space, reward=cb.GP.default(space))
+            >>> policy.tell(policy.ask(), reward=2.0)
+            >>> figure = policy.plot()
+            >>> figure.savefig("policy.png")                        # doctest: +SKIP
+        """
+        trial = checks.whole("trial", trial, 0, "a trial's number", self.size - 1)
+        axes, past = picture.read_axes(self.actions, knobs), self._table()
+        best = self._points_to_deploy(trial)
+        base = picture.base_point(self.actions, past["x"][:, trial], best, at)
+        found = self._concerns.find(Receipt)
+        parts = picture.Parts(
+            f"{self.name}, round {self._now.t}",
+            axes,
+            self.objective,
+            past,
+            trial,
+            self._believe_at(picture.points_along(axes, base)),
+            self.limits(self._now.t + 1).expand(self.size, -1)[trial],
+            best,
+            None if found is None else found[1].costs,
+        )
+        return parts.draw()
+
     # -- checkpoints -----------------------------------------------------------------
 
     @locked  # noqa: B027  # most policies have no such arrays
@@ -1499,6 +1569,9 @@ class Policy(metaclass=ABCMeta):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(unpack(state))
+
+    def _repr_html_(self) -> str:
+        return self.status()._repr_html_()
 
     def __repr__(self) -> str:
         actions = repr(self.actions)

@@ -407,6 +407,8 @@ class Entry(NamedTuple):
         held: costs ``(T, m)`` that wait until all costs have come; ``None``: none.
         failures: the failures of the action, absorbed or not.
         charged: costs that only budgets use, absorbed or not.
+        expired: whether it still waits, but the policy no longer counts on feedback;
+            :meth:`Ledger.all` sets it.
     """
 
     choice: Choice
@@ -422,6 +424,7 @@ class Entry(NamedTuple):
     held: Tensor | None = None
     failures: tuple[Failure, ...] = ()
     charged: tuple[Outcome, ...] = ()
+    expired: bool = False
 
     @property
     def failed(self) -> Tensor | None:
@@ -532,9 +535,14 @@ class Ledger:
         size: how many trials there are.
         m: how many costs there are.
         awaits_costs: whether a choice waits for its costs.
+        expire: choices older than so many rounds are not waited for; their feedback is
+            taken all the same. ``None``: every choice is waited for.
     """
 
-    def __init__(self, size: int, m: int, awaits_costs: bool) -> None:
+    def __init__(
+        self, size: int, m: int, awaits_costs: bool, expire: int | None = None
+    ) -> None:
+        self._expire = expire
         self._nothing = torch.zeros(size, 1 + m, dtype=torch.bool)
         self.awaits = 1 + m if awaits_costs else 1
         self._entries: dict[int, Entry] = {}  # in the order of rounds
@@ -584,16 +592,31 @@ class Ledger:
         """Return the entry of round ``t``, which must be the last one asked for."""
         return self._entries[t]
 
-    def all(self, t: int) -> list[Entry]:
-        """Return the entries of rounds up to ``t``."""
-        return [each for each in self._entries.values() if each.choice.t <= t]
+    def _first_waiting(self, t: int) -> float:
+        """Return the first round whose choice is still waited for in round ``t``."""
+        return -math.inf if self._expire is None else t - self._expire
 
-    def waiting(self, t: int) -> list[Entry]:
-        """Return the entries of rounds up to ``t`` that wait for feedback."""
-        out = []
-        for entry in self._entries.values():
-            if not entry.closed and entry.choice.t <= t:
+    def all(self, t: int) -> list[Entry]:
+        """Return the entries of rounds up to ``t``, the latest."""
+        first, out = self._first_waiting(t), []
+        for s, entry in self._entries.items():
+            if s <= t:
+                old = s < first and not entry.closed
+                out.append(entry._replace(expired=True) if old else entry)
+        return out
+
+    def waiting(self, t: int, now: int | None = None) -> list[Entry]:
+        """Return the entries of rounds up to ``t`` that are waited for, oldest first.
+
+        ``now`` is the round in which they are; ``None``: round ``t``.
+        """
+        first, out = self._first_waiting(t if now is None else now), []
+        for s, entry in reversed(self._entries.items()):
+            if s < first:
+                break
+            if not entry.closed and s <= t:
                 out.append(entry)
+        out.reverse()
         return out
 
     def find(self, choice: Choice | str, t: int) -> Entry | None:
@@ -713,13 +736,13 @@ class Ledger:
                 out.append(News(*known, entry.failed, entry.held is not None))
         return out
 
-    def reminder(self, name: str) -> str:
-        """Return the text of a warning that many choices wait for feedback."""
+    def reminder(self, name: str, count: int) -> str:
+        """Return the text of a warning that ``count`` choices wait for feedback."""
         costs = ", cost=..." if self.awaits > 1 else ""
         return (
-            f"{name}: {len(self)} choices wait for their feedback; hand each to "
+            f"{name}: {count} choices wait for their feedback; hand each to "
             f"tell(choice, reward=...{costs}), or to cancel(choice) if it will never "
-            "come"
+            "come; expire=n lets go of those older than n rounds"
         )
 
     def tidy(self, heard: int, keep: Callable[[Entry], None]) -> None:

@@ -10,6 +10,7 @@ then costs), ``N`` actions of a set, ``n`` points, ``d`` coordinates.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -1158,6 +1159,15 @@ class GPPolicy(Policy):
         linked = bool(self._outcomes)
         best = recommend_best(beliefs, self.actions, turn, confidence, streams, linked)
         return self.objective.recommended(best.of(self._user_shape))
+
+    def _believe_at(self, x: Tensor) -> Posterior:
+        return self.posterior(x)
+
+    def _points_to_deploy(self, trial: int) -> Tensor | None:
+        with contextlib.suppress(CBanditError):  # no data, or no context
+            best = self.recommend()
+            return best.x.reshape(self.size, 1, -1)[trial]
+        return None
 
     def _explain_latest(self, turn: Turn) -> dict[str, Any]:
         """Return the beliefs at the latest choice, its estimates and its price."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ENTRIES_PER_BLOCK = 256
 # what a round can be in a trial; the column "state" of tables is an index into these
-STATES = ("open", "told", "failed", "cancelled", "idle")
+STATES = ("open", "told", "failed", "cancelled", "idle", "expired")
 # by the kind of outcome, the first word of the column that holds its tries
 TRIES_WORDS = {"binary": "tries", "count": "exposure"}
 RESERVED_COLUMNS = (
@@ -246,7 +246,8 @@ def _laws(entries: Sequence[Entry], size: int) -> dict[str, Tensor]:
 
 def _state_numbers(entry: Entry) -> Tensor:
     """Return a choice's state in each trial, ``(T,)``, as an index into ``STATES``."""
-    out = torch.where(entry.waits(), 3 if entry.cancelled else 0, 1)
+    unanswered = 3 if entry.cancelled else 5 if entry.expired else 0
+    out = torch.where(entry.waits(), unanswered, 1)
     if entry.failed is not None:
         out = torch.where(entry.failed, 2, out)
     if entry.choice.idle is not None:

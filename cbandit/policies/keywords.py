@@ -46,6 +46,10 @@ POLICY_HELP = {
     "design": """how many rounds at first play a space-filling design of the set. It is
         drawn from seed and trial alone, so that policies with one seed start alike.
         Multipliers do not move by these rounds. Safe policies take none.""",
+    "expire": """outstanding choices expire when so many rounds were asked for after
+        theirs and one more: the policy no longer counts on their feedback. For the
+        certificate and a :class:`~cbandit.Budget` they were played and not answered. A
+        later ``tell`` counts all the same. ``None``: they never expire.""",
 }
 
 #: the arguments of every policy on GP beliefs, with their help
@@ -91,6 +95,7 @@ class Keywords(ReceiptKeywords, total=False):
     device: torch.device | str | None
     dtype: torch.dtype | str | None
     design: int
+    expire: int | None
 
 
 class PolicyKeywords(Keywords, total=False):

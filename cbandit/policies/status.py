@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from cbandit._core.printing import brief, html_table
 from cbandit.receipt.alarm import Alarm
 from cbandit.receipt.certificate import Bound
 
@@ -43,6 +43,8 @@ class LimitStatus:
     mean: Tensor
     bound: Bound | None = field(default=None, kw_only=True)
 
+    __repr__ = brief
+
     def __str__(self) -> str:
         sure = "" if self.bound is None else f"\n  {self.bound.in_short()}"
         return (
@@ -67,6 +69,7 @@ class Status:
         alarms: limits that were broken from some round on, see
             :meth:`cbandit.Policy.watch`.
         trials: the trials' numbers; ``None``: there is no trials axis.
+        expired: how many choices expired and have no answer, see ``expire=``.
     """
 
     name: str
@@ -77,14 +80,33 @@ class Status:
     warnings: tuple[str, ...]
     alarms: tuple[Alarm, ...] = ()
     trials: range | None = field(default=None, repr=False)
+    expired: int = 0
 
     def __str__(self) -> str:
-        head = f"{self.name}: round {self.t}, {self.open} open, {self.fits} fits"
-        lines = [head, *map(str, self.limits)]
-        return "\n".join([*lines, *(f"warning: {text}" for text in self.warnings)])
+        return "\n".join([self._head(), *map(str, self.limits), *self._warnings()])
+
+    def _head(self) -> str:
+        expired = f", {self.expired} expired" * bool(self.expired)
+        return (
+            f"{self.name}: round {self.t}, {self.open} open{expired}, {self.fits} fits"
+        )
+
+    def _warnings(self) -> list[str]:
+        return [f"warning: {text}" for text in self.warnings]
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        rows = []
+        for each in self.limits:
+            row = {
+                "limit": f"{each.name} {each.sign} {_text(each.limit)}",
+                "rounds within": f"{_text(each.within)} of {_text(each.told)}",
+                "of the last": f"{_text(each.recent_within)} of {_text(each.recent)}",
+                "mean": _text(each.mean),
+            }
+            if each.bound is not None:
+                row["certificate"] = each.bound.in_short()
+            rows.append(row)
+        return html_table(rows, "\n".join([self._head(), *self._warnings()]))
 
     def frame(self) -> pd.DataFrame:
         """Return a pandas frame with a row for each limit and trial."""

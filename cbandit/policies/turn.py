@@ -17,6 +17,7 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit._core.distributed import ALONE, Ranks
+from cbandit._core.printing import brief
 from cbandit._core.randomness import Streams
 from cbandit.actions import Shown
 from cbandit.choice import Distribution
@@ -243,7 +244,7 @@ class Turn(NamedTuple):
     @property
     def waiting(self) -> list[Entry]:
         """The choices whose feedback has not all come, oldest first."""
-        return self.ledger.waiting(self.t - 1)
+        return self.ledger.waiting(self.t - 1, self.t)
 
     def point(self, best: Best | Decision) -> Tensor:
         """Return the point of an action, with the round's context, ``(T, 1, d)``."""
@@ -296,6 +297,8 @@ class Decision:
     expected: Any = None
     chance: Tensor | None = None
     safe: Tensor | None = None
+
+    __repr__ = brief
 
     def doubted(self, where: Tensor) -> Decision:
         """Return the decision with the trials ``where (T,)`` marked as infeasible."""

@@ -8,7 +8,6 @@ nothing of rounds to come.
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cbandit._core.printing import html_table
 from cbandit.receipt.bets import (
     BEST_ROUNDS,
     ODDS,
@@ -170,6 +170,9 @@ class Bound:
     over_lower: Array
     over_upper: Array
 
+    def __repr__(self) -> str:
+        return f"Bound({self.name} {self.sense} {_span(self.limit)}: {self.in_short()})"
+
     def in_short(self) -> str:
         """Return the bounds and the verdict as text."""
         bounds = f"{_span(self.lower)} to {_span(self.upper)}"
@@ -233,12 +236,29 @@ class Certificate:
         return iter(self.costs)
 
     def __str__(self) -> str:
+        return "\n".join([self._head(), *map(str, self.costs)])
+
+    def __repr__(self) -> str:
+        words = (f"{bound.name}: {_words(bound.verdict)}" for bound in self.costs)
+        return f"Certificate({', '.join(words)})"
+
+    def _head(self) -> str:
         of = "all rounds" if self.window is None else f"the last {self.window} rounds"
-        head = f"{100 * (1 - self.alpha):g} % at every look, of {of}"
-        return "\n".join([head, *map(str, self.costs)])
+        return f"{100 * (1 - self.alpha):g} % at every look, of {of}"
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        rows = [
+            {
+                "limit": f"{bound.name} {bound.sense} {_span(bound.limit)}",
+                "told, mean": _span(bound.mean),
+                "expected": f"{_span(bound.lower)} to {_span(bound.upper)}",
+                "verdict": f"{_words(bound.verdict)} ({_words(bound.grade)})",
+                "rounds beyond": f"{_span(bound.over)} of {_span(bound.told)}",
+                "outstanding": f"{_span(bound.out)}, {bound.outstanding}",
+            }
+            for bound in self.costs
+        ]
+        return html_table(rows, self._head())
 
     def frame(self) -> pd.DataFrame:
         """Return a pandas frame with a row for each cost and trial."""

@@ -11,6 +11,7 @@ used.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -297,22 +298,53 @@ class Sums(NamedTuple):
         return known & (self.squares / events > usual)
 
 
-def over_rounds(costs: Costs, values: Array, limits: Array) -> Sums:
+def over_rounds(
+    costs: Costs, values: Array, limits: Array, tries: Array | None = None
+) -> Sums:
     """Return the sums over rounds that are known as a whole.
 
     Args:
         costs: what is known of the costs.
         values: the costs of the rounds, ``(n, T, m)``; NaN where they never came.
         limits: their limits, likewise.
+        tries: the tries or exposure behind each, likewise; ``None``: 1.
+    """
+    return sums_after(costs, values, limits, [len(values)], tries)[0]
+
+
+def sums_after(
+    costs: Costs,
+    values: Array,
+    limits: Array,
+    rounds: Sequence[int],
+    tries: Array | None = None,
+) -> list[Sums]:
+    """Return the sums after each of some rounds, in rising order.
+
+    The other arguments are those of :func:`over_rounds`.
     """
     came = ~np.isnan(values)
-    told = np.where(came, values, 0.0)
-    total, count = told.cumsum(0) - told, came.cumsum(0) - came
-    mean = costs.mean_after(total, count)
-    centre = Centre(mean, np.zeros_like(came), count > 0)
-    sums = Sums.none(costs.first.shape)
-    sums = sums.after_plays(costs, Plays(np.ones_like(values), limits, centre))
-    return sums.after(costs, Told(values, came, None, limits, centre))
+    weight = came.astype(np.float64) if tries is None else np.where(came, tries, 0.0)
+    told = np.where(came, values, 0.0) * weight
+    total, heavy = told.cumsum(0) - told, weight.cumsum(0) - weight
+    mean = costs.mean_after(total, heavy)
+    trust, informed = np.zeros_like(came), heavy > 0
+    sums, out, first = Sums.none(costs.first.shape), [], 0
+    for last in rounds:
+        part = slice(first, last)
+        centre = Centre(mean[part], trust[part], informed[part])
+        plays = Plays(np.ones_like(values[part]), limits[part], centre)
+        new = Told(
+            values[part],
+            came[part],
+            None if tries is None else weight[part],
+            limits[part],
+            centre,
+        )
+        sums = sums.after_plays(costs, plays).after(costs, new)
+        out.append(sums)
+        first = last
+    return out
 
 
 def _divisors(costs: Costs) -> tuple[Array, Array]:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from textwrap import fill
@@ -20,8 +18,16 @@ import torch
 
 from cbandit import account
 from cbandit._core import checks
+from cbandit._core.figures import (
+    COLOURS,
+    DPI,
+    add_legend,
+    columns_for,
+    look,
+    sheet,
+)
 from cbandit._core.files import atomic
-from cbandit.errors import CBanditError, MissingExtraError
+from cbandit.errors import CBanditError
 from cbandit.simulation.curves import (
     EACH_ROUND,
     LABELS,
@@ -50,60 +56,8 @@ MORE = ("best_feasible", "reward", "expected_reward")  # more is better of these
 Band = tuple[str, float]
 """The kind of a band, ``"sem"`` or ``"std"``, and how many of them to each side."""
 
-# Okabe and Ito's colours, told apart by the colour-blind too; yellow is too faint
-COLOURS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#E69F00",
-    "#000000",
-    "#7F7F7F",
-)
-MARKERS = "os^DvPX*<"  # 9 marks, 8 colours: the first 72 policies differ
-DPI = 300
-DASHES = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5, 1, 1.5)))
-ONE, TWO = 3.4, 7.0  # inches: one column of a paper, and two
-NARROW = 1.6  # the least width of a panel
 CLIPPED = 3.0  # early rounds above this many times the later maximum are cut off
 LATER = 20  # the first of this many parts of the rounds counts as early
-STYLE = {
-    "axes.edgecolor": "#666666",
-    "axes.grid": True,
-    "axes.labelcolor": "#333333",
-    "axes.linewidth": 0.8,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlesize": 8.5,
-    "axes.labelsize": 7.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.unicode_minus": True,
-    "font.size": 8,
-    "grid.color": "#E3E3E3",
-    "grid.linewidth": 0.7,
-    "legend.frameon": False,
-    "legend.handlelength": 3.2,  # so that dashes can be seen
-    "lines.markeredgecolor": "white",  # so that marks on jagged curves can be seen
-    "lines.markeredgewidth": 0.5,
-    "lines.markersize": 4.5,
-    "savefig.dpi": DPI,
-    "xtick.color": "#555555",
-    "ytick.color": "#555555",
-}
-
-
-def look(k: int) -> dict[str, Any]:
-    """Return colour, mark and dashes of the ``k``-th policy, in every figure.
-
-    Marks and dashes tell policies apart in grey, and where colours begin again.
-    """
-    return {
-        "color": COLOURS[k % len(COLOURS)],
-        "marker": MARKERS[k % len(MARKERS)],
-        "linestyle": DASHES[k % len(DASHES)],
-    }
 
 
 def curves(
@@ -157,6 +111,7 @@ def overview(
     marks: Sequence[int] = (),
     design: int = 0,
     reward: str = "reward",
+    more: Sequence[Callable[[Axes], object]] = (),
 ) -> Figure:
     """Draw a panel for each metric, with a curve for each policy.
 
@@ -178,6 +133,7 @@ def overview(
         marks: rounds marked in every panel, such as those at which the world changes.
         design: how many rounds, played by a common design, are shaded at the start.
         reward: what the reward is called.
+        more: functions that each draw one more panel, given its ``Axes``.
 
     Example:
         >>> figure = cb.plots.overview([run, other], title="...")   # doctest: +SKIP
@@ -208,10 +164,13 @@ def overview(
     policies = [policy for policy, lines in table.items() if metrics[0] in lines]
     if title is not None and len(policies) == 1:
         title += f": {policies[0]}"
-    columns = _columns(len(metrics))
-    with _sheet(title, len(metrics), columns, 1.9, 0.7) as (figure, grid):
-        panels = grid.flat[: len(metrics)]
-        for panel, name in zip(panels, metrics, strict=True):
+    count = len(metrics) + len(more)
+    columns = columns_for(count)
+    with sheet(title, count, columns, 1.9, 0.7) as (figure, grid):
+        panels = grid.flat[:count]
+        for panel, draw in zip(panels[len(metrics) :], more, strict=True):
+            draw(panel)
+        for panel, name in zip(panels, metrics, strict=False):
             _draw_panel(
                 panel,
                 table,
@@ -232,7 +191,7 @@ def overview(
             panel.set_xlabel(panel.get_xlabel() or "round")
         # the title names a policy that is alone
         if title is None or len(panels[0].get_legend_handles_labels()[1]) > 1:
-            _add_legend(figure, panels[:1])
+            add_legend(figure, panels[:1])
     return figure
 
 
@@ -293,7 +252,7 @@ def costs(
         raise CBanditError("nothing to plot: the runs' costs have no names")
     names = ["reward", *names]
     band, order = (spread, width), list(table)
-    with _sheet(title, len(names), _columns(len(names)), 1.9, 0.7) as (figure, grid):
+    with sheet(title, len(names), columns_for(len(names)), 1.9, 0.7) as (figure, grid):
         panels = grid.flat[: len(names)]
         for panel, name in zip(panels, names, strict=True):
             means = {
@@ -311,7 +270,7 @@ def costs(
                 panel.plot(limit.t, limit.mean.numpy(), **line)
             panel.set_ylabel(f"{called};\n{_better(name)}")
             _shade(panel, design)
-        _add_legend(figure, panels[1:2])
+        add_legend(figure, panels[1:2])
     return figure
 
 
@@ -335,7 +294,7 @@ def evolution(
         reward: likewise.
     """
     columns, order = len(metrics), _policies(table for _, table, _ in rows)
-    with _sheet(title, len(rows) * columns, columns, 1.9, 0.9) as (figure, panels):
+    with sheet(title, len(rows) * columns, columns, 1.9, 0.9) as (figure, panels):
         for line, (words, table, levels) in zip(panels, rows, strict=True):
             for panel, name in zip(line, metrics, strict=True):
                 _draw_panel(panel, table, name, (spread, width), order, reward=reward)
@@ -350,7 +309,7 @@ def evolution(
         for panel in panels[-1]:
             panel.set_xlabel("round")
         if len(order) > 1 or any(levels for _, _, levels in rows):
-            _add_legend(figure, panels.flat)
+            add_legend(figure, panels.flat)
     return figure
 
 
@@ -364,13 +323,13 @@ def comparison(
 ) -> Figure:
     """Draw one metric: a panel for each setting, a curve for each name in it."""
     columns, order = len(panels), _policies(panels.values())
-    with _sheet(title, columns, columns, 2.6, 0.0, sharey=True) as (figure, grid):
+    with sheet(title, columns, columns, 2.6, 0.0, sharey=True) as (figure, grid):
         for panel, (words, table) in zip(grid[0], panels.items(), strict=True):
             _draw_panel(panel, table, metric, (spread, width), order)
             panel.set_title(words)
             panel.set_xlabel("round")
         grid[0, 0].set_ylabel(f"{LABELS[metric]}; less is better")
-        _add_legend(figure, grid[0])
+        add_legend(figure, grid[0])
     return figure
 
 
@@ -387,7 +346,7 @@ def boxes(
     policies, metrics = list(frame.policy.unique()), list(frame.metric.unique())
     count, columns = len(metrics) * len(policies), len(policies)
     shared: dict[str, Any] = {"sharex": "col", "sharey": "row"}
-    with _sheet(title, count, columns, 1.9, 0.6, **shared) as (figure, panels):
+    with sheet(title, count, columns, 1.9, 0.6, **shared) as (figure, panels):
         for row, metric in zip(panels, metrics, strict=True):
             row[0].set_ylabel(f"{_title_of(metric)} / t;\n{_better(metric)}")
             for k, (panel, policy) in enumerate(zip(row, policies, strict=True)):
@@ -409,7 +368,7 @@ def boxes(
                     _mark_stop(panel, policy, stop, colour)
         for panel in panels[-1]:
             panel.set_xlabel("round")
-        _add_legend(figure, panels[0])
+        add_legend(figure, panels[0])
     return figure
 
 
@@ -431,7 +390,7 @@ def trade_off(
             group, in its order.
         reward: what the reward is called.
     """
-    with _sheet(title, 1, 1, 2.6, 0.2 * len(table)) as (figure, panels):
+    with sheet(title, 1, 1, 2.6, 0.2 * len(table)) as (figure, panels):
         panel, places = panels[0, 0], {}
         alike: dict[tuple[float, ...], list[str]] = {}
         for policy, lines in table.items():
@@ -454,7 +413,7 @@ def trade_off(
             unit = ", in limits" if name in RELATIVE.values() else ""
             set_label(f"{_title_of(name, reward)} / t{unit};\n{_better(name)}")
         panel.margins(0.12)
-        _add_legend(figure, [panel])
+        add_legend(figure, [panel])
     return figure
 
 
@@ -477,7 +436,7 @@ def differences(
     names = list(next(iter(shown.values())))
     columns = min(3, len(shown))
     size = {"row": 0.6 + 0.2 * len(names), "rest": 0.5}
-    with _sheet(title, len(shown), columns, **size, sharey=True) as (figure, panels):
+    with sheet(title, len(shown), columns, **size, sharey=True) as (figure, panels):
         from matplotlib.ticker import MaxNLocator
 
         for panel, (metric, intervals) in zip(panels.flat, shown.items(), strict=False):
@@ -520,84 +479,9 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 # -- the parts of a figure -------------------------------------------------------------
 
 
-@contextmanager
-def _sheet(
-    title: str | None,
-    count: int,
-    columns: int,
-    row: float,
-    rest: float,
-    **shared: Any,
-) -> Iterator[tuple[Figure, Any]]:
-    """Yield a figure and its panels ``(rows, columns)``, in our colours and fonts.
-
-    Args:
-        title: the title above all panels, on as many lines as the width needs.
-        count: how many panels; the rest of the last row is hidden.
-        columns: panels side by side.
-        row, rest: heights of a row of panels, and of all else, in inches. The width is
-            one column of a paper for one panel, two columns for more.
-        shared: axes that the panels share, as for ``matplotlib``'s ``subplots``.
-    """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError(
-            "figures need matplotlib: pip install 'cbandit[plots]'"
-        ) from None
-    rows = -(-count // columns)
-    width = ONE if columns == 1 else max(TWO, NARROW * columns)
-    size = width, row * rows + rest
-    style: dict[Any, Any] = dict(STYLE)
-    with matplotlib.rc_context(style):
-        figure: Any = Figure(figsize=size, layout="constrained")
-        figure._repr_png_ = partial(_png, figure)  # notebooks look for it
-        panels = figure.subplots(rows, columns, squeeze=False, **shared)
-        for panel in panels.flat[count:]:
-            panel.set_visible(False)
-        yield figure, panels
-        letters = int((width / columns - 0.8) / 0.07)  # of a panel's title on a line
-        for panel in panels.flat:
-            panel.set_title(fill(panel.get_title("left"), letters))
-        if title is not None:
-            for said, sign in (("<=", "\u2264"), (">=", "\u2265"), ("=", "=")):
-                # a line may end between limits or parameters, but not in one of them
-                title = title.replace(f" {said} ", f"\u00a0{sign}\u00a0")
-            figure.suptitle(title, x=0.01, ha="left", fontsize=9, wrap=True)
-        _as_written(figure)
-
-
-def _as_written(figure: Figure) -> None:
-    """Let names show as they are, dollar signs too; powers of ten stay formulas."""
-    from matplotlib.text import Text
-
-    powers = {
-        id(tick.label1)
-        for panel in figure.axes
-        for axis in (panel.xaxis, panel.yaxis)
-        if axis.get_scale() == "log"
-        for tick in (*axis.majorTicks, *axis.minorTicks)
-    }
-    for text in figure.findobj(Text):
-        text.set_parse_math(id(text) in powers)
-
-
 def _policies(tables: Iterable[Curves]) -> list[str]:
     """Return the policies of several tables, each once."""
     return list(dict.fromkeys(policy for table in tables for policy in table))
-
-
-def _columns(count: int) -> int:
-    """Return how many of ``count`` panels stand side by side, in one row or two."""
-    return count if count < 4 else 2 if count == 4 else 3
-
-
-def _png(figure: Figure) -> bytes:
-    """Return the figure as a PNG picture, which IPython shows without pyplot."""
-    file = BytesIO()
-    figure.savefig(file, format="png", dpi=figure.dpi)
-    return file.getvalue()
 
 
 def _title_of(metric: str, reward: str = "reward") -> str:
@@ -606,22 +490,6 @@ def _title_of(metric: str, reward: str = "reward") -> str:
     if metric == "regret" and reward != "reward":
         words = f"regret in {reward}"
     return words[0].upper() + words[1:]
-
-
-def _add_legend(figure: Figure, panels: Iterable[Axes]) -> None:
-    """Add a legend of the panels' curves below all panels, in the columns that fit."""
-    handles: dict[str, Any] = {}
-    for panel in panels:
-        shown, labels = panel.get_legend_handles_labels()
-        handles.update(zip(labels, shown, strict=True))
-    if not handles:
-        return
-    longest = max(len(line) for label in handles for line in label.split("\n"))
-    inches = 0.7 + 0.068 * longest  # a line, gaps, letters of 8 points
-    columns = max(1, min(len(handles), int(figure.get_figwidth() / inches)))
-    figure.legend(
-        list(handles.values()), list(handles), loc="outside lower center", ncols=columns
-    )
 
 
 def _stop_of(lines: Mapping[str, Curve]) -> int | None:

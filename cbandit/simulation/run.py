@@ -15,13 +15,15 @@ from torch import Tensor
 
 from cbandit import account
 from cbandit._core import checkpoint, checks, files
+from cbandit._core.printing import html_table
 from cbandit._core.randomness import trial_range
 from cbandit.actions import Names
 from cbandit.errors import CBanditError, CheckpointError
 from cbandit.policies.concerns.receipt import costs_of
 from cbandit.policies.signs import Objective
+from cbandit.receipt.bets import Array
 from cbandit.receipt.certificate import Certificate, certify
-from cbandit.receipt.sums import over_rounds
+from cbandit.receipt.sums import Costs, over_rounds
 from cbandit.simulation.curves import (
     LABELS,
     NAMED,
@@ -36,6 +38,7 @@ from cbandit.simulation.curves import (
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 METRICS = (
@@ -77,7 +80,7 @@ class Summary(dict[str, dict[str, float]]):
         self.seconds_per_round = seconds_per_round
         super().__init__(values)
 
-    def __str__(self) -> str:
+    def _head(self) -> str:
         head = f"{self.policy}, {self.rounds} rounds, "
         head += f"{1e3 * self.seconds_per_round:.3g} ms each"
         if self.alike:
@@ -85,15 +88,26 @@ class Summary(dict[str, dict[str, float]]):
                 f"; all {self.trials} trials are one run, to the bit, for neither the "
                 "policy nor the problem draws at random: +- 0 says nothing"
             )
+        return head
+
+    def _shown(self) -> dict[str, dict[str, float]]:
+        """Return the metrics without totals that add up costs of several units."""
+        return {k: value for k, value in self.items() if RELATIVE.get(k) not in self}
+
+    def _repr_html_(self) -> str:
+        rows = [{"metric": name, **value} for name, value in self._shown().items()]
+        if self.trials == 1:
+            rows = [{"metric": row["metric"], "value": row["mean"]} for row in rows]
+        return html_table(rows, self._head())
+
+    def __str__(self) -> str:
         rows, width = [], max(20, *map(len, self))
-        for name, value in self.items():
-            if RELATIVE.get(name) in self:
-                continue  # this total would add up costs of several units
+        for name, value in self._shown().items():
             known = not math.isnan(value["mean"])
             mean = f"{value['mean']:.5g}" if known else "unknown"
             spread = f" +- {value['sem']:.3g}" if known and self.trials > 1 else ""
             rows.append(f"  {name:<{width}} {mean:>12}{spread}")
-        return "\n".join([head, *rows])
+        return "\n".join([self._head(), *rows])
 
     __repr__ = __str__
 
@@ -363,13 +377,18 @@ class Run:
         """
         if not self.m:
             raise CBanditError("certificate: this run has no costs")
+        costs, values, limits = self._receipt(ranges)
+        sums = over_rounds(costs, values, limits)
+        alpha = checks.share("alpha", alpha)
+        return certify(sums, costs, alpha, trials=self.trials)
+
+    def _receipt(self, ranges: Any = None) -> tuple[Costs, Array, Array]:
+        """Return what is known of the costs, and values and limits, ``(n, T, m)``."""
         shape, words = (-1, self.rounds, self.m), self._words
         limits = self.thresholds.double().expand(self.costs.shape).reshape(shape)
         costs = costs_of(words, ranges, words.costs(limits[:, 0]), {})
-        values = self.costs.double().reshape(shape).transpose(0, 1)
-        sums = over_rounds(costs, values.numpy(), limits.transpose(0, 1).numpy())
-        alpha = checks.share("alpha", alpha)
-        return certify(sums, costs, alpha, trials=self.trials)
+        values = self.costs.double().reshape(shape).transpose(0, 1).numpy()
+        return costs, values, limits.transpose(0, 1).numpy()
 
     @property
     def seconds_per_round(self) -> float:
@@ -515,9 +534,18 @@ class Run:
         return pd.DataFrame(columns)
 
     def plot(self, **options: Any) -> Figure:
-        """Draw the account; ``options`` are those of ``cb.plots.overview``."""
+        """Draw the account; ``options`` are those of ``cb.plots.overview``.
+
+        The last panel is the certificate: bounds on the mean costs after each round.
+        """
+        from cbandit.receipt.panel import draw_certificate
         from cbandit.simulation import plots
 
+        def draw(panel: Axes) -> None:
+            draw_certificate(panel, *self._receipt())
+
+        if self.m and self.rounds and "metrics" not in options:
+            options = {"more": [draw], **options}
         return plots.overview([self], **options)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
@@ -543,6 +571,9 @@ class Run:
                 f"{checkpoint.KEPT}"
             )
         return cls(**content)
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
 
     def __repr__(self) -> str:
         count = 1 if self.trials is None else len(self.trials)

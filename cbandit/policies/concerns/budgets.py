@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit._core.printing import brief
 from cbandit.errors import BudgetError, CBanditError
 from cbandit.policies.choices import News
 from cbandit.policies.round import Concern
@@ -39,7 +40,7 @@ class BudgetStatus:
     Args:
         total: the budget's total.
         spent: the sum of the costs told, and of the bounds of choices that were
-            cancelled or have failed.
+            cancelled, have failed or have expired.
         promised: the sum of the 95 % bounds of outstanding choices.
         left: ``total - spent - promised``.
         pace: the limit of the next round, what is left divided by the rounds left.
@@ -52,6 +53,8 @@ class BudgetStatus:
     left: Tensor
     pace: Tensor
     rounds: int
+
+    __repr__ = brief
 
     def __str__(self) -> str:
         numbers = [f"{name} {_text(getattr(self, name))}" for name in _PRINTED]
@@ -95,16 +98,55 @@ class Promise(NamedTuple):
         return self.charge(self.bound, where.unsqueeze(-1).expand_as(self.open))
 
 
+class Expired(NamedTuple):
+    """The promises of expired choices, and sums over them.
+
+    Args:
+        promises: the promises, by round.
+        bound: the sum of their bounds, ``(T, b)``.
+        waits: how many of them wait for each cost, ``(T, b)``.
+    """
+
+    promises: Mapping[int, Promise]
+    bound: Tensor
+    waits: Tensor
+
+    @classmethod
+    def of(cls, promises: Mapping[int, Promise], like: Tensor) -> Expired:
+        """Return these promises with their sums, of the shape of ``like (T, b)``."""
+        none = torch.zeros_like(like)
+        bound = sum((promise.bound for promise in promises.values()), none)
+        waits = sum((promise.open for promise in promises.values()), none)
+        return cls(promises, bound, waits)
+
+    def changed(self, more: Mapping[int, Promise], less: Sequence[int] = ()) -> Expired:
+        """Return them with the promises ``more``, and without the rounds ``less``."""
+        gone = {t: self.promises[t] for t in (*more, *less) if t in self.promises}
+        added, removed = (Expired.of(part, self.bound) for part in (more, gone))
+        promises = {**self.promises, **more}
+        for t in less:
+            del promises[t]
+        bound = self.bound + added.bound - removed.bound
+        return Expired(promises, bound, self.waits + added.waits - removed.waits)
+
+
 class Account(NamedTuple):
     """The amounts spent of ``b`` budgets, and the amounts promised.
 
     Args:
         spent: the amounts spent, ``(T, b)``.
         promises: the promises of outstanding choices, by round.
+        expired: those of expired choices, which count as spent until their costs come.
     """
 
     spent: Tensor
     promises: Mapping[int, Promise]
+    expired: Expired
+
+    @classmethod
+    def empty(cls, totals: Tensor) -> Account:
+        """Return the account before the first round, for ``totals (T, b)``."""
+        return cls(torch.zeros_like(totals), {}, Expired.of({}, totals))
 
     @property
     def promised(self) -> Tensor:
@@ -135,19 +177,31 @@ class Account(NamedTuple):
             out[:, at] = part[:, kept]
             return out
 
-        promises = {t: Promise(*map(moved, p)) for t, p in self.promises.items()}
-        return Account(moved(self.spent), promises)
+        promises, expired = (
+            {t: Promise(*map(moved, promise)) for t, promise in part.items()}
+            for part in (self.promises, self.expired.promises)
+        )
+        spent = moved(self.spent)
+        return Account(spent, promises, Expired.of(expired, spent))
+
+    def expire(self, before: int) -> Account:
+        """Return the account with choices of rounds before ``before`` expired."""
+        old = {t: each for t, each in self.promises.items() if t < before}
+        if not old:
+            return self
+        promises = {t: each for t, each in self.promises.items() if t >= before}
+        return self._replace(promises=promises, expired=self.expired.changed(old))
 
     def after(self, news: News, columns: Sequence[int], m: int) -> Account:
         """Return the account after news; ``columns`` of the ``m`` costs have budgets.
 
         The promise of a choice that is cancelled or has failed counts as spent.
         """
-        t = news.choice.t
-        promise = self.promises.get(t)
-        if promise is None:
+        t, spent, at = news.choice.t, self.spent, list(columns)
+        late = t in self.expired.promises
+        if not late and t not in self.promises:
             return self
-        spent, at = self.spent, list(columns)
+        promise = (self.expired.promises if late else self.promises)[t]
         for told in (*news.costs, *news.charged):
             values, came = told.in_columns(m)
             more, promise = promise.charge(values[:, at].to(spent), came[:, at])
@@ -157,12 +211,14 @@ class Account(NamedTuple):
             spent = spent + more
         if news.cancelled:
             spent = spent + promise.bound
-        promises = dict(self.promises)
-        if news.cancelled or not bool(promise.open.any()):
+        over = news.cancelled or not bool(promise.open.any())
+        if late:
+            left, gone = ({}, [t]) if over else ({t: promise}, [])
+            return self._replace(spent=spent, expired=self.expired.changed(left, gone))
+        promises = {**self.promises, t: promise}
+        if over:
             del promises[t]
-        else:
-            promises[t] = promise
-        return Account(spent, promises)
+        return self._replace(spent=spent, promises=promises)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +235,7 @@ class Budgets(Concern[Account]):
         totals: the totals of the budgets, ``(T, b)``.
         last: the last round of each budget.
         explores: whether other actions than the best one may be played.
+        expire: choices older than so many rounds have expired; ``None``: none do.
     """
 
     in_studies = False
@@ -188,6 +245,7 @@ class Budgets(Concern[Account]):
     totals: Tensor
     last: tuple[int, ...]
     explores: bool
+    expire: int | None
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
@@ -211,11 +269,12 @@ class Budgets(Concern[Account]):
             torch.stack(totals, -1).double(),
             tuple(budget.last for budget in budgets.values()),
             setup.keywords.get("explore_share") is not None,
+            setup.keywords["expire"],
         )
 
     def start(self) -> Account:
         """Return the account before the first round."""
-        return Account(torch.zeros_like(self.totals), {})
+        return Account.empty(self.totals)
 
     def hear(self, state: Account, news: News, beliefs: object) -> tuple[Account, News]:
         """Charge the account with the costs told."""
@@ -234,6 +293,8 @@ class Budgets(Concern[Account]):
 
     def open_turn(self, state: Account, turn: Turn) -> tuple[Account, Turn]:
         """Leave out actions that do not fit, if the round's first choice did not."""
+        if self.expire is not None:
+            state = state.expire(turn.t - self.expire)
         if not (turn.tight or self.explores):
             return state, turn
         left, pace = self.left(state).unsqueeze(-1), self.pace(state, turn.t)
@@ -271,7 +332,8 @@ class Budgets(Concern[Account]):
 
     def left(self, account: Account) -> Tensor:
         """Return the amounts neither spent nor promised, ``(T, b)``."""
-        return self.totals - account.spent - account.promised
+        spent = account.spent + account.expired.bound
+        return self.totals - spent - account.promised
 
     def pace(self, account: Account, t: int) -> Tensor:
         """Return the paces ``(T, b)`` of round ``t``, before a choice is made in it."""
@@ -323,7 +385,7 @@ class Budgets(Concern[Account]):
         parts = torch.stack(
             [
                 self.totals,
-                account.spent,
+                account.spent + account.expired.bound,
                 account.promised,
                 self.left(account),
                 self.pace(account, t + 1),
@@ -355,17 +417,19 @@ class Budgets(Concern[Account]):
             t: the latest round.
             batch: how many choices are asked for together.
         """
-        least, known = MIN_CHOICES + batch, t - len(account.promises)
-        if len(account.promises) < least or known < MIN_CHOICES:
+        expired, promises = account.expired, account.promises
+        unanswered = len(expired.promises) + len(promises)
+        least, known = MIN_CHOICES + batch, t - unanswered
+        if unanswered < least or known < MIN_CHOICES:
             return None
         latest = t  # the latest round with an answer
-        while latest in account.promises:
+        while latest in promises:
             latest -= 1
-        overtaken = {s: each for s, each in account.promises.items() if s < latest}
-        if len(overtaken) < least:
+        overtaken = {s: each for s, each in promises.items() if s < latest}
+        if len(expired.promises) + len(overtaken) < least:
             return None
-        waits = torch.stack([each.open for each in overtaken.values()]).sum(0)  # T x b
-        booked = account._replace(promises=overtaken).promised
+        last = Expired.of(overtaken, account.spent)
+        waits, booked = last.waits + expired.waits, last.bound + expired.bound
         likely = waits * account.spent / known
         dear = (waits >= least) & (likely > 0) & (booked > IMPLAUSIBLE_FACTOR * likely)
         if not bool(dear.any()):

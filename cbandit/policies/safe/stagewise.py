@@ -5,6 +5,7 @@ In shapes, ``T`` counts trials, ``m`` costs, ``F = 1 + m`` functions, ``N`` acti
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol, Unpack
 
@@ -19,7 +20,7 @@ from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.abilities import SAFE_REFUSES, Abilities
-from cbandit.policies.base import Policy, Posterior
+from cbandit.policies.base import Marginal, Policy, Posterior
 from cbandit.policies.checks import belief_list, read_points
 from cbandit.policies.choices import News, Outcome
 from cbandit.policies.inbox import check_ranges
@@ -317,6 +318,29 @@ class Stagewise(Policy):
         _, means, stds = zip(*blocks, strict=True)
         mean, std = torch.cat(means, -1), torch.cat(stds, -1)
         return self._make_posterior(mean, std)
+
+    def _believe_at(self, x: Tensor) -> Posterior | None:
+        """Return the beliefs at actions of the set; ``None``: some are not in it."""
+        with contextlib.suppress(CBanditError):
+            index, posterior = self.actions.index(x.to(self.dtype)), self.posterior()
+            parts = [
+                Marginal(part.mean[..., index], part.std[..., index])
+                for part in (posterior.reward, posterior.costs)
+                if part is not None
+            ]
+            return Posterior(parts[0], parts[1] if len(parts) > 1 else None)
+        return None
+
+    def _points_to_deploy(self, trial: int) -> Tensor | None:
+        with contextlib.suppress(CBanditError):  # no data
+            best = self.recommend()
+            x = best.x.reshape(self.size, -1, self.actions.dim)[trial]
+            if best.distribution is None:
+                return x
+            share = best.distribution.probability.reshape(self.size, -1)[trial]
+            order = share.argsort(descending=True)
+            return x[order][share[order] > 0]
+        return None
 
     @locked
     def recommend(self, confidence: float = 0.95) -> Recommendation:
