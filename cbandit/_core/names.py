@@ -35,7 +35,8 @@ CLASSES = {
         Split StageOpt Walk
     """,
     "cbandit.beliefs": """
-        Counts Delayed FeatureKernel FiniteClass Frame GP Linear Sliding
+        Counts Delayed FeatureKernel FiniteClass Frame GP Linear MeanFunction
+        Sliding
     """,
     "cbandit.choice": "Choice Distribution",
     "cbandit.confidence": """
@@ -59,7 +60,7 @@ CLASSES = {
     "cbandit.posterior": """
         Ahead Beliefs Best Block Change Coming Covariance Dictionary Engine ExactGPs
         Form Group History Joint Known Kronecker Lineage Link Log Lots Merged
-        Moments Observation _Opened _Pending Plan Prior Recent Recomputed
+        Moments Observation _Opened _Pending Plan Prior PriorMean Recent Recomputed
         Ridge Root Scale Sketch Sketched Slots Spot Stacked Step Stored Swept System
         TableKernel Tally Term Units Update Weights
     """,
@@ -80,6 +81,7 @@ CLASSES = {
         PolynomialKernel ProductKernel ProductStructureKernel RBFKernel RFFKernel
         RQKernel ScaleKernel SpectralDeltaKernel SpectralMixtureKernel
     """,
+    "gpytorch.means": "ConstantMean LinearMean ZeroMean",
     "gpytorch.priors": """
         GammaPrior HalfCauchyPrior HalfNormalPrior HorseshoePrior LogNormalPrior
         MultivariateNormalPrior NormalPrior SmoothedBoxPrior UniformPrior
@@ -107,6 +109,8 @@ FUNCTIONS = {
     "gpytorch.kernels.kernel": "Kernel._lengthscale_closure Kernel._lengthscale_param",
     "gpytorch.kernels.scale_kernel": "ScaleKernel._outputscale_closure "
     "ScaleKernel._outputscale_param",
+    "gpytorch.means.constant_mean": "ConstantMean._constant_closure "
+    "ConstantMean._constant_param _ensure_updated_strategy_flag_set",
     "gpytorch.module": "Module._load_state_hook_ignore_shapes",
     "torch": "exp log sigmoid",
     "torch.nn.functional": "softplus",

@@ -30,6 +30,7 @@ from cbandit.beliefs.features import (
     options_of,
 )
 from cbandit.beliefs.kernel_tree import read
+from cbandit.beliefs.mean_function import MeanFunction
 from cbandit.errors import CBanditError
 
 # of the log of a default noise, as a share of the outcomes' variance: wide enough for
@@ -56,7 +57,11 @@ class GP:
         noise: variance of one observation, a number or ``(*trials,)``; at least
             1e-14 of the prior variance is used, which rounding requires.
             ``None``: learned by marginal likelihood, with the kernel's hyperparameters.
-        mean: the prior mean, in the user's units, a number or ``(*trials,)``; or
+        mean: the prior mean, in the user's units: a number or ``(*trials,)``; a
+            function of points ``(n, d)``, with columns as in ``choice.x``, that returns
+            ``(n,)``; or a gpytorch ``Mean``, whose parameters are fitted with the
+            kernel's. Functions are called for a block of actions at a time, and on a
+            Box must be differentiable; ``cb.load`` takes them only with ``trust=``. Or
             ``"learned"``: a constant, found by marginal likelihood with the other
             hyperparameters, under a normal prior around the average as wide as the
             outcomes' spread. Until the first fit it is 0, or with ``standardize`` the
@@ -145,12 +150,16 @@ class GP:
         self.learn_mean = isinstance(mean, str)
         if self.learn_mean and mean != "learned":
             raise CBanditError(
-                f"mean must be a number, (*trials,) or 'learned'; got {mean!r}"
+                "mean must be a number, (*trials,), a function of points or 'learned'; "
+                f"got {mean!r}"
             )
-        level = 0.0 if self.learn_mean else checks.no_flag("mean", mean)
+        #: a prior mean that varies; ``None``: it is constant
+        self.mean_function = MeanFunction(mean) if callable(mean) else None
+        level = 0.0 if self.learn_mean or callable(mean) else mean
+        level = checks.no_flag("mean", level)
         self.mean: Tensor = checks.finite("mean", checks.tensor("mean", level))
         self.standardize = checks.flag("standardize", standardize)
-        if standardize and bool((self.mean != 0).any()):
+        if standardize and self.stated_mean:
             raise CBanditError(
                 "mean must be 'learned' or left at 0 with standardize=True, which "
                 "counts outcomes from their own average"
@@ -311,8 +320,15 @@ class GP:
 
     __copy__ = copy.deepcopy  # a shallow one would share the kernel
 
+    @property
+    def stated_mean(self) -> bool:
+        """Whether the user stated a prior mean other than 0."""
+        return self.mean_function is not None or bool((self.mean != 0).any())
+
     def suit(self, name: str, actions: Actions, batch_shape: tuple[int, ...]) -> None:
         """Raise, naming the argument, if this cannot be a belief over ``actions``."""
+        if self.mean_function is not None:
+            self.mean_function.suit(name, actions, math.prod(batch_shape))
         if self.kernel is None:
             return
         if self.unit is not None:
@@ -334,10 +350,7 @@ class GP:
     def turned(self) -> GP:
         """Return a copy about minus the function."""
         out = self.copy()
-        if self.outcome is None:
-            out.mean = -out.mean
-        else:
-            out.sense = -out.sense
+        out.sense = -out.sense
         return out
 
     def shares(self, other: GP) -> bool:
@@ -408,7 +421,7 @@ def _check_outcome(
                 f"{name} does not go with outcome={outcome!r}, whose spread follows "
                 "from the probability or the rate: leave it out"
             )
-    if isinstance(mean, str):
+    if isinstance(mean, str) or callable(mean):
         return
     value = checks.finite("mean", checks.tensor("mean", mean))
     inside = (value > 0) & (value < 1) if outcome == "binary" else value > 0

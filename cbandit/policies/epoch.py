@@ -411,7 +411,7 @@ def _list_beliefs(reward: Any) -> list[GP]:
 
 def _standardise(belief: GP) -> GP:
     """Return a copy of a belief with standardised targets, as ``reuse`` needs."""
-    if bool((belief.mean != 0).any()):
+    if belief.stated_mean:
         raise CBanditError(
             "reward must have mean 0 with reuse=True: its targets are standardised"
         )

@@ -32,10 +32,10 @@ from cbandit.posterior.draws.features import Pathwise, check_features
 from cbandit.posterior.engines.choice import BLOCK, plan
 from cbandit.posterior.engines.protocol import Dictionary, Fused
 from cbandit.posterior.group import Group, new_engine
-from cbandit.posterior.links import Link
 from cbandit.posterior.log import Observation
 from cbandit.posterior.look import Best, Block, among, scan
 from cbandit.posterior.pending import Ahead
+from cbandit.posterior.prior_mean import PriorMean
 from cbandit.posterior.stacked import Stacked
 from cbandit.posterior.units import Scale, Units, told
 from cbandit_kernels import SCORES, Look
@@ -98,22 +98,18 @@ class Beliefs:
         """
         groups: list[Group] = []
         for members in _sharing(beliefs, apart):
-            means = [
-                checks.per_trial("mean", beliefs[f].mean, batch_shape) for f in members
-            ]
             gp = beliefs[members[0]].copy()
             covariance = Covariance.of(gp.kernel, actions, gp.unit).to(device)
             covariance.check_resolution(actions, dtype)
             noise = checks.per_trial("noise", gp.noise, batch_shape).to(device)
-            center, link, limit = torch.stack(means, -1).to(device), None, None
-            if gp.outcome is not None:
-                link = Link(gp.outcome, gp.sense)
-                center = _latent(link, center, covariance.largest(actions))
-                if limits is not None and members[0]:
-                    limit = limits[:, members[0] - 1 : members[0]].to(device)
+            largest, limit = covariance.largest(actions), None
+            means = PriorMean.of(
+                [beliefs[f] for f in members], actions, batch_shape, device, largest
+            )
+            if gp.outcome is not None and limits is not None and members[0]:
+                limit = limits[:, members[0] - 1 : members[0]].to(device)
             least = covariance.least_noise(actions)
-            of = gp.standardize, None, link, limit
-            scale = Scale.start(center, noise, least, *of)
+            scale = Scale.start(means, noise, least, gp.standardize, limit=limit)
             fade = None
             if gp.fade is not None:
                 fade = checks.per_trial("fade", gp.fade, batch_shape).to(device)
@@ -190,7 +186,7 @@ class Beliefs:
         """
         every, groups = [True] * len(keys), []
         for group in self.groups:
-            values = group.scale.means.clone()
+            values = group.scale.expected(x).clone()
             for column, f in enumerate(group.functions):
                 if f > 0:
                     values[:, column] = limits[:, f - 1]
@@ -415,7 +411,8 @@ class Beliefs:
             return points, points[..., 0], points[..., 0] > 0
         if group.held.by_slots and group.held.solves:
             weights = history.system().weights(history.used)
-            mean = group.scale.mean((history.gram @ weights).mT)
+            mean = group.engine.raised((history.gram @ weights).mT, points)
+            mean = group.scale.mean(mean)
         else:
             mean, _ = group.moments(*group.engine.at(points))
         return points, mean[:, column], real
@@ -571,12 +568,6 @@ class Beliefs:
         for group in self.groups:
             if group.held.by_features:
                 check_features(group.prior.covariance)
-
-
-def _latent(link: Link, means: Tensor, variance: Tensor) -> Tensor:
-    """Return latent prior means ``(T, f)`` of probabilities or rates; 0: unstated."""
-    latent = link.center(link.sense * means, variance.expand(len(means)).unsqueeze(-1))
-    return torch.where(means == 0, 0.0, latent)
 
 
 def _last_actions(group: Group, count: int) -> tuple[Tensor, Tensor]:

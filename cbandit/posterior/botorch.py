@@ -20,10 +20,12 @@ from botorch.models.transforms.input import (
     Normalize,
 )
 from gpytorch.kernels import Kernel, ScaleKernel
+from gpytorch.means import Mean
 from torch import Tensor
 
 from cbandit.actions import Unit
 from cbandit.posterior.covariance import TableKernel, trial_of
+from cbandit.posterior.prior_mean import PriorMean
 
 if TYPE_CHECKING:
     from botorch.acquisition.objective import PosteriorTransform
@@ -87,6 +89,35 @@ class BeliefGP(SingleTaskGP):
         return fantasy
 
 
+class BeliefMean(Mean):  # type: ignore[misc]
+    """A prior mean that varies, as a module of a BoTorch model.
+
+    Args:
+        prior: the prior means, of all trials or of one.
+        place: which of its functions.
+        unit: the map that the model applies to its inputs; ``None``: there is none.
+        sign: -1 where a policy has turned the function's sign.
+    """
+
+    def __init__(
+        self, prior: PriorMean, place: int, unit: Unit | None, sign: float
+    ) -> None:
+        super().__init__()
+        self._prior, self._unit = prior, unit
+        self._place, self._sign = place, sign
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return the means ``(*b, n)`` at the model's inputs ``z (*b, n, d)``."""
+        x = z if self._unit is None else self._unit.point(z)
+        trials = len(self._prior.level)
+        if trials == 1:
+            rows = self._prior.at(x.reshape(-1, x.shape[-1]))[0, self._place]
+            return self._sign * rows.reshape(x.shape[:-1])
+        points = x.movedim(-3, 0)  # T x *b x n x d
+        means = self._prior.at(points.flatten(1, -2))[:, self._place]
+        return self._sign * means.reshape(points.shape[:-1]).movedim(0, -2)
+
+
 def _any_noise() -> AbstractContextManager[None]:
     """Return a context in which GPyTorch does not raise small noises to its minimum."""
     limits: AbstractContextManager[None] = gpytorch.settings.min_fixed_noise(
@@ -143,19 +174,24 @@ def _model(
         batch = factor.shape if batched else torch.Size()
         kernel = ScaleKernel(kernel, batch_shape=batch).double()
         kernel.outputscale = factor.reshape(batch)
-    mean = gpytorch.means.ConstantMean(
-        batch_shape=torch.Size(shift.shape if batched else ())
-    ).double()
-    mean.constant.data = (shift if batched else shift[0]).clone()
+    prior, unit = group.scale.prior, group.prior.covariance.unit
+    mean: Mean
+    if prior.varies:
+        mean = BeliefMean(
+            prior if trial is None else prior.trial(trial), place, unit, sign
+        )
+    else:
+        mean = gpytorch.means.ConstantMean(
+            batch_shape=torch.Size(shift.shape if batched else ())
+        ).double()
+        mean.constant.data = (shift if batched else shift[0]).clone()
     if not batched:
         x, y, variance, noise = x[0], y[0], variance[0], noise[0]
     if not bool(variance.isfinite().all()):
         # an infinite variance would be exact, but breaks some Cholesky factorisations
         largest = PADDING * kernel(x, diag=True).detach().amax()
         variance = variance.where(variance.isfinite(), largest)
-    transform: InputTransform | None = None
-    if group.prior.covariance.unit is not None:
-        transform = _inputs(group.prior.covariance.unit)
+    transform = None if unit is None else _inputs(unit)
     with warnings.catch_warnings(), _any_noise():
         # BoTorch warns, but outcomes are meant to be in the user's units
         warnings.simplefilter("ignore", InputDataWarning)
@@ -201,5 +237,7 @@ def _data(group: Group, place: int) -> tuple[Tensor, Tensor, Tensor]:
     observed = p > 0
     count = torch.where(observed, p, 1.0)
     y = torch.where(observed, w / count, 0.0) + shift
+    if group.scale.prior.varies:
+        y = y + group.scale.prior.above(x)[:, place]
     variance = torch.where(observed, scale.square() / count, torch.inf)
     return x, y, variance

@@ -28,6 +28,7 @@ from cbandit.actions import Actions, Finite, ProductGrid, Unit, spread_points
 from cbandit.beliefs.features import FeatureKernel, Frame
 from cbandit.beliefs.kernel_tree import Node, products, read
 from cbandit.errors import CBanditError
+from cbandit.posterior.prior_mean import PriorMean
 from cbandit_kernels import KINDS, kernel_matrix_ref
 
 DIAGONAL = 1024
@@ -549,6 +550,8 @@ class Prior:
             ``None``: all.
         fade: the factor ``(T,)`` by which data shrink each round; ``None``: they do
             not.
+        mean: the prior means if they vary, whose part above their level engines add;
+            ``None``: they are constant.
     """
 
     actions: Actions
@@ -558,6 +561,7 @@ class Prior:
     device: torch.device
     stretch: tuple[int, int] | None = None
     fade: Tensor | None = None
+    mean: PriorMean | None = None
 
     @property
     def trials(self) -> int:

@@ -45,7 +45,7 @@ WIDE = LIMITS[torch.float64]
 
 
 class Kept(NamedTuple):
-    """Means ``(T, F, n)`` less prior means, and variances ``(T, n)``."""
+    """Means ``(T, F, n)`` less their level, and variances ``(T, n)``."""
 
     mean: Tensor
     var: Tensor

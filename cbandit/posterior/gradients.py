@@ -182,7 +182,8 @@ class Closed:
         scale: float,
     ) -> Closed | None:
         """Return the fit of a kernel, or ``None`` if it has no closed form."""
-        usual = learning.default and data.x.device.type == "cpu"
+        usual = learning.default and learning.prior is None
+        usual = usual and data.x.device.type == "cpu"
         if not usual or type(learning.noise_prior) not in (LogNormalPrior, type(None)):
             return None
         factors = Factor.all_of(kernel, data.x.shape[-1])

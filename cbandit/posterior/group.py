@@ -235,7 +235,7 @@ class Group:
             raise CBanditError("the observation holds no binary or counted outcome")
         mean, var = self.engine.at(row.x.unsqueeze(1).double())
         share, tries = row.outcome.unbind(-1)
-        center = (mean[:, 0] + self.scale.means).squeeze(-1)
+        center = self.scale.mean(mean)[:, 0, 0]
         var = var.squeeze(-1).maximum(self.scale.least)
         reading = link.stand_in(share, tries, center, var)
         values, noise = reading.target.unsqueeze(-1), reading.precision.reciprocal()
@@ -248,7 +248,7 @@ class Group:
         """
         if self.scale.link is not None and len(log) and self._summed() is None:
             link, covariance = self.scale.link, self.prior.covariance
-            log = swept(log, link, covariance, self.scale.means)
+            log = swept(log, link, covariance, self.scale.prior)
         return self._over(log, **more)
 
     def fill(self, t: int, functions: list[int], values: Tensor, mask: Tensor) -> Self:
@@ -342,16 +342,15 @@ class Group:
         parts = []
         for members in (others, functions):
             places = [self.functions.index(f) for f in members]
-            at = torch.tensor(places, device=self.prior.device)
             part = copy_with(
                 self,
                 functions=members,
-                scale=self.scale.narrowed(at),
+                scale=self.scale.narrowed(places),
                 log=Log([row.of(members) for row in self.log]),
             )
-            parts.append(part)
+            parts.append(copy_with(part, held=part._fresh(self.held.plan)))
         remaining, split = parts
-        return remaining, copy_with(split, held=split._fresh(self.held.plan))
+        return remaining, split
 
     # -- hyperparameters -------------------------------------------------------------
 
@@ -363,7 +362,8 @@ class Group:
     @property
     def _learns(self) -> bool:
         gp, kernel = self.gp, self.prior.covariance.kernel
-        return gp.learn_noise or gp.learn_mean or bool(list(kernel.parameters()))
+        learns = gp.learn_noise or gp.learn_mean or self.scale.prior.learns
+        return learns or bool(list(kernel.parameters()))
 
     def due(self) -> bool:
         """Return whether a refit is due."""
@@ -395,22 +395,34 @@ class Group:
             # from here on each trial has its own parameters
             kernel = one_a_trial(kernel, prior.trials)
         data = merged(self.log, *self.scale.targets_of(), self.scale.least)
+        means = self.scale.prior
+        if means.varies and not means.learns:
+            data = data.less(means.above(data.x)[:, 0])
         gp, data = self.gp, replace(data, x=covariance.inputs(data.x))
         middle = self.scale.middle() - self.scale.means
         if self.scale.link is not None and gp.learn_mean:
             data = data.less(middle)  # outcomes with a link are not centred
-        noise, means = fit_hyperparameters(
-            kernel,
-            self.noise.clone(),
-            data,
-            Learning(gp.learn_noise, gp.learn_mean, gp.noise_prior, bool(gp.unit)),
+        learning = Learning(
+            gp.learn_noise,
+            gp.learn_mean,
+            gp.noise_prior,
+            bool(gp.unit),
+            means.apart() if means.learns else None,
+        )
+        noise, constants = fit_hyperparameters(
+            kernel, self.noise.clone(), data, learning
         )
         covariance = covariance.with_kernel(kernel)
         least = covariance.least_noise(prior.actions)
-        constants = means.unsqueeze(-1) if gp.learn_mean else None
-        if constants is not None and self.scale.link is not None:
+        constants = constants.unsqueeze(-1)
+        if gp.learn_mean and self.scale.link is not None:
             constants = constants + middle
-        scale = self.scale.fitted(noise, least, constants)
+        scale = self.scale.fitted(
+            noise,
+            least,
+            constants if gp.learn_mean else None,
+            learning.prior and learning.prior.levelled(),
+        )
         fitted = copy_with(
             self,
             unfitted=0,
@@ -453,7 +465,7 @@ class Group:
         coming = Coming.of(ahead, self.functions, torch.ones_like(self.noise))
         if coming is None:
             return None
-        mean = self.engine.at(coming.places())[0][:, 0] + self.scale.means
+        mean = self.scale.mean(self.engine.at(coming.places())[0])[:, 0]
         precision = self.scale.link.information(mean) * coming.precision
         return coming._replace(precision=precision)
 
@@ -533,7 +545,8 @@ def new_engine(plan: Plan, prior: Prior, scale: Scale, ranks: Ranks) -> Engine:
     if plan.dictionary is not None:
         dictionary = plan.dictionary._replace(noise=scale.noise)
         plan = replace(plan, dictionary=dictionary)
-    prior = replace(prior, stretch=_stretch(prior, ranks))
+    means = scale.prior if scale.prior.varies else None
+    prior = replace(prior, stretch=_stretch(prior, ranks), mean=means)
     return make_engine(plan, prior, scale.columns)
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit.posterior.history import ByAction
 from cbandit.posterior.log import Log
+from cbandit.posterior.prior_mean import PriorMean
 
 VAGUE = 1.0  # prior variance of a learned mean, in units of the outcomes' variance
 
@@ -36,6 +37,7 @@ class Merged:
         within: their squared distances from their slot's mean, summed, ``(T,)``.
         own_precision: the precision of observations with their own noise, ``(T, U)``.
         own_weighted: the sum of those observations times their precision, ``(T, U)``.
+        places: the actions in the user's numbers, ``(T, U, d)``.
     """
 
     x: Tensor
@@ -44,9 +46,10 @@ class Merged:
     within: Tensor
     own_precision: Tensor
     own_weighted: Tensor
+    places: Tensor
 
     def less(self, shift: float | Tensor) -> Merged:
-        """Return the data with ``shift``, ``(T, 1)`` or a number, subtracted."""
+        """Return the data less ``shift``: a number, ``(T, 1)``, or ``(T, U)``."""
         return replace(
             self,
             total=self.total - shift * self.count,
@@ -63,6 +66,7 @@ class Merged:
             self.within[i : i + 1],
             self.own_precision[i : i + 1, real],
             self.own_weighted[i : i + 1, real],
+            self.places[i : i + 1, real],
         )
 
 
@@ -94,7 +98,8 @@ def merged(log: Log, shift: Tensor, scale: Tensor, least: Tensor) -> Merged:
     squares = actions.sum(torch.where(ours, y.square(), 0.0))
     own_weighted = actions.sum(theirs * y)
     within = (squares - total.square() / count.clamp_min(1)).clamp_min(0).sum(-1)
-    return Merged(actions.x, count, total, within, precision, own_weighted)
+    of = count, total, within, precision, own_weighted
+    return Merged(actions.x, *of, places=actions.x)
 
 
 def negative_log_likelihood(
@@ -160,12 +165,29 @@ class Learning:
             ``None``: no prior.
         default: whether the kernel is that of :meth:`cbandit.GP.default`, which has
             slopes in closed form, and several starts while data are few.
+        prior: a prior mean whose parameters it learns; ``None``: there is none.
     """
 
     noise: bool
     mean: bool
     noise_prior: Prior | None
     default: bool
+    prior: PriorMean | None = None
+
+    def trial(self, i: int) -> Learning:
+        """Return what is learned in one trial."""
+        return replace(self, prior=self.prior and self.prior.trial(i))
+
+    def to(self, device: torch.device) -> Learning:
+        """Return the same with a copy of the prior mean on a device."""
+        return replace(self, prior=self.prior and self.prior.to(device))
+
+    def load(self, other: Learning) -> None:
+        """Take over the prior mean's parameters from a copy on another device."""
+        if self.prior is not None and other.prior is not None:
+            pairs = zip(self.prior.modules, other.prior.modules, strict=True)
+            for mean, fitted in pairs:
+                mean.load_state_dict(fitted.state_dict())
 
 
 def noise_bounds(scale: float) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Protocol
 
@@ -40,15 +41,18 @@ def fit_hyperparameters(
 ) -> tuple[Tensor, Tensor]:
     """Fit the kernel in place by L-BFGS-B; return noise variances and means ``(T,)``.
 
-    Each trial is fitted separately, with the priors of the kernel and of the noise. The
-    result is never worse than the start. Small systems are fitted on the host, because
-    every step waits for the value of the last one.
+    So is the prior mean that is learned, if it varies. Each trial is fitted separately,
+    with the priors of the kernel, of the noise and of the mean. The result is never
+    worse than the start. Small systems are fitted on the host, because every step waits
+    for the value of the last one.
     """
     device = noise.device
     if device.type != "cpu" and data.x.shape[-2] <= HOST_SLOTS:
         start, *values = devices.host(noise, *vars(data).values())
-        learned = fit_hyperparameters(kernel.cpu(), start, Merged(*values), learning)
+        on_host = learning.to(start.device)
+        learned = fit_hyperparameters(kernel.cpu(), start, Merged(*values), on_host)
         kernel.to(device)
+        learning.load(on_host)
         fitted, means = devices.put(torch.stack(learned), device)
         return fitted, means
     with threads_for(data.x.shape[-2], LARGE_FIT):
@@ -69,7 +73,8 @@ def _fit_each(
             continue
         if one is not kernel:  # copying a kernel takes as long as a fit to few data
             load_trial(one, kernel, i)
-        fitted[i], means[i] = _fit_one(one, noise[i : i + 1], part, learning)
+        what = learning.trial(i)
+        fitted[i], means[i] = _fit_one(one, noise[i : i + 1], part, what)
         if one is not kernel:
             parameters = dict(one.named_parameters())
             for name, parameter in kernel.named_parameters():
@@ -127,18 +132,27 @@ class General:
         self._learning, self._scale = learning, scale
         self._log_noise = noise.clone().log()
         self._parameters: list[Tensor] = []
-        self.bounds = []
+        self.bounds: list[tuple[float | None, float | None]] = []
+        means = () if learning.prior is None else learning.prior.modules
+        self._modules = (kernel, *means)
         least = shortest_scales(kernel, data.x)
-        for name, parameter, constraint in kernel.named_parameters_and_constraints():
+        for module in self._modules:
+            self._add(module, least if module is kernel else {})
+        if learning.noise:
+            self._parameters.append(self._log_noise)
+            self.bounds.append(noise_bounds(scale))
+
+    def _add(
+        self, module: gpytorch.Module, least: dict[str, list[float | None]]
+    ) -> None:
+        """Add a module's hyperparameters; ``least`` are lower bounds by their name."""
+        for name, parameter, constraint in module.named_parameters_and_constraints():
             self._parameters.append(parameter)
             low = high = None
             if constraint is not None and not constraint.enforced:
                 low, high = float(constraint.lower_bound), float(constraint.upper_bound)
             lows = least.get(name, [low] * parameter.numel())
             self.bounds += [(each, high) for each in lows]
-        if learning.noise:
-            self._parameters.append(self._log_noise)
-            self.bounds.append(noise_bounds(scale))
 
     def starts(self) -> list[Array]:
         """Return the present hyperparameters."""
@@ -177,16 +191,22 @@ class General:
         with gpytorch.settings.lazily_evaluate_kernels(False):
             gram = self._kernel(self._data.x, self._data.x).to_dense()
         vague = VAGUE * self._scale if self._learning.mean else 0.0
-        noise = self._log_noise.exp()
-        return negative_log_likelihood(gram, noise, self._data, vague)
+        noise, data, prior = self._log_noise.exp(), self._data, self._learning.prior
+        if prior is not None:
+            data = data.less(prior.above(data.places)[:, 0])
+        return negative_log_likelihood(gram, noise, data, vague)
 
     def _loss(self) -> Tensor:
         total = self._likelihood()[0].sum()
-        for _, module, prior, closure, _ in self._kernel.named_priors():
+        for _, module, prior, closure, _ in itertools.chain.from_iterable(
+            module.named_priors() for module in self._modules
+        ):
             total = total - prior.log_prob(closure(module)).sum()
         prior = self._learning.noise_prior
         if self._learning.noise and prior is not None:
-            share = self._log_noise.exp() / self._scale
+            share = self._log_noise.exp()
+            if self._learning.noise_as_share:
+                share = share / self._scale
             total = total - prior.log_prob(share).sum()
         return total
 

@@ -44,6 +44,7 @@ class Stacked:
         self, groups: Sequence[Group], ordered: Callable[[Sequence[Tensor]], Tensor]
     ) -> None:
         self._join = ordered
+        self._engines = [group.engine for group in groups]
         self._kind = groups[0].prior.covariance.kinds[0]
         rates, origins, places, halves, amplitudes = [], [], [], [], []
         weights, shifts = [], []
@@ -76,7 +77,7 @@ class Stacked:
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and deviations ``(T, F, n)`` at ``x (T, n, d)``, in units."""
         z, cross = self._cross(x)
-        mean = self._weights @ cross + self._shift
+        mean = self._means(cross, x)
         half = self._halves @ cross
         prior = self._amplitude.squeeze(-1)
         if self._kind == "linear":
@@ -104,11 +105,19 @@ class Stacked:
 
         def at(x: Tensor) -> tuple[Tensor, Tensor]:
             _, cross = self._cross(x)
-            mean = self._weights @ cross + self._shift
+            mean = self._means(cross, x)
             draw = waves(x) - weights @ cross
             return self._ordered(mean), self._ordered(draw)
 
         return at
+
+    def _means(self, cross: Tensor, x: Tensor) -> Tensor:
+        """Return the groups' means ``(G, T, f, n)`` at points ``(T, n, d)``."""
+        means: Tensor = self._weights @ cross + self._shift
+        if all(engine.prior.mean is None for engine in self._engines):
+            return means
+        pairs = zip(self._engines, means, strict=True)
+        return torch.stack([engine.raised(mean, x) for engine, mean in pairs])
 
     def _cross(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return scaled points, and their prior covariances with the tried actions."""

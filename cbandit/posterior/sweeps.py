@@ -17,6 +17,7 @@ from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.history import ByAction
 from cbandit.posterior.links import Link
 from cbandit.posterior.log import Log
+from cbandit.posterior.prior_mean import PriorMean
 from cbandit.posterior.units import totals
 
 SWEEPS = 200
@@ -53,23 +54,25 @@ class _Marginals(NamedTuple):
     weight: Tensor
 
 
-def swept(log: Log, link: Link, covariance: Covariance, means: Tensor) -> Log:
+def swept(log: Log, link: Link, covariance: Covariance, prior: PriorMean) -> Log:
     """Return a log with swept stand-ins.
 
     Args:
         log: the log of one function, whose rows hold outcomes.
         link: the function's link.
         covariance: the latent function's prior covariance.
-        means: the latent function's prior means, ``(T, 1)``.
+        prior: the latent function's prior mean.
     """
-    pooled = _pooled(log, means)
-    gram = covariance.cross(pooled.x, pooled.x).expand(len(means), -1, -1)
+    level = prior.level
+    pooled = _pooled(log, level)
+    means = prior.at(pooled.x)[:, 0]  # T x U
+    gram = covariance.cross(pooled.x, pooled.x).expand(len(level), -1, -1)
     precision, weighted = pooled.precision, pooled.weighted
     tries = torch.where(pooled.tries > 0, pooled.tries, 1.0)
     share, real = pooled.events / tries, pooled.tries > 0
-    damping = torch.full_like(means, DAMPING)
+    damping = torch.full_like(level, DAMPING)
     before: Tensor | None = None
-    earlier = latest = torch.full_like(means, torch.inf)
+    earlier = latest = torch.full_like(level, torch.inf)
     for _ in range(SWEEPS):
         here = _marginals(gram, means, precision, weighted)
         now = torch.stack([here.mean, here.var.sqrt()])
@@ -89,10 +92,10 @@ def swept(log: Log, link: Link, covariance: Covariance, means: Tensor) -> Log:
         precision = torch.lerp(precision, wanted, damping)
         weighted = torch.lerp(weighted, wanted * new.target, damping)
     target = torch.where(precision > 0, weighted / precision, means)
-    trial = torch.arange(len(means), device=means.device)
+    trial = torch.arange(len(level), device=level.device)
     rows = []
     for row, slots in zip(log, pooled.slots, strict=True):
-        at = trial, devices.put(slots, means.device)
+        at = trial, devices.put(slots, level.device)
         part = totals(row)[:, 1] / tries[at]
         noise = (precision[at] * part).reciprocal()
         rows.append(row._replace(values=target[at].unsqueeze(-1), noise=noise))

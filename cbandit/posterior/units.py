@@ -20,6 +20,7 @@ from cbandit.errors import CBanditError
 from cbandit.posterior.links import Link
 from cbandit.posterior.log import Log, Observation, Update
 from cbandit.posterior.look import Block
+from cbandit.posterior.prior_mean import PriorMean
 from cbandit_kernels import OutcomeCounts, count_outcomes
 
 ENDLESS = 1e3  # a latent value further from 0 than any real one
@@ -143,17 +144,15 @@ class Scale:
     column, of ones, which tells how far each mean has moved from the prior's.
 
     Args:
-        means: the prior means, ``(T, f)``.
+        prior: the prior means.
         noise: the belief's variance of one observation, ``(T,)``.
         least: the smallest noise used in place of a smaller one, ``()`` or ``(T,)``.
         standardize: whether outcomes are rescaled by their own average and spread.
         constants: the prior means of rescaled outcomes, in spreads from the average,
             ``(T, f)``.
-        link: the link of a binary or counted function, alone in its engine, with latent
-            means; ``None``: outcomes are Gaussian.
         limit: the limit ``(T, 1)`` of a cost with a link, which sets its unit;
             ``None``: the outcomes set the unit.
-        shifted: whether there are prior means to subtract.
+        shifted: whether there are prior means to add to an engine's.
         usual: the belief's own precision, ``(T,)``.
         outcomes: statistics of the outcomes.
         spreads: the units in which means and deviations are returned: those of the
@@ -161,12 +160,11 @@ class Scale:
         pool: events, and tries or exposure, of all outcomes with a link, ``(T, 2)``.
     """
 
-    means: Tensor
+    prior: PriorMean
     noise: Tensor
     least: Tensor
     standardize: bool
     constants: Tensor
-    link: Link | None
     limit: Tensor | None
     shifted: bool
     usual: Tensor
@@ -177,32 +175,44 @@ class Scale:
     @classmethod
     def start(
         cls,
-        means: Tensor,
+        prior: PriorMean,
         noise: Tensor,
         least: Tensor,
         standardize: bool,
         constants: Tensor | None = None,
-        link: Link | None = None,
         limit: Tensor | None = None,
     ) -> Self:
         """Return a scale without outcomes; without ``constants`` they are 0."""
+        means = prior.level
         noise, none = noise.maximum(least), no_outcomes(means)
         pool = torch.zeros_like(none.average[:, :1].expand(-1, 2))
         scale = cls(
-            means,
+            prior,
             noise,
             least,
             standardize,
             torch.zeros_like(means) if constants is None else constants,
-            link,
             limit,
-            shifted=bool((means != 0).any()),
+            shifted=prior.varies or bool((means != 0).any()),
             usual=noise.reciprocal(),
             outcomes=none,
             spreads=spreads_of(none) if standardize else Units.own(means),
             pool=pool,
         )
         return scale._pooled(pool)
+
+    @property
+    def means(self) -> Tensor:
+        """The level of the prior means, ``(T, f)``."""
+        return self.prior.level
+
+    @property
+    def link(self) -> Link | None:
+        """The link of a binary or counted function; ``None``: outcomes are Gaussian.
+
+        Such a function is alone in its engine, with latent means.
+        """
+        return self.prior.link
 
     @property
     def columns(self) -> int:
@@ -230,16 +240,18 @@ class Scale:
             return self
         return self._of(all_outcomes(log, self.means))
 
-    def narrowed(self, at: Tensor) -> Self:
-        """Return the scale of the functions ``at``."""
+    def narrowed(self, places: list[int]) -> Self:
+        """Return the scale of the functions at ``places``."""
         seen, *others = self.outcomes
+        at = devices.put(places, self.means.device)
         outcomes = OutcomeCounts(seen, *(part[:, at] for part in others))
-        means = self.means[:, at]
+        prior = self.prior.narrowed(places)
+        means = prior.level
         return copy_with(
             self,
-            means=means,
+            prior=prior,
             constants=self.constants[:, at],
-            shifted=bool((means != 0).any()),
+            shifted=prior.varies or bool((means != 0).any()),
             outcomes=outcomes,
             spreads=spreads_of(outcomes) if self.standardize else Units.own(means),
         )
@@ -278,7 +290,13 @@ class Scale:
         far = (average - origin).abs() > ASTRAY * size
         return narrow and bool((known & far).any())
 
-    def fitted(self, noise: Tensor, least: Tensor, constants: Tensor | None) -> Scale:
+    def fitted(
+        self,
+        noise: Tensor,
+        least: Tensor,
+        constants: Tensor | None,
+        prior: PriorMean | None,
+    ) -> Scale:
         """Return the scale with other hyperparameters, without outcomes.
 
         Args:
@@ -286,14 +304,15 @@ class Scale:
             least: ``()`` or ``(T,)``.
             constants: the learned prior means, ``(T, f)``, in the units of
                 :meth:`targets_of`; ``None``: they do not change.
+            prior: the prior mean, if its parameters were fitted; ``None``: they were
+                not.
         """
-        means, before = self.means, self.constants
+        prior, before = prior or self.prior, self.constants
         if constants is None:
             constants = before
         elif not self.standardize:
-            means, constants = means + constants, before
-        known = self.standardize, constants, self.link, self.limit
-        return self.start(means, noise, least, *known)
+            prior, constants = prior.raised(constants), before
+        return self.start(prior, noise, least, self.standardize, constants, self.limit)
 
     # -- into the engine -------------------------------------------------------------
 
@@ -307,7 +326,7 @@ class Scale:
         """Return the differences that the engine conditions on, ``(T, F)``."""
         targets = row.values
         if not self.standardize:
-            return targets - self.means if self.shifted else targets
+            return targets - self.expected(row.x) if self.shifted else targets
         targets = targets - self.outcomes.origin
         if row.arrived is None:
             ones = torch.ones_like(self.outcomes.seen)
@@ -329,6 +348,12 @@ class Scale:
         if all(row.wanted):
             return precision
         return devices.put(row.wanted, self.means.device) * precision
+
+    def expected(self, x: Tensor) -> Tensor:
+        """Return the prior means ``(T, f)`` at one point a trial, ``(T, d)``."""
+        if not self.prior.varies:
+            return self.means
+        return self.prior.at(x.unsqueeze(1))[..., 0]
 
     # -- out of the engine -----------------------------------------------------------
 

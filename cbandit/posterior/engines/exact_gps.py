@@ -67,7 +67,7 @@ class ExactGPs(Engine):
                 var = (self._ask(wider, x)[1],)
             std = var[0].clamp_min(0).sqrt().unsqueeze(1)
             draw = None if path is None else path(x)
-            yield Block(start, stop, torch.stack(means, 1), std, draw)
+            yield Block(start, stop, self.raised(torch.stack(means, 1), x), std, draw)
 
     def _model(self, function: int, ahead: Coming | None = None) -> FunctionGP | None:
         """Return the model of a function; ``None`` if nothing was told.

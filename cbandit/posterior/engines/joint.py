@@ -50,14 +50,17 @@ class Joint(Engine):
         """Forget everything; from now on there are ``functions`` functions."""
         prior, self.functions = self.prior, functions
         self._to_prior()
-        self.mean = self._cov.new_zeros(prior.trials, functions, self._size)
+        points = prior.actions.block(0, self._size)
+        zeros = self._cov.new_zeros(prior.trials, functions, self._size)
+        #: what prior means are above their level, ``(T, F, N)``; ``None``: nothing
+        self._above = None if prior.mean is None else self.raised(zeros, points)
+        self.mean = self._from_prior(zeros)
         self._gain = self._cov.new_zeros(prior.trials)
         # precision times variance of observations since the gain was last read
         self._shares: list[Tensor] = []
         # an observation that the next pass applies, if that is a compiled one
         self._told: Update | None = None
         self._forgotten, self.stale = 0, False
-        points = prior.actions.block(0, self._size)
         self.history = History(
             prior.covariance, prior.trials, functions, prior.device, self._table, points
         )
@@ -100,6 +103,9 @@ class Joint(Engine):
         if len(self._shares) >= self.SHARES:
             self.gain()
         self._told = update
+        if self._above is not None:  # targets are less all of the prior mean
+            above = self._above[self._trial, :, devices.put(slots, self._cov.device)]
+            self._told = update._replace(values=update.values + above)
         if self.fused is None:
             self._take_in()
         self.stale |= self.history.clashes(slots, update)
@@ -153,7 +159,7 @@ class Joint(Engine):
         self._to_prior()
         system = self.history.system()
         rows = self.history.rows(system.slots)
-        self.mean = (system.alpha.mT @ rows).contiguous()
+        self.mean = self._from_prior(system.alpha.mT @ rows)
         half = system.half(rows)
         self._cov -= half.mT @ half
         self._gain, self._shares, self._told = system.gain(), [], None
@@ -166,7 +172,7 @@ class Joint(Engine):
                 self._take_in()
         if self.stale:
             weights = self.history.system().weights(self._size)
-            self.mean = self._combined(weights).contiguous()
+            self.mean = self._from_prior(self._combined(weights))
             self.stale = False
 
     def _checked(self) -> tuple[Tensor, Kept]:
@@ -177,6 +183,10 @@ class Joint(Engine):
         places = index.unsqueeze(1).expand(-1, self.functions, -1)
         kept = self.mean.gather(-1, places), self._var.gather(-1, index)
         return points, Kept(*kept)
+
+    def _from_prior(self, mean: Tensor) -> Tensor:
+        """Return the array of means, given what the data say, ``(T, F, N)``."""
+        return (mean if self._above is None else mean + self._above).contiguous()
 
     def _combined(self, weights: Tensor) -> Tensor:
         """Return combinations ``(T, k, N)`` of prior covariances by ``weights``."""

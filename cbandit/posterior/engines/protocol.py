@@ -393,7 +393,8 @@ class Engine:
 
     def _exact(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return the same at points ``(T, k, d)``, by a float64 solve."""
-        return self.history.at(points)
+        mean, var = self.history.at(points)
+        return self.raised(mean, points), var
 
     # -- memory ----------------------------------------------------------------------
 
@@ -434,12 +435,21 @@ class Engine:
             yield Block(start, stop, mean, std, draw)
 
     def at(self, x: Tensor, ahead: Coming | None = None) -> tuple[Tensor, Tensor]:
-        """Return means less prior means ``(T, F, n)`` and variances ``(T, n)``.
+        """Return means less their level ``(T, F, n)`` and variances ``(T, n)``.
 
         The points ``x`` are ``(n, d)`` or ``(T, n, d)``. The choices ``ahead`` reduce
         the variance as if their outcomes had come.
         """
-        return self.history.at(x, ahead)
+        mean, var = self.history.at(x, ahead)
+        return self.raised(mean, x), var
+
+    def raised(self, mean: Tensor, x: Tensor) -> Tensor:
+        """Return means ``(T, F, n)`` at points with what varies in their prior added.
+
+        ``mean`` is what the data say: the posterior mean less the prior mean.
+        """
+        prior = self.prior.mean
+        return mean if prior is None else mean + prior.above(x).to(mean)
 
     def recent(
         self, contexts: Tensor, point: Path, ahead: Coming | None = None

@@ -209,13 +209,14 @@ class Sketched(Engine):
     # -- looking ---------------------------------------------------------------------
 
     def at(self, x: Tensor, ahead: Coming | None = None) -> tuple[Tensor, Tensor]:
-        """Return means less prior means ``(T, F, n)`` and variances ``(T, n)``.
+        """Return means less their level ``(T, F, n)`` and variances ``(T, n)``.
 
         The points ``x`` are ``(n, d)`` or ``(T, n, d)``. The choices ``ahead`` reduce
         the variance as if their outcomes had come.
         """
         x = x.double()
         mean, var = self._at(x, self.sketch())
+        mean = self.raised(mean, x)
         if ahead is None:
             return mean, var
         places = ahead.places()

@@ -93,9 +93,7 @@ class Swept(Engine):
         super().clear(functions)
         self.rows.clear()
         trials, old, size = self.mean.shape
-        if functions == old:
-            self.mean.zero_()
-        else:
+        if functions != old:
             self.mean = self.mean.new_zeros(trials, functions, size)
         self._to_prior()
         self._pending: list[_Pending] = []
@@ -137,8 +135,15 @@ class Swept(Engine):
         # temporaries are large or many
         step = 1 << 22 if self.device.type == "cuda" else 1 << 16
         for start, stop in self.stretches(step):
-            _, var = self.arrays(start, stop)
+            mean, var = self.arrays(start, stop)
+            mean.zero_()
+            self._raise(start, stop, mean)
             var.copy_(self._prior(start, stop))
+
+    def _raise(self, start: int, stop: int, mean: Tensor) -> None:
+        """Add what varies in the prior means to a stretch's means, in place."""
+        if self.prior.mean is not None:
+            mean.copy_(self.raised(mean, self.prior.actions.block(start, stop)))
 
     # -- changes ---------------------------------------------------------------
 
@@ -211,7 +216,6 @@ class Swept(Engine):
     def _compute_afresh(self) -> None:
         used = self.history.used
         if used == 0:
-            self.mean.zero_()
             self._to_prior()
             return
         system = self.history.system(fresh=True)
@@ -239,6 +243,7 @@ class Swept(Engine):
                 mean, var = self.arrays(start, stop)
                 if first == 0:
                     mean.copy_(means(start, stop))
+                    self._raise(start, stop, mean)
                 taken = torch.zeros(var.shape, dtype=torch.float64, device=self.device)
                 for half in halves:
                     taken += half(start, stop).double().square_().sum(-2)
@@ -337,8 +342,7 @@ class Swept(Engine):
         with self.history.writing():
             for start, stop in self.stretches(self.SOLVED_TOGETHER):
                 mean, var = self.arrays(start, stop)
-                points = self.prior.actions.block(start, stop).double()
-                solved, left = self.history.at(points)
+                solved, left = self.at(self.prior.actions.block(start, stop).double())
                 mean.copy_(solved)
                 var.copy_(left.clamp_min(0))
 
@@ -526,6 +530,7 @@ class Swept(Engine):
             count,
             change.spread.to(self.dtype) if count else None,
             None if means else change.shift.to(self.dtype),
+            self._raise,
         )
 
     def _draw(self, streams: Streams) -> Columns:
@@ -607,9 +612,15 @@ class _Changes:
     """Collected changes as columns, applied in place to one stretch at a time."""
 
     def __init__(
-        self, columns: Columns, count: int, spread: Tensor | None, shift: Tensor | None
+        self,
+        columns: Columns,
+        count: int,
+        spread: Tensor | None,
+        shift: Tensor | None,
+        raise_to_prior: Callable[[int, int, Tensor], None],
     ) -> None:
         self._columns, self._count = columns, count
+        self._raise_to_prior = raise_to_prior
         self._spread, self._shift = spread, shift
         self._single = False
         self._shifts: list[float] = []
@@ -624,6 +635,7 @@ class _Changes:
         columns, count = self._columns(start, stop), self._count
         if self._shift is None:
             mean.copy_(columns[:, count:])
+            self._raise_to_prior(start, stop, mean)
         elif self._single and self._shift.device.type == "cpu":
             for row, shift in zip(mean[0], self._shifts, strict=True):
                 row.add_(columns[0, 0], alpha=shift)

@@ -198,19 +198,20 @@ class Weights(Engine):
         kinds = {type(key) for row in keys for key in row}
         if kinds == {tuple}:
             points = devices.put(keys, self.prior.device, torch.float64)
-            return points, Kept(*self.history.at(points))
+            return points, Kept(*self.at(points))
         if kinds != {int} or not self.prior.actions.finite:
             return None
         index, points = self._with_others(torch.tensor(keys))
         if self._mean is None or self._var is None:
-            return points, Kept(*self.history.at(points))
+            return points, Kept(*self.at(points))
         self.settle()
         places = index.unsqueeze(1).expand(-1, self.functions, -1)
         kept = self._mean.gather(-1, places), self._var.gather(-1, index)
         return points, Kept(*kept)
 
     def _exact(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        return self.history.exact(points)
+        mean, var = self.history.exact(points)
+        return self.raised(mean, points), var
 
     def _mends(self) -> Iterable[Callable[[], None]]:
         return [self.refresh, self._factor_anew]
@@ -225,7 +226,7 @@ class Weights(Engine):
         actions, count = self.prior.actions, int(self.prior.actions.size)
         with self.history.writing():
             parts = [
-                self.history.at(actions.block(*ends))
+                self.at(actions.block(*ends))
                 for ends in actions.stretches(self.step or count)
             ]
             self._mean, self._var = (
@@ -264,7 +265,7 @@ class Weights(Engine):
             path = None if streams is None else self.history.path(streams)
             for start, stop in stretches:
                 x = self.prior.actions.block(start, stop)
-                mean, var = self.history.at(x, ahead)
+                mean, var = self.at(x, ahead)
                 std = var.clamp_min(0).sqrt().unsqueeze(1).to(dtype)
                 draw = None if path is None else path(x).to(dtype)
                 yield Block(start, stop, mean.to(dtype), std, draw)

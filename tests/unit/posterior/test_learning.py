@@ -166,7 +166,7 @@ def data_on(actions, count, seed=1, noise=0.1, stated=True):
         times[:, ::3], times[:, 1::7], precision[:, ::4] = 2.0, 0.0, 30.0
         precision[:, 1::7] = 20.0
     within = 0.3 * torch.ones(1, dtype=F64) if stated else torch.zeros(1, dtype=F64)
-    return Merged(x, times, times * y, within, precision, precision * (y + 0.05))
+    return Merged(x, times, times * y, within, precision, precision * (y + 0.05), x)
 
 
 SETS = {"line": cb.Box([0.0], [1.0]), "box": cb.Box([0.0] * 6, [1.0] * 6)}
