@@ -15,7 +15,7 @@ from cbandit._core.arguments import stated
 from cbandit._core.hints import hinted
 from cbandit._core.log import warn
 from cbandit._core.randomness import Trials, trial_range
-from cbandit.actions import Actions, Finite
+from cbandit.actions import Actions, Finite, ProductGrid
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.policies.signs import Objective
@@ -178,8 +178,9 @@ class Table(Fixed):
             raise CBanditError(
                 f"actions must hold N = {size} actions; got {self.actions!r}"
             )
-        if actions.linear is not None:  # nothing beyond known limits is an optimum
-            self.f = self.f.masked_fill(~actions.within_limits(), -torch.inf)
+        within = actions.within_limits() if isinstance(actions, ProductGrid) else None
+        if within is not None:  # nothing beyond known limits is an optimum
+            self.f = self.f.masked_fill(~within, -torch.inf)
         limits = checks.tensor("thresholds", self.objective.limits)
         tau = checks.finite("thresholds", limits)
         tau = checks.shaped("thresholds", tau, (*batch, self.m), "(*trials, m)")
