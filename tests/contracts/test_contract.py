@@ -140,6 +140,17 @@ SIGNATURES = {
     "Run.plot": "",
     "Run.save": "directory",
     "Run.load": "directory",
+    "compare": "runs",
+    # logs, and what another policy would have done
+    "Log": "actions, action, contexts, distribution, outcomes, limits, ranges, "
+    "maximise=True",
+    "Log.from_frame": "frame, *, action, propensity, reward, costs, contexts",
+    "Log.save": "path",
+    "Log.load": "path",
+    "evaluate": "log, candidate, ranges=None, *, alpha=0.05",
+    "gate": "log, candidates, limits, *, control, ranges=None, alpha=0.05",
+    "Policy.certificate": "alpha=0.05, window=None, outstanding=None",
+    "Policy.plot": "",
     "Round": "actions=None, among=None, observed_costs=None, delays=None, context=None",
     "problems.Contexts": "contexts, rewards, costs",
     "problems.Contexts.from_frame": "frame, contexts, maximise, limits, knobs=None",
@@ -181,8 +192,8 @@ NAMES = """
     BudgetError CBanditError CheckpointError ChoiceError HorizonError InfeasibleError
     LostRankError
     MissingDataError MissingExtraError
-    account acquisition baselines confidence distributed multipliers plots problems
-    receipt
+    account acquisition baselines confidence distributed evaluation multipliers plots
+    problems receipt
     scores search
 """
 
