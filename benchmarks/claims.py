@@ -1,4 +1,4 @@
-"""All measured numbers of README.md and benchmarks/README.md, from the kept results.
+"""All measured numbers of the READMEs and docs/guide/defaults.md, from kept results.
 
     python benchmarks/claims.py           write the blocks between markers
     python benchmarks/claims.py --check   fail if they are not what the results say
@@ -34,20 +34,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.report import provenance
 from cbandit.experiments.catalogue import find
 from cbandit.experiments.results import read_curves, read_rounds
 from cbandit.simulation.curves import Curve
-from report import provenance
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-PAPERS, CLAIMS = HERE / "papers.toml", HERE / "claims.toml"
+PAPERS, CLAIMS = HERE / "papers" / "papers.toml", HERE / "claims.toml"
 README, DETAILS = HERE.parent / "README.md", HERE / "README.md"
+DEFAULTS = HERE.parent / "docs" / "guide" / "defaults.md"
+FROM = {README: "benchmarks/", DETAILS: "", DEFAULTS: "../../benchmarks/"}
+"""The pages, and where the folder of benchmarks is as seen from there."""
 BLOCK = re.compile(
     r"<!-- (?P<name>[\w-]+): by claims\.py -->\n.*?<!-- end of (?P=name) -->", re.S
 )
 PLACE = re.compile(r"\{([\w-]+)(?:\[([^\]]*)\])?\.([^.{}]+)\.([\w.]+)(/T)?\}")
 ROW = re.compile(r"\{([\w-]+)\|([^|{}]*)\|([^|{}]*)\|([^|{}*]+)(?:\*([\d.e+-]+))?\}")
+LINK = re.compile(r"(\]\()(results/|README)")  # as seen from the benchmarks
 UNKNOWN = "not recorded"
 PAIRED = ("regret", "hard_violation", "rounds_in_violation")
 DROPPED = ("tables", "digest", "figures")  # of a summary: they are of its folder
@@ -257,9 +261,9 @@ def _kept(name: str) -> str:
 
 
 def _linked(name: str) -> str:
-    """Return a link to a kept result, as seen from the root, by its machine."""
+    """Return a link to a kept result, by its machine."""
     machine = origin(name).rpartition(", ")[2]
-    return f"[{machine}](benchmarks/results/{name}.txt)"
+    return f"[{machine}](results/{name}.txt)"
 
 
 def _script(row: Mapping[str, Any]) -> list[str]:
@@ -268,7 +272,7 @@ def _script(row: Mapping[str, Any]) -> list[str]:
     return [
         f"`python benchmarks/{row['name']}.py`",
         row["measures"],
-        "; ".join(map(_kept, row["results"])),
+        "; ".join(map(_kept, row["results"])) or "none",
         f"{sum(reached)} of {len(reached)}" if reached else "none stated",
     ]
 
@@ -298,7 +302,7 @@ def missed() -> Iterator[str]:
 def _goals() -> str:
     """Return how many goals were reached, and where the others are."""
     reached = [met for *_, met in goals()]
-    others = "[the others](benchmarks/README.md#goals-not-reached)"
+    others = "[the others](README.md#goals-not-reached)"
     return (
         f"{sum(reached)} of {len(reached)} benchmark goals were reached; "
         f"{others} are listed."
@@ -332,12 +336,13 @@ def _sound(template: str) -> str:
     return filled(template)
 
 
-def written(text: str, made: Mapping[str, str]) -> str:
-    """Return a text whose blocks are those of the results."""
+def written(text: str, made: Mapping[str, str], folder: str) -> str:
+    """Return a text whose blocks are those of the results, with links from a page."""
 
     def block(match: re.Match[str]) -> str:
         first, last = match[0].split("\n")[0], f"<!-- end of {match['name']} -->"
-        return f"{first}\n{made[match['name']]}\n{last}"
+        linked = LINK.sub(rf"\1{folder}\2", made[match["name"]])
+        return f"{first}\n{linked}\n{last}"
 
     return BLOCK.sub(block, text)
 
@@ -353,7 +358,7 @@ def take(name: str, folders: list[str]) -> None:
         for policy, differences in _paired(folder, list(summary["policies"])):
             summary["policies"][policy]["less"] = differences
         known = {k: v for k, v in summary.items() if k not in DROPPED}
-        kept.append(known | provenance("claims", _command(summary)))
+        kept.append(known | provenance(__file__, _command(summary)))
     text = json.dumps(kept if len(kept) > 1 else kept[0], indent=1)
     (RESULTS / f"{name}.json").write_text(text + "\n")
 
@@ -414,9 +419,9 @@ def main(argv: list[str] | None = None) -> None:
         take(given.take[0], given.take[1:])
         return
     made = blocks()
-    for path in (README, DETAILS):
+    for path, folder in FROM.items():
         old = path.read_text()
-        new = written(old, made)
+        new = written(old, made, folder)
         if given.check and new != old:
             sys.exit(
                 f"{path.name} is not what the results say: run benchmarks/claims.py"

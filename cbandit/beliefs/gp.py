@@ -34,7 +34,7 @@ from cbandit.beliefs.mean_function import MeanFunction
 from cbandit.errors import CBanditError
 
 # of the log of a default noise, as a share of the outcomes' variance: wide enough for
-# functions without noise and for those that are half noise (benchmarks/learning.py)
+# functions without noise and for those that are half noise (docs/guide/defaults.md)
 NOISE = -2.5, 1.5
 # refit_every="auto": the first fit; then after this share of the data, at least two
 FIRST, MORE, OFTEN, SELDOM = 5, 2, 5, 2
@@ -451,7 +451,7 @@ def _default_kernel(actions: Actions) -> gpk.Kernel:
 
     def prior() -> LogNormalPrior:
         # the mode is the usual length. BoTorch's width, sqrt(3), was measured too: with
-        # 5 to 40 observations intervals were too narrow (benchmarks/learning.py)
+        # 5 to 40 observations intervals were too narrow (docs/guide/defaults.md)
         return LogNormalPrior(math.log(_usual_length(dim)) + 1.0, 1.0)
 
     if names is None:

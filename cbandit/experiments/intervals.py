@@ -22,7 +22,7 @@ FLAT = 0.01  # a larger share of resamples without spread is too many to leave o
 COVERAGE = (
     "94 to 96 % of normal differences and of counts, 90 to 93 % of lognormal ones"
 )
-"""How often intervals hold with 6 to 50 trials; see ``benchmarks/intervals.py``."""
+"""How often intervals hold with 6 to 50 trials: ``benchmarks/quality/intervals.py``."""
 
 
 class Difference(NamedTuple):

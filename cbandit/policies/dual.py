@@ -1,7 +1,7 @@
 """CKB's duals, the rules that move its multipliers: base class and constants.
 
 Step, slack and cap are given by the user, follow from the theorem, or have defaults.
-Defaults are in units of the beliefs' spreads; ``benchmarks/defaults.py`` says how they
+Defaults are in units of the beliefs' spreads; ``docs/guide/defaults.md`` says how they
 were chosen. The rules are :mod:`cbandit.policies.projected`,
 :mod:`cbandit.policies.queue` and :mod:`cbandit.policies.resolved`. ``T`` counts trials,
 ``m`` costs.

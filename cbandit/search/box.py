@@ -1,12 +1,13 @@
 """Find the best point of a box by many candidates, climbs from the best, and a zoom.
 
-Why not L-BFGS-B: on twelve posteriors of 1 to 20 dimensions (``benchmarks/climbs.py``)
-this search comes as high as BoTorch's ``optimize_acqf`` with 32 restarts of 4 096
-samples, in a fifth to two thirds of its time, and no lower on kinks. With 8 restarts of
-1 024 samples, ``optimize_acqf`` takes 0.7 to 1.4 times as long as this search and
-misses 0.4 to 0.8 % of the score's range on average. L-BFGS-B from the same starts, one
-climb after the other, takes twice to eleven times as long; here all climbs and trials
-share their evaluations. L-BFGS-B goes on where a climb fails, which one of 689 did.
+Why not L-BFGS-B (``benchmarks/speed/climbs.py``): on twelve posteriors of 1 to 20
+dimensions this search comes as high as BoTorch's ``optimize_acqf`` with 32 restarts of
+4 096 samples, in a fifth to two thirds of its time, and no lower on kinks. With 8
+restarts of 1 024 samples, ``optimize_acqf`` takes 0.7 to 1.4 times as long as this
+search and misses 0.4 to 0.8 % of the score's range on average. L-BFGS-B from the same
+starts, one climb after the other, takes twice to eleven times as long; here all climbs
+and trials share their evaluations. L-BFGS-B goes on where a climb fails, which one of
+689 did.
 
 Scores have kinks (clipping, rectified penalties), on which their maximum often lies.
 The climbs (``climb.py``) follow kinks. The zoom at the end draws points ever closer to

@@ -9,10 +9,8 @@ import pytest
 import torch
 from inside import CANDIDATES
 
-import box
-import climbs
-import report
-import thompson
+from benchmarks.common import report
+from benchmarks.speed import box, climbs
 
 TOY = box.Sizes(dims=(2,), distinct=12, rounds=1, seeds=1, reaching=2)
 
@@ -27,7 +25,7 @@ def test_rows_and_the_check():
     assert [row["ratio"] for row in rows[1:3]] == [
         pytest.approx(row["ms"] / ours["ms"]) for row in rows[1:3]
     ]
-    result = report.result_of("box", True, rows)
+    result = report.result_of(box.__file__, True, rows)
     assert json.loads(json.dumps(result)) == result
     assert f"{ours['failed']} of {ours['climbs']}" in report.table(result)
     strict = box.beside(replace(TOY, short=-1.0), 2)
@@ -57,16 +55,4 @@ def test_climbs_beside_l_bfgs_b():
     gaps = {row["what"]: row["gaps"] for row in rows if "gaps" in row}
     assert len(gaps) == 4
     assert all(0 <= gap <= 1e-6 for each in gaps.values() for gap in each)
-    assert "Climbs(made=" in report.table(report.result_of("climbs", True, rows))
-
-
-@pytest.mark.slow
-def test_thompson_rounds_in_rounds_of_upper_bounds():
-    sizes = thompson.Sizes((300,), (12,), (2,), 4, 2, 2)
-    rows = thompson.measure(sizes)
-    assert len(rows) == 10
-    ratios = [row["ratio"] for row in rows[1::2]]
-    assert ratios == [
-        pytest.approx(ts["ms"] / ucb["ms"])
-        for ucb, ts in zip(rows[::2], rows[1::2], strict=True)
-    ]
+    assert "Climbs(made=" in report.table(report.result_of(climbs.__file__, True, rows))

@@ -10,9 +10,9 @@ import pytest
 import torch
 from inside import Swept
 
-import gpu
-import report
-from rivals import Effort
+from benchmarks.common import report
+from benchmarks.common.rivals import Effort
+from benchmarks.speed import gpu
 
 pytest.importorskip("triton")
 
@@ -71,12 +71,12 @@ def test_without_a_gpu_it_says_so_in_one_line(tmp_path):
 
 def test_every_check_holds_and_the_result_is_json(toy):
     assert [c for row in toy for c in row["checks"] if not c["ok"]] == []
-    result = report.result_of("gpu", False, toy)
+    result = report.result_of(gpu.__file__, False, toy)
     assert json.loads(json.dumps(result)) == result
 
 
 def test_every_part_is_there(toy):
-    text = report.table(report.result_of("gpu", False, toy))
+    text = report.table(report.result_of(gpu.__file__, False, toy))
     for wanted in (
         "copy",
         "matrix product 32",

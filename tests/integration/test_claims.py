@@ -1,4 +1,4 @@
-"""Both READMEs hold the numbers of the kept results, and no others."""
+"""Pages hold the numbers of the kept results, and no others."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import shlex
 import pytest
 from inside import find, jobs_of
 
-import claims
-import report
+from benchmarks import claims
+from benchmarks.common import report
+from benchmarks.speed import round as rounds
 
 ROWS = claims.rows()
 EVERY = [*ROWS["figure"], *ROWS["sensitivity"]]
@@ -139,6 +140,7 @@ ALLOWED = {
         "Section 5.3",
         "5.1:",
     ),
+    claims.DEFAULTS: (),
 }
 UNITS = r"(?:x|times|ms|us|s|seconds?|minutes?|hours?|MB|GB|of \d+)\b"
 WITH_UNIT = re.compile(rf"\d[\d ,.]*(?: ?%| {UNITS})|\+-")
@@ -172,12 +174,10 @@ def test_measured_numbers_in_prose_are_noticed():
 
 
 def test_a_stale_block_is_noticed(monkeypatch, tmp_path):
-    for name in ("README", "DETAILS"):
-        page = tmp_path / f"{name}.md"
-        text = getattr(claims, name).read_text()
-        page.write_text(text.replace("times faster", "times slower"))
-        monkeypatch.setattr(claims, name, page)
-    with pytest.raises(SystemExit, match=r"README\.md is not what the results say"):
+    page = tmp_path / "page.md"
+    page.write_text(claims.README.read_text().replace("times faster", "times slower"))
+    monkeypatch.setattr(claims, "FROM", {page: "benchmarks/"})
+    with pytest.raises(SystemExit, match=r"page\.md is not what the results say"):
         claims.main(["--check"])
 
 
@@ -201,8 +201,8 @@ def test_a_measured_value_in_two_digits(value, expected):
 
 def test_new_results_name_commit_date_machine_and_command(monkeypatch):
     monkeypatch.setattr("sys.argv", ["x", "--quick", "--json", "somewhere.json"])
-    result = report.result_of("round", True, [])
-    assert result["command"] == "python benchmarks/round.py --quick --json PATH"
+    result = report.result_of(rounds.__file__, True, [])
+    assert result["command"] == "python benchmarks/speed/round.py --quick --json PATH"
     assert {"commit", "date", "machine"} <= result.keys()
     assert result["machine"]["processor"]
 

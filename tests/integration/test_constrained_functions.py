@@ -9,9 +9,9 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-import constrained_functions as functions
-from box_rivals import RULES
-from constrained_problems import PROBLEMS, Problem
+from benchmarks.common.box_rivals import RULES
+from benchmarks.common.constrained_problems import PROBLEMS, Problem
+from benchmarks.quality import constrained_functions as functions
 
 F64 = torch.float64
 

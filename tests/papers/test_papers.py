@@ -50,7 +50,7 @@ def test_every_policy_of_an_experiment_runs(name):
 def test_the_settings_files_are_the_defaults():
 
     for name in NAMES:
-        path = ROOT / "benchmarks" / f"{name}.toml"
+        path = ROOT / "benchmarks" / "papers" / f"{name}.toml"
         assert settings_from_toml(path) == settings_of_experiment(name)
 
 

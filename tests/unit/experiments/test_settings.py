@@ -90,6 +90,7 @@ class TestSettings:
 
     def test_the_files_beside_the_benchmarks_are_the_papers(self):
         for name, known in EXPERIMENTS.items():
-            settings = settings_from_toml(ROOT / "benchmarks" / f"{name}.toml")
+            path = ROOT / "benchmarks" / "papers" / f"{name}.toml"
+            settings = settings_from_toml(path)
             assert settings == settings_of_experiment(name)
             assert settings.horizon == known.horizon
