@@ -33,6 +33,7 @@ import trials
 
 SCRIPTS = Path(report.__file__).parent
 NAMES = (
+    "evaluate",
     "receipt",
     "round",
     "scale",
