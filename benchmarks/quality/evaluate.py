@@ -39,7 +39,7 @@ Array = NDArray[np.float64]
 ALPHA, NORMAL, ONE_SIDED = 0.05, 1.96, 1.645
 DIGITS, LOOKS = 10, 4
 RANGES = {"right": (0.0, 1.0), "slow": (0.0, 1.0), "energy": (0.0, 1.0)}
-LIMITS = {"slow": "<= 0.24", "energy": "<= 0.29"}
+LIMITS = {"slow": "<= 0.28", "energy": "<= 0.38"}
 
 
 @dataclass(frozen=True)
@@ -100,17 +100,17 @@ def world() -> World:
     from sklearn.linear_model import LogisticRegression
 
     pixels, digits = load_digits(return_X_y=True)
-    x = pixels.reshape(-1, 4, 2, 4, 2).mean((2, 4)) / 16
+    x = pixels.reshape(-1, 4, 2, 4, 2).mean((2, 4)).reshape(-1, 16) / 16
     weak, good = (
         LogisticRegression(max_iter=2_000).fit(x[:n], digits[:n]).decision_function(x)
         for n in (100, 1_200)
     )
     right = 0.05 + 0.9 * np.eye(DIGITS)[digits]
-    ink = x.reshape(len(x), -1).mean(1, keepdims=True)
+    ink = x.mean(1, keepdims=True)
     turn = np.arange(DIGITS) / DIGITS
-    slow = 0.1 + 0.5 * ink * (0.5 + turn)
-    energy = 0.2 + 0.2 * np.abs(np.sin(3 * ink + 6 * turn))
-    return World(x.reshape(len(x), -1), np.stack([right, slow, energy]), weak, good)
+    slow = 0.02 + 0.4 * turn + 0.1 * ink
+    energy = 0.15 + 0.3 * np.abs(np.sin(3 * ink + 3 * turn))
+    return World(x, np.stack([right, slow, energy]), weak, good)
 
 
 def softmax(scores: Array) -> Array:
@@ -124,7 +124,7 @@ def logging_rules() -> dict[str, Array]:
     weak = world().weak
     greedy = np.eye(DIGITS)[weak.argmax(1)]
     return {
-        "drawn from scores": softmax(0.5 * weak),
+        "drawn from scores": softmax(0.7 * weak),
         "10 % explored": 0.9 * greedy + 0.1 / DIGITS,
         "2 % explored": 0.98 * greedy + 0.02 / DIGITS,
     }
@@ -215,7 +215,7 @@ def rules_to_judge(count: int) -> list[Array]:
     found = []
     for _ in range(count):
         mix, sharp = rng.random(), rng.uniform(0.1, 1.5)
-        leaning = rng.normal(0, 1.5, DIGITS)
+        leaning = rng.normal(0, 3.0, DIGITS)
         scores = mix * shown.good + (1 - mix) * shown.weak
         found.append(softmax(sharp * scores + rng.random() * leaning))
     return found
@@ -242,10 +242,10 @@ def gates(n: int, logs: int, count: int) -> Row:
             widths.append([2 * NORMAL * errors[name] for name in LIMITS])
         margins.append((room / np.array(widths)).min(1))
     wide = np.array(margins).mean(0)
-    parts = {}
+    parts: dict[float, float | None] = {}
     for low, high in ((0.0, 1.0), (1.0, 2.0), (2.0, np.inf)):
         those = safe & (wide >= low) & (wide < high)
-        parts[low] = float(shipped[:, those].mean()) if those.any() else float("nan")
+        parts[low] = float(shipped[:, those].mean()) if those.any() else None
     goal = n >= 10_000 and count >= 200
     return row_of(
         "gate: logs in which a candidate ships that breaks a limit; ships of those "
@@ -255,7 +255,10 @@ def gates(n: int, logs: int, count: int) -> Row:
         ratio=parts[2.0] if goal else None,
         goal=(">=", 0.95) if goal else None,
         columns=f"{100 * false / logs:.1f} %  "
-        + "  ".join(f"{100 * share:.0f} %" for share in parts.values()),
+        + "  ".join(
+            "none" if share is None else f"{100 * share:.0f} %"
+            for share in parts.values()
+        ),
         false=false / logs,
         shipped=[*parts.values()],
         counts=[int((safe & (wide >= low)).sum()) for low in parts],
