@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 
@@ -43,7 +45,15 @@ class ReadOnlyError(CBanditError, AttributeError):
 
 
 class BudgetError(CBanditError):
-    """Raised when no trial can afford an action any more, see :class:`cb.Budget`."""
+    """Raised when no trial can afford an action any more, see :class:`cb.Budget`.
+
+    ``fits`` lists the choices that could be afforded but were not allowed in the round,
+    by name or number.
+    """
+
+    def __init__(self, message: str, fits: Sequence[object] = ()) -> None:
+        super().__init__(message)
+        self.fits = list(fits)
 
 
 class InfeasibleError(CBanditError):

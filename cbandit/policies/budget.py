@@ -32,6 +32,11 @@ class Budget:
     Args:
         total: above 0, a number or ``(*trials,)``.
         rounds: the number of rounds.
+        fallback: the choices that cost nothing of it, as ``ask(among=)`` takes them:
+            ``{"model": "small"}``, or numbers of actions. They are promised nothing,
+            and are left when no other choice fits, where ``ask`` raises a
+            :class:`~cbandit.BudgetError` without them. What is told of their costs is
+            spent. ``None``: there are none. Not on a Box.
 
     Example:
         >>> import cbandit as cb, torch
@@ -46,7 +51,7 @@ class Budget:
         tensor(119.5000, dtype=torch.float64)
     """
 
-    def __init__(self, total: ArrayLike, rounds: int) -> None:
+    def __init__(self, total: ArrayLike, rounds: int, fallback: Any = None) -> None:
         self.total = checks.positive("total", total)
         if self.total.dim() > 1:
             raise CBanditError(
@@ -54,6 +59,7 @@ class Budget:
                 f"{tuple(self.total.shape)}"
             )
         self.rounds = checks.whole("rounds", rounds, 1, "a positive int")
+        self.fallback = fallback
         #: how many rounds came before the budget's first round
         self.before = 0
 
@@ -75,7 +81,8 @@ class Budget:
         return pace if pace.dim() else pace.item()
 
     def __repr__(self) -> str:
-        return f"Budget({self.total.tolist()}, rounds={self.rounds})"
+        free = "" if self.fallback is None else f", fallback={self.fallback!r}"
+        return f"Budget({self.total.tolist()}, rounds={self.rounds}{free})"
 
 
 def replace_budgets(

@@ -120,15 +120,24 @@ class Turn(NamedTuple):
     doubtful: Tensor | None = None
     explores: bool = False
 
-    def within(self, fence: Fence) -> tuple[Turn, Tensor | None]:
+    def within(
+        self, fence: Fence, free: Tensor | None = None
+    ) -> tuple[Turn, Tensor | None]:
         """Return the turn inside a fence, and the trials ``(T,)`` with nothing inside.
 
         Such trials keep the actions of least excess. On a box the fence is handed to
         the search, which does the same, and ``None`` is returned for the trials.
+
+        Args:
+            fence: the fence.
+            free: the actions to which it does not apply, ``(1 or T, N)`` bool;
+                ``None``: it applies to all.
         """
         if self.actions.continuous:
             return self._replace(fences=(*self.fences, fence)), None
         mask = self._evaluate(fence.beliefs, fence.inside or fence.allows, False)
+        if free is not None:
+            mask |= free
         if self.mask is not None:
             mask &= self.mask
         empty = ~mask.any(-1)

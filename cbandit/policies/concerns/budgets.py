@@ -14,20 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from functools import partial
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from cbandit._core import devices
+from cbandit._core import checks, devices
 from cbandit._core.printing import brief
 from cbandit.errors import BudgetError, CBanditError
+from cbandit.policies.checks import round_mask
 from cbandit.policies.choices import News
 from cbandit.policies.round import Concern
 from cbandit.policies.setup import Setup
 from cbandit.policies.turn import Decision, Fence, Turn
 from cbandit.posterior.units import Units
 
+MAX_NAMED = 3  # choices that an error names
 MIN_CHOICES = 10  # with fewer choices of a kind no warning is due
 IMPLAUSIBLE_FACTOR = 3.0  # a promise above so many times a usual cost is too large
 Z_95 = 1.6448536269514722  # standard deviations to a one-sided 95 % bound
@@ -236,6 +239,8 @@ class Budgets(Concern[Account]):
         last: the last round of each budget.
         explores: whether other actions than the best one may be played.
         expire: choices older than so many rounds have expired; ``None``: none do.
+        free: for each budget the choices that cost nothing of it, ``(1 or T, N)`` bool;
+            ``None``: there are none.
     """
 
     in_studies = False
@@ -246,6 +251,7 @@ class Budgets(Concern[Account]):
     last: tuple[int, ...]
     explores: bool
     expire: int | None
+    free: tuple[Tensor | None, ...]
 
     @classmethod
     def of(cls, setup: Setup) -> Self | None:
@@ -270,6 +276,10 @@ class Budgets(Concern[Account]):
             tuple(budget.last for budget in budgets.values()),
             setup.keywords.get("explore_share") is not None,
             setup.keywords["expire"],
+            tuple(
+                _read_fallback(setup, labels[j], budget.fallback)
+                for j, budget in budgets.items()
+            ),
         )
 
     def start(self) -> Account:
@@ -297,12 +307,26 @@ class Budgets(Concern[Account]):
             state = state.expire(turn.t - self.expire)
         if not (turn.tight or self.explores):
             return state, turn
+        return state, self._leave_fitting(state, turn)[0]
+
+    def _leave_fitting(self, state: Account, turn: Turn) -> tuple[Turn, Tensor | None]:
+        """Return the turn with actions that fit, and the trials ``(T,)`` without any.
+
+        ``None`` in place of the trials: the set is a box, whose search knows.
+        """
         left, pace = self.left(state).unsqueeze(-1), self.pace(state, turn.t)
+        first, nothing = turn, None
 
-        def excess(mean: Tensor, std: Tensor) -> Tensor:
-            return self._bounds(turn, pace, mean, std) - left
+        def excess(k: int, mean: Tensor, std: Tensor) -> Tensor:
+            over = self._bounds(first, pace, mean, std) - left
+            return over[:, k : k + 1]
 
-        return state, turn.within(Fence(turn.beliefs, excess))[0]
+        for k, free in enumerate(self.free):
+            fence = Fence(turn.beliefs, partial(excess, k))
+            turn, empty = turn.within(fence, _in_round(turn, free))
+            if empty is not None:
+                nothing = empty if nothing is None else nothing | empty
+        return turn, nothing
 
     def check_pick(
         self, state: Account, turn: Turn, pick: Decision
@@ -311,11 +335,12 @@ class Budgets(Concern[Account]):
         left, pace = self.left(state), self.pace(state, turn.t)
         moments = turn.beliefs.anywhere(turn.point(pick))
         bound = self._bounds(turn, pace, *moments)[..., 0]
+        bound = bound.masked_fill(self._is_free(turn, pick, len(bound)), 0.0)
         idle = (bound > left).any(-1)
         if bool(idle.any()) and not turn.tight:
             return state, None
         if bool(idle.all()):
-            raise self.nothing_fits_error(state, bound)
+            raise self.nothing_fits_error(state, bound, turn, pick)
         plays = ~idle.unsqueeze(-1)
         bound = torch.where(plays, bound, 0.0)
         promised = bound.new_full((len(bound), turn.limits.shape[-1]), torch.nan)
@@ -325,6 +350,17 @@ class Budgets(Concern[Account]):
             pick.idle = idle
         state = state.with_promise(turn.t, Promise(bound, plays.expand_as(bound)))
         return state, pick
+
+    def _is_free(self, turn: Turn, pick: Decision, size: int) -> Tensor:
+        """Return of which budgets a pick costs nothing, ``(T, b)`` bool."""
+        shape, device = (size, len(self.columns)), self.totals.device
+        out = torch.zeros(shape, dtype=torch.bool, device=device)
+        for k, free in enumerate(self.free):
+            mask = _in_round(turn, free)
+            if mask is not None and pick.index is not None:
+                index = pick.index.reshape(-1, 1)
+                out[:, k] = mask.expand(size, -1).gather(1, index).squeeze(1)
+        return out
 
     def _bounds(self, turn: Turn, pace: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         noise, units = turn.beliefs.noises(), turn.beliefs.units()
@@ -446,12 +482,16 @@ class Budgets(Concern[Account]):
             "as spent"
         )
 
-    def nothing_fits_error(self, account: Account, least: Tensor) -> BudgetError:
+    def nothing_fits_error(
+        self, account: Account, least: Tensor, turn: Turn, pick: Decision
+    ) -> BudgetError:
         """Return the error for a round in which no trial can afford an action.
 
         Args:
             account: the current account.
             least: the 95 % bounds of the cheapest action's costs, ``(T, b)``.
+            turn: the turn, inside what is left.
+            pick: the cheapest action.
         """
         left = self.left(account)
         short = (least > left).double().mean(0).argmax()
@@ -463,10 +503,75 @@ class Budgets(Concern[Account]):
                 f"; {account.promised[i, j].item():.4g} is promised to {waits} "
                 "outstanding choices: tell what they cost, and ask again"
             )
+        fits = self._others_that_fit(account, turn, i)
+        if fits:
+            listed = ", ".join(map(str, fits[:MAX_NAMED]))
+            more = f" and {len(fits) - MAX_NAMED} more" * (len(fits) > MAX_NAMED)
+            hint += f"; this round does not allow what fits, {listed}{more}"
+        elif not turn.actions.continuous and self.free[j] is None:
+            hint += (
+                "; to go on with a choice that costs nothing, name it: cb.Budget(..., "
+                "fallback=...)"
+            )
         trial = f" in trial {i}, the richest," if len(left) > 1 else ""
+        cheapest = _called(turn, pick.index, turn.point(pick), i)
         return BudgetError(
             f"ask: nothing fits what is left of the budget {self.labels[j]!r}: "
             f"{left[i, j].item():.4g} of {self.totals[i, j].item():.4g} is left{trial} "
             f"and an action may cost up to {least[i, j].item():.4g} (its one-sided "
-            f"95 % bound){hint}"
+            f"95 % bound; the cheapest is {cheapest}){hint}",
+            fits,
         )
+
+    def _others_that_fit(self, account: Account, turn: Turn, i: int) -> list[object]:
+        """Return the choices that trial ``i`` could afford but may not make."""
+        if turn.actions.continuous or turn.apart:
+            return []
+        mask = None
+        if turn.shown is not None:
+            mask = turn.shown.round(turn.shown.space.menu, None, True)[1]
+        whole, nothing = self._leave_fitting(account, turn._replace(mask=mask))
+        if nothing is None or bool(nothing[i]) or whole.mask is None:
+            return []
+        index = whole.mask[i % len(whole.mask)].nonzero().flatten()
+        points = turn.actions.rows(index)
+        points = points[i] if points.dim() == 3 else points
+        return [
+            _called(turn, index[k : k + 1], points[k : k + 1].unsqueeze(0), 0)
+            for k in range(len(index))
+        ]
+
+
+def _called(turn: Turn, index: Tensor | None, x: Tensor, i: int) -> object:
+    """Return trial ``i``'s action by name, else its number, else its point.
+
+    Args:
+        turn: the turn.
+        index: the actions' numbers in the round, ``(T,)``; ``None``: on a box.
+        x: the actions, ``(T, 1, d)``, with the context.
+        i: the trial.
+    """
+    point, names = x[i, 0], turn.actions.names
+    if turn.shown is not None:
+        names, point = turn.shown.space.menu.names, turn.shown.space.split(point)[0]
+    if names is not None:
+        return names.params(point)
+    return point.tolist() if index is None else int(index[i])
+
+
+def _read_fallback(setup: Setup, label: str, fallback: Any) -> Tensor | None:
+    """Return the choices that cost nothing, ``(1 or T, N)`` bool; ``None``: none."""
+    if fallback is None:
+        return None
+    with checks.about(f"fallback of the budget {label!r}"):
+        menu = setup.actions.menu
+        return round_mask(fallback, menu, setup.batch_shape, setup.device)
+
+
+def _in_round(turn: Turn, mask: Tensor | None) -> Tensor | None:
+    """Return a mask over the choices as one over the actions of a round."""
+    if mask is None or turn.apart:
+        return None
+    if turn.shown is None:
+        return mask
+    return turn.shown.round(turn.shown.space.menu, mask, True)[1]
