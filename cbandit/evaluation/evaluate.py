@@ -199,6 +199,8 @@ def evaluate(
     odd = _weights_are_odd(weights)
     mean = float(weights.played.mean())
     unsupported = 1 - weights.supported
+    if abs(unsupported) < ROUNDING:
+        unsupported = 0.0
     if odd:
         warn(f"evaluate: {_odd_weights(mean, unsupported)}")
     return Evaluation(
@@ -207,7 +209,7 @@ def evaluate(
         rounds=len(rounds.log),
         left_out=rounds.left_out,
         worth=len(rounds.log) * weights.worth,
-        unsupported=max(unsupported, 0.0) if weights.whole else unsupported,
+        unsupported=unsupported,
         largest_weight=weights.largest,
         mean_weight=mean,
         weights_odd=odd,

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+LARGEST = 690.0  # the logarithm of the largest evidence that is printed
+
+
 @dataclass(frozen=True, eq=False)
 class Judgement:
     """The evidence on one limit of one candidate.
@@ -53,8 +56,8 @@ class Judgement:
     def __str__(self) -> str:
         kept, needed = _number(self.kept), _number(self.needed)
         return (
-            f"{self.name} {self.limit}: evidence {kept} that it is kept, of {needed}; "
-            f"{_number(self.broken)} that it is broken"
+            f"{self.name} {self.limit}: evidence {kept} that it is kept, {needed} "
+            f"needed; {_number(self.broken)} that it is broken"
         )
 
 
@@ -82,7 +85,8 @@ class Verdict:
     def __str__(self) -> str:
         words = self.verdict
         if self.verdict == "hold" and math.isfinite(self.rounds_needed):
-            words += f", about {self.rounds_needed:.0f} more rounds are needed"
+            rounds = float(f"{self.rounds_needed:.2g}")
+            words += f", about {rounds:.0f} more rounds are needed"
         elif self.verdict == "hold":
             words += ", and no number of rounds is in sight"
         estimate, lower, upper = self.reward
@@ -329,4 +333,4 @@ def _verdict(
 
 def _number(log: float) -> str:
     """Return a number as text, given its logarithm."""
-    return f"{math.exp(log):.3g}" if abs(log) < 20 else f"10^{log / math.log(10):.0f}"
+    return f"{math.exp(min(log, LARGEST)):.3g}"
