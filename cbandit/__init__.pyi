@@ -33,6 +33,7 @@ from cbandit.beliefs.feedback import Delayed as Delayed
 from cbandit.beliefs.feedback import Sliding as Sliding
 from cbandit.beliefs.gp import GP as GP
 from cbandit.beliefs.linear import Linear as Linear
+from cbandit.beliefs.models import data_of as data_of
 from cbandit.choice import Choice as Choice
 from cbandit.choice import Distribution as Distribution
 from cbandit.confidence import RKHS as RKHS

@@ -36,7 +36,7 @@ CLASSES = {
     """,
     "cbandit.beliefs": """
         Counts Delayed FeatureKernel FiniteClass Frame GP Linear MeanFunction
-        Sliding
+        ModelMean Sliding
     """,
     "cbandit.choice": "Choice Distribution",
     "cbandit.confidence": """

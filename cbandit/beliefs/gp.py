@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 from gpytorch import kernels as gpk
+from gpytorch.means import Mean
+from gpytorch.models import IndependentModelList
 from gpytorch.priors import LogNormalPrior, Prior
 from torch import Tensor
 
@@ -31,6 +33,7 @@ from cbandit.beliefs.features import (
 )
 from cbandit.beliefs.kernel_tree import read
 from cbandit.beliefs.mean_function import MeanFunction
+from cbandit.beliefs.models import Parts, check_kernel, parts_of
 from cbandit.errors import CBanditError
 
 # of the log of a default noise, as a share of the outcomes' variance: wide enough for
@@ -141,6 +144,8 @@ class GP:
             raise CBanditError(
                 f"kernel must be a gpytorch kernel; got {checks.kind(kernel)}"
             )
+        if kernel is not None:
+            check_kernel(kernel, "kernel")
         self.kernel = None if kernel is None else copy.deepcopy(kernel).double()
         self.learn_noise = noise is None and outcome is None
         usual = 1e-2 if outcome is None else 1.0
@@ -175,7 +180,13 @@ class GP:
                 f"noise = {self.noise.tolist()}"
             )
         self.noise_prior = copy.deepcopy(noise_prior)
+        #: maps inputs to those that the kernel takes
         self.unit: Unit | None = None
+        #: whether nothing of it was stated, see :meth:`default`
+        self.by_default = False
+        #: a model's own unit of outcomes: the value that counts as 0, and its size
+        self.scale: tuple[float, float] | None = None
+        self.noise_as_share = True  # whether its prior is of a share, see above
         #: the factor by which data shrink each round, ``()`` or ``(*trials,)``
         self.fade: Tensor | None = None
         self.conjugate = False  # whether deviations are in units of the learned noise
@@ -273,6 +284,55 @@ class GP:
 
     @classmethod
     @hinted
+    def of(cls, model: Any, refit_every: int | str | None = None) -> GP | list[GP]:
+        """Return the belief that a fitted GPyTorch or BoTorch model holds before data.
+
+        It has the model's kernel, mean and noise, with their priors, its ``Normalize``
+        of inputs and its ``Standardize`` of outcomes. Given the same data,
+        ``policy.observe(**cb.data_of(model))``, the posterior is the model's own; by
+        itself the belief takes no data. What cannot be carried over is an error that
+        names it: several outputs or tasks, variational models, other transforms.
+
+        With ``Standardize`` the unit of scores and multipliers is the model's, as it
+        was fitted; it does not move with later data, and no reading counts as an
+        outlier.
+
+        Args:
+            model: a gpytorch ``ExactGP`` with a ``mean_module`` and a ``covar_module``,
+                or BoTorch's ``SingleTaskGP``, of one output; or a ``ModelListGP`` of
+                such models, which gives a list. A noise for each observation comes
+                with the data; later observations have the average of these noises.
+            refit_every: hyperparameters are fitted anew as in :class:`GP`, a noise that
+                the model had learned too; ``None``: they stay as they are.
+
+        Example:
+            >>> import cbandit as cb, torch
+            >>> from botorch.models import ModelListGP, SingleTaskGP
+            >>> x = torch.rand(8, 2, dtype=torch.float64)
+            >>> models = [SingleTaskGP(x, y) for y in (x[:, :1].sin(), x[:, 1:])]
+            >>> model = ModelListGP(*models)  # fit_gpytorch_mll fits each
+            >>> reward, cost = cb.GP.of(model)
+            >>> box = cb.Box([0, 0], [1, 1])
+            >>> policy = cb.CKB(box, reward=reward, costs=cost, thresholds=0.5)
+            >>> policy.observe(**cb.data_of(model))
+            >>> choice = policy.ask()
+        """
+        beliefs = [cls._of_parts(parts, refit_every) for parts in parts_of(model)]
+        return beliefs if isinstance(model, IndependentModelList) else beliefs[0]
+
+    @classmethod
+    def _of_parts(cls, parts: Parts, refit_every: int | str | None) -> GP:
+        mean, learned = parts.mean, parts.noise_learned and refit_every is not None
+        if isinstance(mean, Mean) and refit_every is None and parts.level is not None:
+            mean = parts.level
+        out = cls(parts.kernel, parts.noise, mean, refit_every=refit_every)
+        out.learn_noise = learned
+        out.noise_prior = parts.noise_prior if learned else None
+        out.unit, out.scale, out.noise_as_share = parts.unit, parts.scale, False
+        return out
+
+    @classmethod
+    @hinted
     def default(cls, actions: Actions, outcome: str | None = None) -> GP:
         """Return a belief for use when nothing is known of the function.
 
@@ -315,7 +375,7 @@ class GP:
                 if isinstance(part, gpk.Kernel) and part.has_lengthscale:
                     part.lengthscale = _usual_length(actions.dim)
             out = cls(kernel, *settings)
-            out.unit = Unit.around(actions)
+            out.unit, out.by_default = Unit.around(actions), True
         return out
 
     __copy__ = copy.deepcopy  # a shallow one would share the kernel
@@ -325,14 +385,24 @@ class GP:
         """Whether the user stated a prior mean other than 0."""
         return self.mean_function is not None or bool((self.mean != 0).any())
 
+    @property
+    def in_spreads(self) -> bool:
+        """Whether scores and multipliers are in its own unit, not the user's."""
+        return self.standardize or self.scale is not None
+
     def suit(self, name: str, actions: Actions, batch_shape: tuple[int, ...]) -> None:
         """Raise, naming the argument, if this cannot be a belief over ``actions``."""
         if self.mean_function is not None:
             self.mean_function.suit(name, actions, math.prod(batch_shape))
         if self.kernel is None:
             return
-        if self.unit is not None:
+        if self.by_default and self.unit is not None:
             _spans(name, self.unit.bounds, reach(actions))
+        if self.unit is not None and self.unit.bounds.shape[-1] != actions.dim:
+            raise CBanditError(
+                f"{name}: its model has d = {self.unit.bounds.shape[-1]} inputs; the "
+                f"actions have d = {actions.dim}"
+            )
         read(self.kernel, range(actions.dim), name)
         if isinstance(self.kernel, FeatureKernel):
             self.kernel.suit(name, actions)
@@ -365,6 +435,8 @@ class GP:
                 return False
         same = (
             self.standardize == other.standardize
+            and self.scale == other.scale
+            and _same_unit(self.unit, other.unit)
             and self.conjugate == other.conjugate
             and _equal(self.fade, other.fade)
             and self.noise.shape == other.noise.shape
@@ -543,6 +615,12 @@ def _equal(a: Tensor | None, b: Tensor | None) -> bool:
     if a is None or b is None:
         return a is b
     return a.shape == b.shape and bool((a == b).all())
+
+
+def _same_unit(a: Unit | None, b: Unit | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return _equal(a.bounds, b.bounds) and _equal(a.logs, b.logs)
 
 
 def _same_kernel(a: gpk.Kernel | None, b: gpk.Kernel | None) -> bool:

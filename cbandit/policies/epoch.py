@@ -200,7 +200,7 @@ class EpochPenalty(GPPolicy):
             raise CBanditError("clip goes with inner='ucb' or 'ts', not with a rule")
         beliefs = _list_beliefs(reward)
         # only reuse rescales targets; otherwise scores are in the user's units
-        self._in_spreads = all(belief.standardize for belief in beliefs)
+        self._in_spreads = all(belief.in_spreads for belief in beliefs)
         if self.reuse:
             beliefs = [_standardise(belief) for belief in beliefs]
         first = beliefs[0]
@@ -416,5 +416,5 @@ def _standardise(belief: GP) -> GP:
             "reward must have mean 0 with reuse=True: its targets are standardised"
         )
     copied = belief.copy()
-    copied.standardize = True
+    copied.standardize, copied.scale = True, None
     return copied

@@ -255,7 +255,8 @@ class GPPolicy(Policy):
             beliefs[j] = self.objective.belief(j, belief)
         self.feedback, self.explore = feedback, explore
         rescaled = [belief.standardize for belief in beliefs]
-        self.standardized = any(rescaled) and self.abilities.readings
+        spread = any(belief.in_spreads for belief in beliefs)
+        self.standardized = spread and self.abilities.readings
         self._rescaled = torch.tensor(rescaled).to(self.device)
         if any(belief.conjugate for belief in beliefs):
             self.refuse("noise", NO_LEARNED_NOISE)
@@ -367,7 +368,7 @@ class GPPolicy(Policy):
     ) -> Explore:
         """Return the exploration: the user's, or the default where it is ``None``."""
         usual, cautious = self.abilities.explore, self.abilities.cautious
-        by_default = all(belief.unit is not None for belief in beliefs)
+        by_default = all(belief.by_default for belief in beliefs)
         if cautious is None or isinstance(feedback, Delayed) or not by_default:
             return usual if explore is None else explore
         if isinstance(explore, TS) and explore.open:

@@ -123,8 +123,8 @@ class Beliefs:
             tuple(groups),
             _order(groups),
             functions=len(beliefs),
-            by_default=all(gp.unit is not None for gp in beliefs),
-            rescaled=any(gp.standardize or gp.outcome for gp in beliefs),
+            by_default=all(gp.by_default for gp in beliefs),
+            rescaled=any(gp.in_spreads or gp.outcome for gp in beliefs),
             fades=any(gp.fade is not None for gp in beliefs),
         )
 
@@ -168,7 +168,7 @@ class Beliefs:
         groups: Sequence[Group] = self.groups
         for row in observations:
             if row.noise is not None:  # it is scaled by the spread of its function
-                groups = _each_apart(groups, lambda group: group.scale.standardize)
+                groups = _each_apart(groups, lambda group: group.scale.scaled)
             groups = _told_apart(groups, row.functions)
         heard = []
         for group in groups:

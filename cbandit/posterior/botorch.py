@@ -111,10 +111,10 @@ class BeliefMean(Mean):  # type: ignore[misc]
         x = z if self._unit is None else self._unit.point(z)
         trials = len(self._prior.level)
         if trials == 1:
-            rows = self._prior.at(x.reshape(-1, x.shape[-1]))[0, self._place]
+            rows = self._prior.told(x.reshape(-1, x.shape[-1]))[0, self._place]
             return self._sign * rows.reshape(x.shape[:-1])
         points = x.movedim(-3, 0)  # T x *b x n x d
-        means = self._prior.at(points.flatten(1, -2))[:, self._place]
+        means = self._prior.told(points.flatten(1, -2))[:, self._place]
         return self._sign * means.reshape(points.shape[:-1]).movedim(0, -2)
 
 
@@ -169,7 +169,7 @@ def _model(
             kernel = TableKernel(kernel.table[trial])
         else:
             kernel = trial_of(kernel, trial)
-    if group.scale.standardize:
+    if group.scale.scaled:
         # back to the user's units: values times the scale, the kernel times its square
         batch = factor.shape if batched else torch.Size()
         kernel = ScaleKernel(kernel, batch_shape=batch).double()
@@ -236,8 +236,9 @@ def _data(group: Group, place: int) -> tuple[Tensor, Tensor, Tensor]:
         p, w = (v.new_zeros(len(p), 1) for v in (p, w))
     observed = p > 0
     count = torch.where(observed, p, 1.0)
-    y = torch.where(observed, w / count, 0.0) + shift
+    y = torch.where(observed, w / count, 0.0)
     if group.scale.prior.varies:
         y = y + group.scale.prior.above(x)[:, place]
+    y = y * (1.0 if group.scale.standardize else scale) + shift
     variance = torch.where(observed, scale.square() / count, torch.inf)
     return x, y, variance

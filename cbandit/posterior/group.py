@@ -406,8 +406,9 @@ class Group:
             gp.learn_noise,
             gp.learn_mean,
             gp.noise_prior,
-            bool(gp.unit),
+            gp.by_default,
             means.apart() if means.learns else None,
+            gp.noise_as_share,
         )
         noise, constants = fit_hyperparameters(
             kernel, self.noise.clone(), data, learning

@@ -166,6 +166,7 @@ class Learning:
         default: whether the kernel is that of :meth:`cbandit.GP.default`, which has
             slopes in closed form, and several starts while data are few.
         prior: a prior mean whose parameters it learns; ``None``: there is none.
+        noise_as_share: whether ``noise_prior`` is of that share, not of the noise.
     """
 
     noise: bool
@@ -173,6 +174,7 @@ class Learning:
     noise_prior: Prior | None
     default: bool
     prior: PriorMean | None = None
+    noise_as_share: bool = True
 
     def trial(self, i: int) -> Learning:
         """Return what is learned in one trial."""

@@ -38,6 +38,9 @@ class PriorMean:
         link: the link of a binary or counted function; ``None``: there is none.
         variance: the latent prior variance, ``(T, 1)``, at which such a function has
             the mean that the user stated.
+        center: the values that count as 0 in a unit of their own, ``(T, f)``; ``None``:
+            the unit is the user's.
+        size: the size of that unit, ``(T, f)``.
     """
 
     level: Tensor
@@ -46,6 +49,8 @@ class PriorMean:
     origin: Tensor
     link: Link | None = None
     variance: Tensor | None = None
+    center: Tensor | None = None
+    size: Tensor | None = None
 
     @classmethod
     def of(
@@ -75,6 +80,13 @@ class PriorMean:
         if out.link is not None:  # 0: the user stated none
             latent = out.link.center(level, variance)
             out = copy_with(out, level=torch.where(level == 0, 0.0, latent))
+        scales = [gp.scale for gp in beliefs if gp.scale]
+        if scales:  # all have the same, but for their signs
+            (zero, unit), *_ = scales
+            center = zero * level.new_tensor(signs).expand_as(level)
+            size = torch.full_like(level, unit)
+            level = (level - center) / size
+            out = copy_with(out, level=level, center=center, size=size)
         return out.levelled()
 
     def levelled(self) -> Self:
@@ -113,6 +125,9 @@ class PriorMean:
             value = sign * function(x).expand(shape)
             if self.link is not None and self.variance is not None:
                 value = self.link.center(value, self.variance)
+            if self.center is not None and self.size is not None:
+                some = slice(j, j + 1)
+                value = (value - self.center[:, some]) / self.size[:, some]
             rows.append(value)
         return torch.stack(rows, 1)
 
@@ -120,13 +135,26 @@ class PriorMean:
         """Return by how much the means at points exceed their level, ``(T, f, n)``."""
         return self.at(x) - self.level.unsqueeze(-1)
 
+    def told(self, x: Tensor) -> Tensor:
+        """Return the same in the user's unit, latent for a function with a link."""
+        means = self.at(x)
+        if self.center is None or self.size is None:
+            return means
+        return self.center.unsqueeze(-1) + self.size.unsqueeze(-1) * means
+
     def narrowed(self, places: Sequence[int]) -> Self:
         """Return the means of the functions at ``places``."""
+        level, center, size = (
+            None if part is None else torch.stack([part[:, j] for j in places], -1)
+            for part in (self.level, self.center, self.size)
+        )
         return copy_with(
             self,
-            level=torch.stack([self.level[:, j] for j in places], -1),
+            level=level,
             functions=tuple(self.functions[j] for j in places),
             signs=tuple(self.signs[j] for j in places),
+            center=center,
+            size=size,
         )
 
     def raised(self, by: Tensor) -> Self:
@@ -140,21 +168,20 @@ class PriorMean:
 
     def trial(self, i: int) -> Self:
         """Return the means of one trial, with the same parameters."""
-        some = slice(i, i + 1)
-        return copy_with(
-            self._mapped(lambda function: function.trial(i)),
-            level=self.level[some],
-            origin=self.origin[some] if len(self.origin) > 1 else self.origin,
-            variance=None if self.variance is None else self.variance[some],
-        )
+        out = self._mapped(lambda function: function.trial(i))
+        return out._each(lambda part: part[i : i + 1] if len(part) > 1 else part)
 
     def to(self, device: torch.device) -> Self:
         """Return the same means on a device."""
+        out = self._mapped(lambda function: function.to(device))
+        return out._each(lambda part: part.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return the means with other tensors."""
+        names = "level", "origin", "variance", "center", "size"
+        parts = {name: getattr(self, name) for name in names}
         return copy_with(
-            self._mapped(lambda function: function.to(device)),
-            level=self.level.to(device),
-            origin=self.origin.to(device),
-            variance=None if self.variance is None else self.variance.to(device),
+            self, **{k: None if v is None else change(v) for k, v in parts.items()}
         )
 
     def _mapped(self, change: Callable[[MeanFunction], MeanFunction]) -> Self:

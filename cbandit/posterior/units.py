@@ -23,6 +23,7 @@ from cbandit.posterior.look import Block
 from cbandit.posterior.prior_mean import PriorMean
 from cbandit_kernels import OutcomeCounts, count_outcomes
 
+STATED = 1e18  # outcomes on which a stated unit counts as resting
 ENDLESS = 1e3  # a latent value further from 0 than any real one
 ASTRAY = 8.0  # spreads from the origin beyond which float32 loses the differences
 LOST = 1e-6  # share of earlier sums below which what is left of them is recounted
@@ -95,6 +96,15 @@ class Units(NamedTuple):
         return ((self.seen >= least) & self.known).all(-1)
 
 
+def stated_units(prior: PriorMean) -> Units:
+    """Return the units of outcomes that are not rescaled by themselves."""
+    own = Units.own(prior.level)
+    if prior.center is None or prior.size is None:
+        return own
+    seen = torch.full_like(own.seen, STATED)
+    return own._replace(center=prior.center, size=prior.size, seen=seen)
+
+
 def no_outcomes(like: Tensor) -> OutcomeCounts:
     """Return the statistics of no outcome, in the shape of ``like (T, f)``."""
     zeros = torch.zeros_like(like, dtype=torch.float64)
@@ -152,6 +162,7 @@ class Scale:
             ``(T, f)``.
         limit: the limit ``(T, 1)`` of a cost with a link, which sets its unit;
             ``None``: the outcomes set the unit.
+        scaled: whether outcomes are divided by a unit.
         shifted: whether there are prior means to add to an engine's.
         usual: the belief's own precision, ``(T,)``.
         outcomes: statistics of the outcomes.
@@ -166,6 +177,7 @@ class Scale:
     standardize: bool
     constants: Tensor
     limit: Tensor | None
+    scaled: bool
     shifted: bool
     usual: Tensor
     outcomes: OutcomeCounts
@@ -193,10 +205,11 @@ class Scale:
             standardize,
             torch.zeros_like(means) if constants is None else constants,
             limit,
+            scaled=standardize or prior.size is not None,
             shifted=prior.varies or bool((means != 0).any()),
             usual=noise.reciprocal(),
             outcomes=none,
-            spreads=spreads_of(none) if standardize else Units.own(means),
+            spreads=spreads_of(none) if standardize else stated_units(prior),
             pool=pool,
         )
         return scale._pooled(pool)
@@ -253,7 +266,7 @@ class Scale:
             constants=self.constants[:, at],
             shifted=prior.varies or bool((means != 0).any()),
             outcomes=outcomes,
-            spreads=spreads_of(outcomes) if self.standardize else Units.own(means),
+            spreads=spreads_of(outcomes) if self.standardize else stated_units(prior),
         )
 
     def _pooled(self, pool: Tensor) -> Self:
@@ -326,7 +339,9 @@ class Scale:
         """Return the differences that the engine conditions on, ``(T, F)``."""
         targets = row.values
         if not self.standardize:
-            return targets - self.expected(row.x) if self.shifted else targets
+            if self.shifted or self.scaled:
+                targets = targets - self.expected(row.x)
+            return targets / self.spreads.size if self.scaled else targets
         targets = targets - self.outcomes.origin
         if row.arrived is None:
             ones = torch.ones_like(self.outcomes.seen)
@@ -340,7 +355,7 @@ class Scale:
         precision = self.usual
         if row.noise is not None:
             noise = row.noise
-            if self.standardize:  # the belief's own precision until there is a unit
+            if self.scaled:  # the belief's own precision until there is a unit
                 units = self.spreads
                 noise = noise / units.size[:, 0].square()
                 noise = torch.where(units.known[:, 0], noise, self.noise)
@@ -350,18 +365,23 @@ class Scale:
         return devices.put(row.wanted, self.means.device) * precision
 
     def expected(self, x: Tensor) -> Tensor:
-        """Return the prior means ``(T, f)`` at one point a trial, ``(T, d)``."""
-        if not self.prior.varies:
+        """Return the prior means ``(T, f)`` at one point a trial, ``(T, d)``.
+
+        They are in the user's unit, as outcomes are.
+        """
+        if not (self.prior.varies or self.scaled):
             return self.means
-        return self.prior.at(x.unsqueeze(1))[..., 0]
+        return self.prior.told(x.unsqueeze(1))[..., 0]
 
     # -- out of the engine -----------------------------------------------------------
 
     def targets_of(self) -> tuple[Tensor, Tensor]:
         """Return the shift and divisor of outcomes before a fit, ``(T, f)`` each."""
+        units = self.spreads
         if self.standardize:
-            units = self.spreads
             return units.center, units.size
+        if self.scaled:
+            return units.center + self.means * units.size, units.size
         return self.means, torch.ones_like(self.means)
 
     def levels(self) -> tuple[Tensor, Tensor]:

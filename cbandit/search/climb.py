@@ -141,7 +141,7 @@ def climb(
 
 
 class Room(Protocol):
-    """What limits leave around a point of the unit cube, for scipy's SLSQP."""
+    """The part of the unit cube that limits leave, as scipy's SLSQP asks for it."""
 
     def moved(self, z: Tensor) -> Tensor:
         """Return points ``z (T, n, d)`` moved inside the limits."""

@@ -8,6 +8,7 @@ import torch
 import cbandit as cb
 from cbandit.policies.concerns import order
 from cbandit.policies.concerns.explore_share import ExploreShare
+from cbandit.policies.concerns.input_limits import InputLimits
 from cbandit.policies.concerns.kept_limits import KeptLimits
 from cbandit.policies.concerns.order import ORDER
 from cbandit.policies.concerns.retirements import Retirements
@@ -16,6 +17,10 @@ from cbandit.policies.round import Concern, Concerns
 POINTS = cb.Finite(torch.linspace(0, 1, 9).double().unsqueeze(-1))
 BOX = cb.Box([0.0], [1.0])
 NAMED = cb.Space(x=cb.Float(0, 1, step=0.1), kind=cb.Category("a", "b"))
+LIMITED_GRID = cb.Space(
+    x=cb.Float(0, 1, step=0.1), y=cb.Int(0, 3), where=["x + y <= 3"]
+)
+LIMITED_BOX = cb.Box([0.0, 0.0], [1.0, 1.0], linear=["x0 + x1 <= 1"])
 ROUNDS = 8
 
 # each concern with keywords of CKB or RPOL that bring it in
@@ -23,6 +28,7 @@ BRINGING = {
     "KeptLimits": {},
     "Receipt": {},
     "Retirements": {},
+    "InputLimits": {},
     "FailureList": {"failures": False},
     "FailureBelief": {},
     "Budgets": {"thresholds": cb.Budget(9.0, rounds=20)},
@@ -63,6 +69,8 @@ def test_policies_play_without_a_concern(kind, form, monkeypatch, tmp_path):
     actions = POINTS if form == "set" else BOX
     if kind is Retirements:  # needs categories; boxes of them are in test_newcomers.py
         actions = NAMED
+    if kind is InputLimits:  # needs a set with limits
+        actions = LIMITED_GRID if form == "set" else LIMITED_BOX
     if kind is ExploreShare:  # needs numbered actions
         actions = POINTS
     keywords = BRINGING[kind.__name__]
