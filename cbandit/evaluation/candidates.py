@@ -22,7 +22,9 @@ KINDS = (
 
 
 def probabilities(candidate: object, log: Log, name: str = "candidate") -> Array:
-    """Return a candidate's probabilities of every choice in each round, ``(n, K)``.
+    """Return a candidate's probabilities in each round, ``(n, K + 1)``.
+
+    The last column is of whatever the log never could choose.
 
     Args:
         candidate: a policy, which is not changed; a function of the context; a choice;
@@ -32,7 +34,13 @@ def probabilities(candidate: object, log: Log, name: str = "candidate") -> Array
     """
     n, size = len(log), len(log.actions)
     if isinstance(candidate, Policy):
-        return _of_policy(candidate, log, name)
+        shares = _of_policy(candidate, log, name)
+        if n and (shares[:, size] == 1).all():
+            raise CBanditError(
+                f"{name} makes none of the log's choices, {_few(log.actions)}; it "
+                f"chooses from {candidate.actions!r}"
+            )
+        return shares
     if callable(candidate):
         call: Callable[[dict[str, Any]], object] = candidate
 
@@ -47,7 +55,7 @@ def probabilities(candidate: object, log: Log, name: str = "candidate") -> Array
                 f"{name} must have shape (n, K) = {(n, size)}, a row a round; got "
                 f"{shares.shape}"
             )
-        return _checked(shares, name)
+        return _with_others(_checked(shares, name))
     return np.tile(_row(candidate, log, name), (n, 1))
 
 
@@ -64,11 +72,11 @@ def _in_each_context(
 
 
 def _row(answer: object, log: Log, name: str) -> Array:
-    """Return a choice, or probabilities ``(K,)``, as probabilities ``(K,)``."""
+    """Return a choice, or probabilities ``(K,)``, as a row of :func:`probabilities`."""
     shares, number = np.zeros(len(log.actions)), log.number(answer)
     if number is not None:
         shares[number] = 1.0
-        return shares
+        return _with_others(shares)
     if not isinstance(answer, np.ndarray | Tensor | Sequence) or isinstance(
         answer, str
     ):
@@ -84,7 +92,12 @@ def _row(answer: object, log: Log, name: str) -> Array:
             f"{name} must give probabilities of shape (K,) = ({len(log.actions)},), in "
             f"the order of log.actions; got {shares.shape}"
         )
-    return _checked(shares, name)
+    return _with_others(_checked(shares, name))
+
+
+def _with_others(shares: Array) -> Array:
+    """Return probabilities ``(..., K)`` with nothing on other choices."""
+    return np.concatenate([shares, np.zeros((*shares.shape[:-1], 1))], -1)
 
 
 def _checked(shares: Array, name: str) -> Array:
@@ -110,9 +123,7 @@ def _of_policy(policy: Policy, log: Log, name: str) -> Array:
             f"{name} must choose from a finite set, as the log does; got {policy!r}"
         )
     if not isinstance(policy.actions, Contextual):
-        return np.tile(
-            _played(policy.foresee([None])[0], policy, log, name), (len(log), 1)
-        )
+        return np.tile(_played(policy.foresee()[0], policy, log, name), (len(log), 1))
     names = policy.actions.contexts
     if log.contexts is None or any(each not in log.contexts for each in names.labels()):
         has = [] if log.contexts is None else list(log.contexts)
@@ -129,14 +140,14 @@ def _of_policy(policy: Policy, log: Log, name: str) -> Array:
 
 
 def _played(choice: Choice, policy: Policy, log: Log, name: str) -> Array:
-    """Return the probabilities with which a policy makes each choice, ``(K,)``."""
+    """Return the probabilities with which a policy makes each choice, ``(K + 1,)``."""
     if choice.index is None:
         raise CBanditError(f"{name} must number its choices; got {choice!r}")
     numbers, shares = [int(choice.index)], [1.0]
     if choice.distribution is not None:
         numbers = choice.distribution.index.tolist()
         shares = choice.distribution.probability.tolist()
-    menu, found = policy.actions.menu, np.zeros(len(log.actions))
+    menu, found = policy.actions.menu, np.zeros(len(log.actions) + 1)
     for index, share in zip(numbers, shares, strict=True):
         if share <= 0:
             continue
@@ -144,12 +155,7 @@ def _played(choice: Choice, policy: Policy, log: Log, name: str) -> Array:
         if menu.names is not None:
             made = menu.names.params(menu.points(index))
         number = log.number(made)
-        if number is None:
-            raise CBanditError(
-                f"{name} would choose {made!r}, which the log never could: its choices "
-                f"are {_few(log.actions)}"
-            )
-        found[number] += share
+        found[-1 if number is None else number] += share
     return found
 
 

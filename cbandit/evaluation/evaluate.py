@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import numpy as np
 from cbandit._core import checks
 from cbandit._core.hints import hinted
 from cbandit._core.log import warn
+from cbandit._core.printing import html_table
 from cbandit.evaluation.limits import Limit
 from cbandit.evaluation.rounds import Outcome, Rounds
 from cbandit.receipt.log import ROUNDING, Log
@@ -57,17 +57,21 @@ class Value:
     limit: str | None = None
     verdict: str | None = None
 
+    def bounds(self) -> str:
+        """Return the bounds as text."""
+        if math.isinf(self.lower):
+            return f"no bounds without ranges={{{self.name!r}: (low, high)}}"
+        return f"{self.lower:.4g} to {self.upper:.4g}"
+
     def __str__(self) -> str:
         limit = "" if self.limit is None else f" {self.limit}"
         verdict = "" if self.verdict is None else f": {self.verdict}"
-        band = f"{self.lower:.4g} to {self.upper:.4g}{verdict}"
-        if math.isinf(self.lower):
-            band = f"no bounds without ranges={{{self.name!r}: (low, high)}}"
-        elif self.out:
-            band += f", whatever the {self.out} rounds not told were"
+        out = ""
+        if self.out:
+            out = f", whatever the {self.out} rounds not told were"
         lines = [
-            f"{self.name}{limit}: {self.estimate:.4g}, {band} (played: "
-            f"{self.played:.4g})"
+            f"{self.name}{limit}: {self.estimate:.4g}, {self.bounds()}{verdict}{out} "
+            f"(played: {self.played:.4g})"
         ]
         if self.changed:
             lines.append(
@@ -115,7 +119,7 @@ class Evaluation:
     def __iter__(self) -> Iterator[Value]:
         return iter(self.values)
 
-    def __str__(self) -> str:
+    def _head(self) -> str:
         left = ""
         if self.left_out:
             left = f" ({self.left_out} more had none and are left out)"
@@ -132,10 +136,26 @@ class Evaluation:
             )
         if self.weights_odd:
             lines.append(_odd_weights(self.mean_weight, self.unsupported))
-        return "\n".join([*lines, *map(str, self.values)])
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return "\n".join([self._head(), *map(str, self.values)])
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        rows = [
+            {
+                "outcome": value.name,
+                "limit": value.limit,
+                "estimate": value.estimate,
+                "bounds": value.bounds(),
+                "verdict": value.verdict,
+                "played": value.played,
+                "first half": value.halves[0],
+                "second half": value.halves[1],
+            }
+            for value in self.values
+        ]
+        return html_table(rows, self._head())
 
     def frame(self) -> pd.DataFrame:
         """Return a pandas frame with a row for each outcome."""
@@ -199,6 +219,8 @@ def evaluate(
     odd = _weights_are_odd(weights)
     mean = float(weights.played.mean())
     unsupported = 1 - weights.supported
+    if abs(unsupported) < ROUNDING:
+        unsupported = 0.0
     if odd:
         warn(f"evaluate: {_odd_weights(mean, unsupported)}")
     return Evaluation(
@@ -207,7 +229,7 @@ def evaluate(
         rounds=len(rounds.log),
         left_out=rounds.left_out,
         worth=len(rounds.log) * weights.worth,
-        unsupported=max(unsupported, 0.0) if weights.whole else unsupported,
+        unsupported=unsupported,
         largest_weight=weights.largest,
         mean_weight=mean,
         weights_odd=odd,

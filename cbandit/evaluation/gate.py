@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 
 from cbandit._core import checks
 from cbandit._core.hints import hinted
+from cbandit._core.printing import html_table
 from cbandit.errors import CBanditError
 from cbandit.evaluation.evaluate import band_of
 from cbandit.evaluation.limits import Limit
@@ -27,6 +27,9 @@ from cbandit.receipt.off_policy import (
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+LARGEST = 690.0  # the logarithm of the largest evidence that is printed
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +56,8 @@ class Judgement:
     def __str__(self) -> str:
         kept, needed = _number(self.kept), _number(self.needed)
         return (
-            f"{self.name} {self.limit}: evidence {kept} that it is kept, of {needed}; "
-            f"{_number(self.broken)} that it is broken"
+            f"{self.name} {self.limit}: evidence {kept} that it is kept, {needed} "
+            f"needed; {_number(self.broken)} that it is broken"
         )
 
 
@@ -82,15 +85,18 @@ class Verdict:
     def __str__(self) -> str:
         words = self.verdict
         if self.verdict == "hold" and math.isfinite(self.rounds_needed):
-            words += f", about {self.rounds_needed:.0f} more rounds are needed"
+            rounds = float(f"{self.rounds_needed:.2g}")
+            words += f", about {rounds:.0f} more rounds are needed"
         elif self.verdict == "hold":
             words += ", and no number of rounds is in sight"
+        head = f"{self.name}: {words}; reward {self.reward_text()}"
+        return "\n".join([head, *(f"  {each}" for each in self.limits)])
+
+    def reward_text(self) -> str:
+        """Return the estimate of the reward and its bounds as text."""
         estimate, lower, upper = self.reward
-        reward = f"reward {estimate:.4g}"
-        if math.isfinite(lower):
-            reward += f", {lower:.4g} to {upper:.4g}"
-        lines = [f"{self.name}: {words}; {reward}"]
-        return "\n".join([*lines, *(f"  {each}" for each in self.limits)])
+        bounds = f", {lower:.4g} to {upper:.4g}" if math.isfinite(lower) else ""
+        return f"{estimate:.4g}{bounds}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,16 +130,32 @@ class Gate:
         """The names of the candidates that may ship."""
         return tuple(each.name for each in self.verdicts if each.verdict == "ship")
 
-    def __str__(self) -> str:
+    def _head(self) -> str:
         left = f" ({self.left_out} without are left out)" * bool(self.left_out)
-        head = (
+        return (
             f"a candidate that breaks a limit ships in at most {100 * self.alpha:g} % "
             f"of logs; {self.rounds} rounds with probabilities{left}"
         )
-        return "\n".join([head, *map(str, self.verdicts)])
+
+    def __str__(self) -> str:
+        return "\n".join([self._head(), *map(str, self.verdicts)])
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        rows = [
+            {
+                "candidate": verdict.name,
+                "verdict": verdict.verdict,
+                "reward": verdict.reward_text(),
+                "limit": f"{each.name} {each.limit}",
+                "evidence that it is kept": f"{_number(each.kept)}",
+                "needed": _number(each.needed),
+                "that it is broken": _number(each.broken),
+                "rounds still needed": each.rounds_needed,
+            }
+            for verdict in self.verdicts
+            for each in verdict.limits
+        ]
+        return html_table(rows, self._head())
 
     def frame(self) -> pd.DataFrame:
         """Return a pandas frame with a row for each candidate and limit."""
@@ -329,4 +351,4 @@ def _verdict(
 
 def _number(log: float) -> str:
     """Return a number as text, given its logarithm."""
-    return f"{math.exp(log):.3g}" if abs(log) < 20 else f"10^{log / math.log(10):.0f}"
+    return f"{math.exp(min(log, LARGEST)):.3g}"

@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
 
     Args:
         y: what was told, ``(n,)``; NaN where it was not.
-        q: predictions from earlier rounds, ``(n, K)``.
+        q: predictions from earlier rounds, ``(n, K + 1)``.
         low: the least it can be, or was where no range is known.
         high: the greatest.
         ranged: whether its range is known.
@@ -54,6 +54,8 @@ class Outcome(NamedTuple):
 class Rounds:
     """The rounds whose probabilities are known, and what was fitted to them.
 
+    To the ``K`` choices of the log one is added for all that it never could choose.
+
     Args:
         log: the log.
         ranges: what outcomes cannot leave, beside what the log says.
@@ -72,18 +74,20 @@ class Rounds:
         self.left_out = len(log) - len(self.log)
         said = {} if ranges is None else read_ranges(ranges, log.names)
         self.ranges = {**log.ranges, **said}
-        self._features = features_of(self.log.contexts, len(self.log))
+        n, others = len(self.log), 0.0 if _whole(self.log) else np.nan
+        none = np.full((n, 1), others)
+        self._logged = np.concatenate([self.log.distribution, none], 1)
+        self._features = features_of(self.log.contexts, n)
         self._outcomes: dict[str, Outcome] = {}
 
     def weights(self, candidate: object, name: str = "candidate") -> Weights:
         """Return the weights of a candidate."""
         shares = probabilities(candidate, self.log, name)
-        return Weights(shares, self.log.distribution, self.log.action)
+        return Weights(shares, self._logged, self.log.action)
 
     def logged(self) -> Weights:
         """Return the weights of the rule that wrote the log, 1 each."""
-        log = self.log
-        return Weights(log.distribution, log.distribution, log.action)
+        return Weights(self._logged, self._logged, self.log.action)
 
     def outcome(self, name: str) -> Outcome:
         """Return an outcome, with its predictions."""
@@ -91,7 +95,7 @@ class Rounds:
             y = self.log.outcomes[name].to_numpy()
             low, high = self._ends(name, y)
             z = (y - low) / (high - low)
-            q = predict(self._features, self.log.action, z, len(self.log.actions))
+            q = predict(self._features, self.log.action, z, self._logged.shape[1])
             q = low + (high - low) * q
             self._outcomes[name] = Outcome(y, q, low, high, name in self.ranges)
         return self._outcomes[name]
@@ -110,3 +114,8 @@ class Rounds:
                 "bounds need a range that no outcome can leave"
             )
         return low, high
+
+
+def _whole(log: Log) -> bool:
+    """Return whether a log knows the probabilities of all choices."""
+    return not np.isnan(log.distribution).any()

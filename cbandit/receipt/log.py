@@ -7,7 +7,6 @@ chance in the rounds logged (``evaluation``). Shapes: ``n`` rounds, ``K`` choice
 from __future__ import annotations
 
 import hashlib
-import html
 import json
 import os
 from collections.abc import Hashable, Mapping, Sequence
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from cbandit._core import checks
 from cbandit._core.files import atomic
 from cbandit._core.hints import hinted, near
+from cbandit._core.printing import html_table
 from cbandit.actions import Actions
 from cbandit.errors import CBanditError, CheckpointError, MissingExtraError
 from cbandit.receipt.bets import Array
@@ -335,26 +335,39 @@ class Log:
             maximise=maximise,
         )
 
-    def __str__(self) -> str:
+    def _head(self) -> str:
         drawn = int(np.isfinite(self.propensity).sum())
-        parts = []
-        for name in self.names:
-            limit = f" {self.limits[name]}" if name in self.limits else ""
-            ends = ""
-            if name in self.ranges:
-                ends = " in [{:g}, {:g}]".format(*self.ranges[name])
-            told = int(self.outcomes[name].notna().sum())
-            parts.append(f"  {name}{limit}{ends}: told in {told} rounds")
-        head = (
+        return (
             f"{len(self)} rounds, {len(self.actions)} choices, drawn with known "
             f"probabilities in {drawn}"
         )
-        return "\n".join([head, *parts])
+
+    def _rows(self) -> list[dict[str, object]]:
+        """Return what is known of each outcome."""
+        return [
+            {
+                "outcome": name,
+                "limit": self.limits.get(name, ""),
+                "range": "[{:g}, {:g}]".format(*self.ranges[name])
+                if name in self.ranges
+                else "",
+                "told": int(self.outcomes[name].notna().sum()),
+            }
+            for name in self.names
+        ]
+
+    def __str__(self) -> str:
+        lines = [self._head()]
+        for row in self._rows():
+            limit = f" {row['limit']}" * bool(row["limit"])
+            ends = f" in {row['range']}" * bool(row["range"])
+            lines.append(f"  {row['outcome']}{limit}{ends}: told in {row['told']}")
+        return "\n".join(lines)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return html_table(self._rows(), self._head())
 
 
 def choices_of(

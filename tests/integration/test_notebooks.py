@@ -19,6 +19,8 @@ import pytest
 import torch
 from places import ROOT
 
+import cbandit as cb
+
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LONG = (
     "ckb_in_ax",
@@ -178,6 +180,24 @@ def tail_limit(names):
     assert names["reached"] > 0.9 * max(names["speeds"].values())
 
 
+def would_it_be_kept(names):
+    table, gate = names["table"], names["gate"]
+    keeps = table["keeps both"]
+    assert len(gate.verdicts) == 10 and set(table["verdict"]) == {
+        "ship",
+        "hold",
+        "reject",
+    }
+    assert keeps[table["verdict"] == "ship"].all() and len(gate.shipped) >= 3
+    assert not keeps[table["verdict"] == "reject"].any()
+    for name in ("all small", "large below 0.16", "nearest below 0.3"):
+        found = cb.evaluate(names["log"], names["candidates"][name])
+        for value, true in zip(found, table.loc[name].iloc[:3], strict=True):
+            assert value.lower <= true <= value.upper
+    one, other = names["relative"]
+    assert one.verdict == "ship" and other.verdict != "ship"
+
+
 CLAIMS = {
     each.__name__: each
     for each in (
@@ -191,6 +211,7 @@ CLAIMS = {
         own_table,
         route_requests,
         tail_limit,
+        would_it_be_kept,
     )
 }
 

@@ -239,6 +239,58 @@ def test_a_policy_is_judged_as_it_is_and_stays_so(tmp_path):
     assert policy.ask(context=load).x.tolist() == other.ask(context=load).x.tolist()
 
 
+def test_choices_that_the_log_does_not_know_are_never_possible():
+    policy, log = world(), log_of(60)
+    shown = log.contexts.rename(columns={"u": "load1", "v": "load2"})
+    made = [int(c.index) for c in policy.foresee([*shown.to_numpy()])]
+    known = np.delete(np.arange(ROOMS), made[0])
+    rows = np.isin(log.action, known)
+    log = replace(log[rows], contexts=shown[rows])
+    shares = log.distribution[:, known] / log.distribution[:, known].sum(1)[:, None]
+    part = replace(
+        log,
+        actions=tuple(log.actions[k] for k in known),
+        action=np.searchsorted(known, log.action),
+        distribution=shares,
+    )
+    found = cb.evaluate(part, policy)
+    foreign = np.mean(np.array(made)[rows] == made[0])
+    assert 0 < foreign < 1
+    assert found.unsupported == pytest.approx(foreign)
+    assert "were never possible" in found._repr_html_()
+
+
+def test_a_policys_own_log(tmp_path):
+    pytest.importorskip("pyarrow")
+    space = cb.Space(model=cb.Category("a", "b", "c", "d"), load=cb.Context(2))
+    gp = cb.GP.linear(space, noise=0.1)
+    policy = cb.CKB(
+        space,
+        reward=gp,
+        costs={"ms": gp},
+        thresholds={"ms": "<= 9"},
+        ranges={"ms": (0, 24)},
+        explore_share=0.2,
+    )
+    rng = np.random.default_rng(3)
+    for _ in range(40):
+        load = rng.normal(size=2)
+        choice = policy.ask(context=load)
+        right, ms = truth(load[None], [int(choice.index)])
+        policy.tell(choice, reward=right[0], cost={"ms": ms[0]})
+    log = policy.log()
+    log.save(tmp_path / "log.parquet")
+    loaded = cb.Log.load(tmp_path / "log.parquet")
+    ranges = {"reward": (0, 1)}
+    for candidate in ("b", {"model": "b"}, policy):
+        found = cb.evaluate(log, candidate, ranges)
+        again = cb.evaluate(loaded, candidate, ranges)
+        assert found.frame().equals(again.frame())
+        assert found.rounds + found.left_out == 40 and found.rounds > 30
+        assert found["ms"].limit == "<= 9"
+    assert cb.gate(log, {"b": "b"}, ranges=ranges)["b"].limits[0].limit == "<= 9"
+
+
 def test_a_policy_that_draws_is_judged_by_its_distribution():
     arms = cb.Finite(torch.arange(3).double().unsqueeze(-1))
     counts = cb.Counts(subgaussian=0.5, range=(0.0, 1.0))
@@ -282,7 +334,7 @@ def test_what_cannot_be_a_candidate():
         (many, "without trials="),
         (cb.GPUCB(box, reward=cb.GP.default(box)), "finite set"),
         (world(), r"needs the contexts \['load1', 'load2'\]; the log has \['u', 'v'\]"),
-        (foreign, "would choose {'model': '.'}, which the log never could"),
+        (foreign, "makes none of the log's choices, 'a', 'b', 'c', 'd'; it chooses"),
     ):
         with pytest.raises(ValueError, match=words):
             cb.evaluate(log, candidate)
@@ -462,7 +514,7 @@ def test_verdicts_and_the_rounds_still_needed():
     assert easy.shipped == ("soft", "d", "sharp")
     text = str(cb.gate(log, candidates, {"ms": "<= 8"}))
     assert "more rounds are needed" in text or "in sight" in text
-    assert "<pre>" in found._repr_html_() and len(found.frame()) == 6
+    assert "<td>soft</td>" in found._repr_html_() and len(found.frame()) == 6
 
 
 def test_the_control_is_the_rule_that_wrote_the_log_unless_said():

@@ -44,8 +44,9 @@ def test_what_a_log_says():
     assert (log.reward, log.costs, len(log)) == ("right", ("ms",), 4)
     assert log.number("large") == 1 and log.number("huge") is None
     assert "4 rounds, 2 choices, drawn with known probabilities in 3" in str(log)
-    assert "ms <= 20 in [0, 100]: told in 3 rounds" in log._repr_html_().replace(
-        "&lt;", "<"
+    assert "ms <= 20 in [0, 100]: told in 3" in str(log)
+    assert "<td>ms</td><td>&lt;= 20</td><td>[0, 100]</td><td>3</td>" in (
+        log._repr_html_()
     )
 
 
