@@ -79,14 +79,17 @@ from cbandit.policies.keywords import (
     ObservedCosts,
 )
 from cbandit.policies.listening import Listener, Listeners
+from cbandit.policies.log import log_of
 from cbandit.policies.round import Concern, Concerns, PolicyState, with_state
 from cbandit.policies.saving import Files, Lock, locked, pack, unpack
 from cbandit.policies.setup import Setup
 from cbandit.policies.signs import NOT_GIVEN, Objective
 from cbandit.policies.status import LimitStatus, Status
 from cbandit.policies.turn import Decision, Turn
+from cbandit.posterior.links import BINARY
 from cbandit.receipt.alarm import Alarm
 from cbandit.receipt.certificate import Certificate
+from cbandit.receipt.log import Log
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -1362,6 +1365,47 @@ class Policy(metaclass=ABCMeta):
         return self._history.frame(
             entries, self.objective, names, self.trials, self._outcomes
         )
+
+    @locked
+    def log(self) -> Log | list[Log]:
+        """Return the rounds played with the chances of their choices.
+
+        :func:`cbandit.evaluate` judges another policy by it. Rounds whose choice was
+        certain have no chances, see ``explore_share=``. Cancelled choices and those of
+        ``ask(actions=)`` are left out; of a set with more than 50 choices only those
+        are listed that were played or had a chance. With trials it is a list, a log a
+        trial. ``log.save(path)`` writes parquet.
+
+        Example:
+            >>> import cbandit as cb
+            >>> space = cb.Space(model=cb.Category("small", "large"))
+            >>> gp = cb.GP.default(space)
+            >>> policy = cb.RPOL(
+            ...     space, reward=gp, costs={"ms": gp}, thresholds={"ms": "<= 90"},
+            ...     explore_share=0.1,
+            ... )
+            >>> for _ in range(3):
+            ...     policy.tell(policy.ask(), reward=2.0, cost={"ms": 95.0})
+            >>> policy.log().actions
+            ({'model': 'small'}, {'model': 'large'})
+        """
+        now, ranges = self._absorb_all(), self._known_ranges()
+        limits = self.objective.costs(self.limits(now.t + 1)).expand(self.size, -1)
+        of = self._table(), self.actions, self.objective
+        logs = [log_of(i, limits[i], ranges, *of) for i in range(self.size)]
+        return logs if self.batch_shape else logs[0]
+
+    def _known_ranges(self) -> dict[int, tuple[float, float]]:
+        """Return what functions cannot leave, in the user's sense, by number."""
+        out, signs = {}, self.objective.signs.tolist()
+        for f, ends in enumerate(self._ranges):
+            if ends is not None:
+                out[f] = ends if signs[f] > 0 else (-ends[1], -ends[0])
+        out |= dict.fromkeys(
+            (f for f, kind in self._outcomes.items() if kind == BINARY), (0.0, 1.0)
+        )
+        found = self._concerns.find(Receipt)
+        return out if found is None else out | found[1].ranges()
 
     @locked
     def explain(self, choice: Choice | str) -> Explanation:

@@ -198,6 +198,7 @@ class History:
             ),
             "state": state,
             "index": _action_numbers(choices, size),
+            "apart": torch.tensor([c.actions is not None for c in choices]),
             "x": _stack([c.x for c in choices], (size, self._dim), nan),
             "reward": _outcome_values([e.rewards for e in entries], size, 1)[..., 0],
             "costs": costs,

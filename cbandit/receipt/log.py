@@ -357,12 +357,19 @@ class Log:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-def choices_of(actions: Actions) -> tuple[Any, ...]:
-    """Return the choices of a finite set, in order: dicts of parameters, or numbers."""
+def choices_of(
+    actions: Actions, numbers: NDArray[np.int64] | None = None
+) -> tuple[Any, ...]:
+    """Return the choices of a finite set, in order: dicts of parameters, or numbers.
+
+    ``numbers`` are those of the choices to return; ``None``: all of them.
+    """
     menu = actions.menu
+    if numbers is None:
+        numbers = np.arange(int(menu.size))
     if menu.names is None:
-        return tuple(range(menu.size))
-    return tuple(menu.names.params(menu.block(0, menu.size)))
+        return tuple(numbers.tolist())
+    return tuple(menu.names.params(menu.points(numbers)))
 
 
 def key_of(choice: object) -> Hashable:

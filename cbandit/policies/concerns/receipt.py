@@ -125,21 +125,29 @@ class Receipt(Concern[ReceiptState]):
     Args:
         setup: the policy as it is when the concern is made.
         window: the number of rounds of a certificate of the last ones; ``None``: none.
+        reward_range: what rewards cannot leave; ``None``: not said.
     """
 
     keywords: ClassVar = {
         "ranges": """what outcomes cannot leave, ``{"latency": (0, 200)}``, or
             ``(0, 200)`` where there is one cost; ``None`` for an end that is not known.
-            It makes certificates exact. An outcome outside withdraws the range, with a
-            warning.""",
+            It makes certificates exact, and evaluation from logs possible, which needs
+            the reward's too, ``{"reward": (0, 1)}``. A cost outside withdraws the
+            range, with a warning.""",
         "certificate_window": """a number of rounds: ``certificate(window=)`` is then of
             about so many last ones too.""",
     }
     needs_beliefs = False
 
-    def __init__(self, setup: Setup, costs: Costs, window: int | None) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        costs: Costs,
+        window: int | None,
+        reward_range: tuple[float, float] | None,
+    ) -> None:
         super().__init__(setup)
-        self.costs, self.window = costs, window
+        self.costs, self.window, self.reward_range = costs, window, reward_range
         # costs charged to a budget without being told otherwise; not of tallies
         self._charges = all(kind == "number" for kind in costs.kinds)
 
@@ -164,7 +172,16 @@ class Receipt(Concern[ReceiptState]):
             )
         first = setup.first_limits.expand(setup.size, setup.objective.m)
         costs = costs_of(setup.objective, ranges, first, setup.outcomes)
-        return cls(setup, costs, window)
+        reward_range = _read_ranges(setup.objective, ranges).get(0)
+        return cls(setup, costs, window, reward_range)
+
+    def ranges(self) -> dict[int, tuple[float, float]]:
+        """Return what functions cannot leave, by number, where both ends are known."""
+        out = {} if self.reward_range is None else {0: self.reward_range}
+        for j, kind in enumerate(self.costs.kinds):
+            low, high = float(self.costs.low[j]), float(self.costs.high[j])
+            out[1 + j] = (0.0, 1.0) if kind == "binary" else (low, high)
+        return {f: ends for f, ends in out.items() if not any(map(math.isnan, ends))}
 
     def start(self) -> ReceiptState:
         """Return the state before the first round."""
@@ -486,7 +503,10 @@ def costs_of(
     m = objective.m
     kinds = tuple(outcomes.get(1 + j, "number") for j in range(m))
     low, high = np.full(m, np.nan), np.full(m, np.nan)
-    for j, (least, most) in _read_ranges(objective, ranges).items():
+    for f, (least, most) in _read_ranges(objective, ranges).items():
+        j = f - 1
+        if j < 0:
+            continue
         if kinds[j] != "number":
             raise CBanditError(
                 f"ranges[{objective.label(j)!r}]: the range of a {kinds[j]} outcome is "
@@ -499,22 +519,28 @@ def costs_of(
 
 
 def _read_ranges(objective: Objective, ranges: Any) -> dict[int, tuple[float, float]]:
-    """Return the ranges by number of the cost, checked; NaN: an end is not known."""
+    """Return the ranges by number of the function; NaN: an end is not known.
+
+    The reward has the number 0.
+    """
     given: dict[int, Any] = {}
+    names = ["reward", *map(objective.label, range(objective.m))]
     if isinstance(ranges, Mapping):
-        given = {objective.number(name): pair for name, pair in ranges.items()}
+        for name, pair in ranges.items():
+            of_reward = name == "reward" and "reward" not in names[1:]
+            given[0 if of_reward else 1 + objective.number(name)] = pair
     elif _is_pair(ranges):
-        given = dict.fromkeys(range(objective.m), ranges)
+        given = dict.fromkeys(range(1, 1 + objective.m), ranges)
     elif isinstance(ranges, Sequence) and len(ranges) == objective.m:
-        given = {j: pair for j, pair in enumerate(ranges) if pair is not None}
+        given = {1 + j: pair for j, pair in enumerate(ranges) if pair is not None}
     elif ranges is not None:
         raise CBanditError(
             "ranges must be (low, high), one such pair for each cost in a list, or by "
             f"name, {{'latency': (0, 200)}}; got {ranges!r}"
         )
     out = {}
-    for j, pair in given.items():
-        name = f"ranges[{objective.label(j)!r}]"
+    for f, pair in given.items():
+        name = f"ranges[{names[f]!r}]"
         if not _is_pair(pair):
             raise CBanditError(
                 f"{name} must be (low, high), None for an end that is not known; got "
@@ -525,7 +551,7 @@ def _read_ranges(objective: Objective, ranges: Any) -> dict[int, tuple[float, fl
             raise CBanditError(
                 f"{name} must have a finite low below a finite high; got {pair!r}"
             )
-        out[j] = low, high
+        out[f] = low, high
     return out
 
 
