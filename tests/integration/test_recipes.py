@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
 import cbandit as cb
 
-PAGES = Path(__file__).parents[2] / "docs"
+PAGES = ROOT / "docs"
 NOT_HERE = "{} is not installed: pip install 'cbandit[recipes]'"
 
 
