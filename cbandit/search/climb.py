@@ -141,7 +141,7 @@ def climb(
 
 
 class Room(Protocol):
-    """What limits leave around a point of the unit cube, for scipy's SLSQP."""
+    """Limits on points of the unit cube, for scipy's SLSQP."""
 
     def moved(self, z: Tensor) -> Tensor:
         """Return points ``z (T, n, d)`` moved inside the limits."""

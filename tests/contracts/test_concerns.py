@@ -7,6 +7,7 @@ import torch
 
 import cbandit as cb
 from cbandit.policies.concerns import order
+from cbandit.policies.concerns.input_limits import InputLimits
 from cbandit.policies.concerns.kept_limits import KeptLimits
 from cbandit.policies.concerns.order import ORDER
 from cbandit.policies.concerns.retirements import Retirements
@@ -15,11 +16,13 @@ from cbandit.policies.round import Concern, Concerns
 POINTS = cb.Finite(torch.linspace(0, 1, 9).double().unsqueeze(-1))
 BOX = cb.Box([0.0], [1.0])
 NAMED = cb.Space(x=cb.Float(0, 1, step=0.1), kind=cb.Category("a", "b"))
+LIMITED = cb.Space(x=cb.Float(0, 1, step=0.1), where="x <= 0.8")
 ROUNDS = 8
 
 # each concern with keywords of CKB or RPOL that bring it in
 BRINGING = {
     "KeptLimits": {},
+    "InputLimits": {},
     "Receipt": {},
     "Retirements": {},
     "FailureList": {"failures": False},
@@ -61,6 +64,8 @@ def test_policies_play_without_a_concern(kind, form, monkeypatch, tmp_path):
     actions = POINTS if form == "set" else BOX
     if kind is Retirements:  # needs categories; boxes of them are in test_newcomers.py
         actions = NAMED
+    if kind is InputLimits:
+        actions = LIMITED if form == "set" else cb.Box([0.0], [1.0], linear="x0 <= 0.8")
     keywords = BRINGING[kind.__name__]
     assert policy(actions, **keywords)._concerns.find(kind) is not None
     monkeypatch.setattr(order, "ORDER", [each for each in ORDER if each is not kind])
