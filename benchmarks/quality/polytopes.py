@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
+from scipy.optimize import LinearConstraint, minimize
 from torch import Tensor
 
 import cbandit as cb
@@ -110,7 +110,7 @@ def by_slsqp(
 ) -> Tensor:
     """The best point that SLSQP finds from ``starts``."""
     a, b = matrix.numpy(), bound.numpy()
-    rows = {"type": "ineq", "fun": lambda x: b - a @ x, "jac": lambda x: -a}
+    rows = LinearConstraint(a, ub=b)
 
     def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
         point = torch.from_numpy(x).requires_grad_(True)
