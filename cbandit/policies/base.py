@@ -922,7 +922,7 @@ class Policy(metaclass=ABCMeta):
         choice: Choice | str,
         reward: ArrayLike | None = None,
         cost: ArrayLike | Mapping[str, ArrayLike] | None = None,
-        noise: ArrayLike | None = None,
+        noise: ArrayLike | Mapping[str, ArrayLike] | None = None,
         where: ArrayLike | None = None,
         failed: bool = False,
         exposure: ArrayLike | None = None,
@@ -939,8 +939,10 @@ class Policy(metaclass=ABCMeta):
                 once. Or some of them by name, ``{"latency": 3.1}``, the others later.
                 If one of them will never come, tell the others, then call
                 :meth:`cancel`. Costs are ignored where ``ask`` was given all of them.
-            noise: this observation's variance, ``(*trials,)``, replacing the belief's;
-                some policies take none.
+            noise: this observation's variance, ``(*trials,)``, replacing the belief's:
+                of all that is told here, or by name, ``{"reward": 0.1, "latency": 2}``,
+                in the squared units of each (of a cost without a name ``"cost1"``, and
+                so on). Some policies take none.
             where: ``(*trials,)`` bool, the trials that this feedback belongs to; all
                 unless given.
             failed: whether the action could not be measured. GP policies learn where

@@ -122,7 +122,8 @@ class Feedback(NamedTuple):
         functions: the numbers of the functions with a value, 0 the reward.
         mask: the trials with a value, ``(T,)`` on the host; ``None``: all.
         rewards: one outcome if the user told the reward, else none.
-        costs: one outcome if the user told costs, else none.
+        costs: one outcome if the user told costs, one a cost if their variances were
+            told by name; else none.
     """
 
     functions: Sequence[int]

@@ -80,10 +80,6 @@ if TYPE_CHECKING:
 MAX_SAVED_BYTES = 256 * 1024**2  # checkpoints leave out larger computed arrays
 SMALL_LAM_NOISE = 0.5  # variance below which RKHS(form="small-lam") is a heuristic
 START_HINT = "; without start= there is no multiplier"
-NO_COUNTED_NOISE = (
-    "noise= cannot go with outcome='binary' or 'count', whose spread follows from the "
-    "probability or the rate; several tries at once are a pair (successes, tries)"
-)
 NO_LEARNED_NOISE = (
     "noise= cannot go with a cb.GP.linear that learns the noise: state the belief's, "
     "cb.GP.linear(space, noise=...)"
@@ -337,7 +333,6 @@ class GPPolicy(Policy):
             )
         if self._timing.no_outcome:
             raise CBanditError(self._timing.no_outcome)
-        self.refuse("noise", NO_COUNTED_NOISE)
         limits = self._stated_limits(1)
         for f, kind in kinds.items():
             if f:
@@ -901,8 +896,8 @@ class GPPolicy(Policy):
             exposure: what counts were taken over, a number, ``(n,)`` or
                 ``(*trials, n)``.
             noise: the observations' own variances, ``(n,)`` or ``(*trials, n)``, for
-                all functions, or by name, ``{"reward": (n,)}``; some policies take
-                none.
+                all functions, or by name, ``{"reward": (n,), "latency": (n,)}``, as in
+                :meth:`tell`.
 
         Example:
             >>> import cbandit as cb

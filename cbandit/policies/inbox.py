@@ -30,6 +30,11 @@ from cbandit.policies.tallies import check_events, check_one_try, read_tallies
 if TYPE_CHECKING:
     import pandas as pd
 
+NO_COUNTED_NOISE = (
+    "cannot be told: with outcome='binary' or 'count' the spread follows from the "
+    "probability or the rate. Several tries at once are a pair (successes, tries); "
+    "noise={'reward': ...} is of the functions that it names"
+)
 COUNT_TOLERANCE = 1e-6  # relative; counts this close to a whole number are rounded
 GAPS_HINT = (
     ": leave out the rows that have none. Rewards and costs of other rows go into "
@@ -99,7 +104,7 @@ class Inbox(NamedTuple):
         self,
         reward: Any,
         cost: Any,
-        noise: ArrayLike | None,
+        noise: ArrayLike | Mapping[str, ArrayLike] | None,
         mask: Tensor | None,
         exposure: ArrayLike | None,
     ) -> Feedback:
@@ -108,18 +113,13 @@ class Inbox(NamedTuple):
         Args:
             reward: as in :meth:`Policy.tell`; ``None``: not told.
             cost: all costs, or some by name; ``None``: none told.
-            noise: this observation's variance; ``None``: the belief's.
+            noise: this observation's variance, or one by name; ``None``: the belief's.
             mask: the trials that the feedback is for, ``(T,)`` on the host; ``None``:
                 all.
             exposure: what counts were taken over, such as hours; ``None``: 1.
         """
-        if noise is not None:
-            if self.noise_error:
-                raise CBanditError(self.noise_error)
-            noise = checks.per_trial(
-                "noise", checks.nonnegative("noise", noise), self.batch_shape
-            )
-            noise = devices.put(noise, self.device).clone()
+        if noise is not None and self.noise_error:
+            raise CBanditError(self.noise_error)
         if reward is None and cost is None:
             raise CBanditError(
                 "tell needs reward=, cost= or both; got neither. What came of the "
@@ -144,16 +144,65 @@ class Inbox(NamedTuple):
             )
         if exposure is not None:
             self._check_exposure(exposure, functions)
+        noises = self._told_noises(noise, functions)
         clock, rewards, costs = time(), [], []
         if reward is not None:
             values, tries = self._read_values("reward", reward, (0,), mask, exposure)
-            rewards.append(Outcome(values, mask, noise, self.t, 0, None, clock, tries))
+            own, *noises = noises
+            rewards.append(Outcome(values, mask, own, self.t, 0, None, clock, tries))
         if cost is not None:
             values, tries = self._read_costs(cost, columns, mask, exposure)
             some = columns is not None and len(columns) < self.objective.m
             which = columns if some else None
-            costs.append(Outcome(values, mask, noise, self.t, 0, which, clock, tries))
+            of = Outcome(values, mask, noises[0], self.t, 0, which, clock, tries)
+            costs = _by_noise(of, noises)
         return Feedback(functions, mask, rewards, costs)
+
+    def _told_noises(
+        self, noise: ArrayLike | Mapping[str, ArrayLike] | None, functions: list[int]
+    ) -> list[Tensor | None]:
+        """Return the variance ``(T,)`` of each function; ``None``: the belief's.
+
+        Functions whose variances were told together share one tensor.
+        """
+
+        def read(name: str, value: ArrayLike) -> Tensor:
+            value = checks.nonnegative(name, value)
+            value = checks.per_trial(name, value, self.batch_shape)
+            return devices.put(value, self.device).clone()
+
+        stated = self._stated_noises(noise, functions)
+        if noise is None or isinstance(noise, Mapping):
+            pairs = zip(functions, stated, strict=True)
+            return [
+                None if each is None else read(f"noise[{self.labels[f]!r}]", each)
+                for f, each in pairs
+            ]
+        return [read("noise", noise)] * len(functions)
+
+    def _stated_noises(self, noise: Any, functions: Sequence[int]) -> list[Any]:
+        """Return what the user gave as the variance of each function, maybe ``None``.
+
+        Raise an error for names that are not of the ``functions``, and for binary and
+        counted ones.
+        """
+        if noise is None:
+            return [None] * len(functions)
+        if self.noise_error:
+            raise CBanditError(self.noise_error)
+        stated = [noise] * len(functions)
+        if isinstance(noise, Mapping):
+            here = [self.labels[f] for f in functions]
+            odd = [name for name in noise if name not in here]
+            if odd:
+                raise CBanditError(
+                    f"noise by name must be of what is told, {here}; got {odd[0]!r}"
+                )
+            stated = [noise.get(name) for name in here]
+        for f, each in zip(functions, stated, strict=True):
+            if each is not None and f in self.outcomes:
+                raise CBanditError(f"noise= of {self.labels[f]} {NO_COUNTED_NOISE}")
+        return stated
 
     def add_feedback(
         self, entry: Entry, next_serial: Callable[[], int], feedback: Feedback
@@ -376,6 +425,8 @@ class Inbox(NamedTuple):
         given = [each for each in given if each[1] is not None]
         if exposure is not None:
             self._check_exposure(exposure, [f for _, _, of in given for f in of])
+        every = [f for _, _, of in given for f in of]
+        noises = dict(zip(every, self._stated_noises(noise, every), strict=True))
         parts = []
         for name, value, functions in given:
             if not functions:
@@ -387,7 +438,7 @@ class Inbox(NamedTuple):
                 continue
             for k, f in enumerate(functions):
                 tries = None if of is None else of[..., k : k + 1]
-                own = self._read_noise(noise, f, rows)
+                own = self._read_noise(noises[f], rows)
                 parts.append(DataPart([f], told[..., k : k + 1], tries, own))
         return Data(numbers, places, parts)
 
@@ -477,16 +528,8 @@ class Inbox(NamedTuple):
             events, tries = read_tallies(name, value, outcomes, exposure, read)
         return self._to_rates(name, events, tries), tries
 
-    def _read_noise(self, noise: Any, f: int, rows: int) -> Tensor | None:
-        """Return the variances of function ``f``, ``(1 or T, n)``; ``None``: none."""
-        if self.noise_error:
-            raise CBanditError(self.noise_error)
-        if isinstance(noise, Mapping):
-            odd = [name for name in noise if name not in self.labels]
-            if odd:
-                known = list(self.labels)
-                raise CBanditError(f"noise by name must be of {known}; got {odd[0]!r}")
-            noise = noise.get(self.labels[f])
+    def _read_noise(self, noise: Any, rows: int) -> Tensor | None:
+        """Return a function's variances, ``(1 or T, n)``; ``None``: none were given."""
         if noise is None:
             return None
         value = checks.nonnegative("noise", checks.tensor("noise", noise))
@@ -543,6 +586,19 @@ class Inbox(NamedTuple):
             )
             parts.append(part)
         return Data(numbers, places, parts, failed)
+
+
+def _by_noise(told: Outcome, noises: Sequence[Tensor | None]) -> list[Outcome]:
+    """Return costs told together, or one by one if their variances differ."""
+    if all(noise is noises[0] for noise in noises):
+        return [told]
+    columns = told.columns or range(len(noises))
+    out = []
+    for k, (j, noise) in enumerate(zip(columns, noises, strict=True)):
+        values = told.values[:, k : k + 1]
+        tries = None if told.tries is None else told.tries[:, k : k + 1]
+        out.append(told._replace(values=values, noise=noise, columns=[j], tries=tries))
+    return out
 
 
 def check_ranges(

@@ -18,7 +18,7 @@ from cbandit.policies.history import MAX_LAW, STATES
 from cbandit.policies.signs import Objective
 from cbandit.receipt.log import Log, choices_of
 
-PLAYED = [STATES.index(state) for state in ("open", "told", "failed")]
+PLAYED = [STATES.index(state) for state in ("open", "told", "failed", "expired")]
 
 
 def log_of(

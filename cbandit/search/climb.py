@@ -141,7 +141,7 @@ def climb(
 
 
 class Room(Protocol):
-    """The part of the unit cube that limits leave, as scipy's SLSQP asks for it."""
+    """Limits on points of the unit cube, for scipy's SLSQP."""
 
     def moved(self, z: Tensor) -> Tensor:
         """Return points ``z (T, n, d)`` moved inside the limits."""

@@ -59,6 +59,8 @@ SIGNATURES = {
     "GP": "kernel=None, noise=None, mean=0.0, standardize=False, refit_every=None, "
     "noise_prior=None",
     "GP.default": "actions",
+    "GP.of": "model",
+    "data_of": "model",
     "Linear": "subgaussian, ridge, norm",
     "Counts": "subgaussian",
     # exploration and widths

@@ -22,6 +22,7 @@ from benchmarks.quality import (
     outcomes,
     outcomes_share,
     peers,
+    polytopes,
     receipt,
     successors,
 )
@@ -84,6 +85,7 @@ TOY = {
     "quality.peers": peers.Sizes(
         ("gp 2 1 0.1",), ("RPOL", "SCBO, trust region", "Optuna TPE"), 2, range(40, 41)
     ),
+    "quality.polytopes": polytopes.QUICK,
     "quality.receipt": receipt.QUICK,
     "quality.successors": successors.QUICK,
 }

@@ -11,9 +11,13 @@ from places import ROOT
 import cbandit as cb
 
 README = (ROOT / "README.md").read_text()
-PAGES = [README, *(page.read_text() for page in (ROOT / "docs").glob("[!nr]*/*.md"))]
-TEXT = "\n".join(PAGES)
-BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, flags=re.S)
+PAGES = {"README.md": README} | {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in sorted((ROOT / "docs").glob("[!nr]*/*.md"))
+}
+TEXT = "\n".join(PAGES.values())
+PYTHON = re.compile(r"```python\n(.*?)```", flags=re.S)
+BLOCKS = PYTHON.findall(TEXT)
 NUMBER = re.compile(r"-?\d+(?:\.\d*)?")
 FILES = re.findall(r"`((?:cbandit|benchmarks|kernels)/[\w./]+)`", TEXT)
 
@@ -26,7 +30,7 @@ def run(mark):
     return names
 
 
-# blocks that a test below runs, and looks at what they leave behind
+# blocks that a test below, or test_recipes.py, runs and looks at
 LOOKED_AT = (
     "latencies",
     "simulate",
@@ -41,13 +45,27 @@ LOOKED_AT = (
     "policy.certificate",
     "policy.listen",
 )
-OTHERS = [block for block in BLOCKS if not any(mark in block for mark in LOOKED_AT)]
+OTHERS = {
+    path: blocks
+    for path, text in PAGES.items()
+    if (
+        blocks := [
+            block
+            for block in PYTHON.findall(text)
+            if not any(mark in block for mark in LOOKED_AT)
+        ]
+    )
+}
 
 
-@pytest.mark.parametrize("code", OTHERS, ids=lambda code: code.splitlines()[-1])
-def test_other_blocks_run(code, tmp_path, monkeypatch):
+@pytest.mark.parametrize("path", OTHERS)
+def test_the_other_blocks_of_a_page_run_one_after_the_other(
+    path, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "a page", "exec"), {})
+    names = {}
+    for code in OTHERS[path]:
+        exec(compile(code, path, "exec"), names)
 
 
 def test_the_quick_start(capsys):
@@ -123,7 +141,7 @@ def test_the_receipt(capsys):
 
 
 def test_listening(capsys):
-    assert run("policy.listen")["counts"] == {"ask": 3, "tell": 3}
+    assert run("collections.Counter()")["counts"] == {"ask": 3, "tell": 3}
 
 
 def test_late_feedback_of_several_costs():

@@ -161,3 +161,13 @@ def test_boxes_have_no_logs_and_deterministic_rules_no_chances():
     assert np.isnan(policy.log().propensity).all()
     with pytest.raises(cb.CBanditError, match="no cost is called 'rewards'"):
         routed(ranges={"rewards": (0, 1)})
+
+
+def test_another_policy_is_judged_by_a_log():
+    policy = play(routed(explore_share=0.5), 600)
+    log = policy.log()
+    answer = cb.evaluate(log, {"model": "large"}, ranges={"right": (0, 1)})
+    # what play() tells: 80 ms and up to 50 more, all right
+    assert answer["ms"].lower <= 105 <= answer["ms"].upper
+    assert answer["right"].lower <= 1 <= answer["right"].upper + 1e-9
+    assert answer["ms"].upper < 200
