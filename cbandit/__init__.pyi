@@ -55,9 +55,7 @@ from cbandit.explore import UCB as UCB
 from cbandit.explore import Explore as Explore
 from cbandit.explore import Rand as Rand
 from cbandit.policies.acquire import Estimates as Estimates
-from cbandit.policies.base import Marginal as Marginal
 from cbandit.policies.base import Policy as Policy
-from cbandit.policies.base import Posterior as Posterior
 from cbandit.policies.budget import Budget as Budget
 from cbandit.policies.ckb import CKB as CKB
 from cbandit.policies.epoch import EpochPenalty as EpochPenalty
@@ -67,6 +65,8 @@ from cbandit.policies.loading import load as load
 from cbandit.policies.opb import OPB as OPB
 from cbandit.policies.oplb import OPLB as OPLB
 from cbandit.policies.opnlb import OPNLB as OPNLB
+from cbandit.policies.posterior import Marginal as Marginal
+from cbandit.policies.posterior import Posterior as Posterior
 from cbandit.policies.rpol import RPOL as RPOL
 from cbandit.policies.safe.action import Safe as Safe
 from cbandit.policies.scgp import SCGPUCB as SCGPUCB

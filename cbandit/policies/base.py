@@ -18,7 +18,6 @@ import inspect
 import os
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from logging import DEBUG
 from time import time
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
@@ -32,7 +31,6 @@ from cbandit._core.arguments import stated
 from cbandit._core.distributed import ALONE, Ranks
 from cbandit._core.hints import hinted
 from cbandit._core.log import LOG, warn
-from cbandit._core.printing import brief
 from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit._core.threads import threads_for
 from cbandit.actions import Actions, Contextual, Shown, checked_actions
@@ -80,6 +78,7 @@ from cbandit.policies.keywords import (
 )
 from cbandit.policies.listening import Listener, Listeners
 from cbandit.policies.log import log_of
+from cbandit.policies.posterior import Marginal, Posterior
 from cbandit.policies.round import Concern, Concerns, PolicyState, with_state
 from cbandit.policies.saving import Files, Lock, locked, pack, unpack
 from cbandit.policies.setup import Setup
@@ -120,26 +119,6 @@ READ_ONLY = frozenset(
 MAX_REPR_LENGTH = 60  # characters of the set's repr within the policy's
 
 ConcernT = TypeVar("ConcernT", bound=Concern[Any])
-
-
-@dataclass(frozen=True)
-class Marginal:
-    """Means and standard deviations over the actions, in the user's units."""
-
-    mean: Tensor
-    std: Tensor
-
-    __repr__ = brief
-
-
-@dataclass(frozen=True)
-class Posterior:
-    """Beliefs about the reward, ``(*trials, N)``, and costs, ``(*trials, m, N)``."""
-
-    reward: Marginal
-    costs: Marginal | None
-
-    __repr__ = brief
 
 
 class Policy(metaclass=ABCMeta):

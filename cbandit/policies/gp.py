@@ -34,7 +34,7 @@ from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
 from cbandit.policies.abilities import BY_SCORE
 from cbandit.policies.acquire import AcquisitionScore, Estimates
-from cbandit.policies.base import Policy, Posterior
+from cbandit.policies.base import Policy
 from cbandit.policies.budget import Budget
 from cbandit.policies.checks import (
     check_multiplier,
@@ -54,6 +54,7 @@ from cbandit.policies.concerns.retirements import (
     without_values,
 )
 from cbandit.policies.keywords import GP_POLICY_HELP, CostBeliefs, RuleKeywords
+from cbandit.policies.posterior import Joint, Posterior, check_count
 from cbandit.policies.recommending import recommend_best
 from cbandit.policies.round import with_state
 from cbandit.policies.round_search import Search, round_blocks, trials_without_data
@@ -1100,37 +1101,96 @@ class GPPolicy(Policy):
 
     @locked
     def posterior(
-        self, x: ArrayLike | None = None, params: Any = None, context: Any = None
+        self,
+        x: ArrayLike | None = None,
+        params: Any = None,
+        context: Any = None,
+        index: ArrayLike | None = None,
+        joint: bool = False,
     ) -> Posterior:
-        """Return means and standard deviations over the set, in the user's units.
+        """Return means and standard deviations, of all actions or of some.
 
-        Without data, return the prior; that of a standardised belief, 0 +- 1, has no
-        unit yet. Give points ``x``, ``(n, d)`` or ``(*trials, n, d)``, or points by
-        name as ``params`` (a dict is one point) for a dense solve at these points; a
-        Box needs one of them. Give ``context`` for all choices in that context, see
-        :meth:`ask`.
+        They are in the user's units. Without data they are the prior's; that of a
+        standardised belief, 0 +- 1, has no unit yet.
+
+        Args:
+            x: points, ``(n, d)`` or ``(*trials, n, d)``. A Box needs them, or
+                ``params``.
+            params: points by name; a dict is one point.
+            context: on a set with contexts, the context of all choices, see
+                :meth:`ask`; or that of the choices ``index``.
+            index: actions by number, ``(n,)`` or ``(*trials, n)``.
+            joint: whether to return covariances and draws as well, see
+                :class:`~cbandit.Marginal`, for up to 4 096 points.
+
+        Example:
+            >>> import cbandit as cb, torch
+            >>> grid = cb.ProductGrid([torch.linspace(0, 1, 50)])
+            >>> policy = cb.GPUCB(grid, reward=cb.GP.default(grid))
+            >>> policy.tell(policy.ask(), reward=1.0)
+            >>> some = policy.posterior(index=[3, 4, 5], joint=True).reward
+            >>> tuple(some.covariance.shape), tuple(some.sample(10).shape)
+            ((3, 3), (10, 3))
         """
-        beliefs = self._catch_up().state.beliefs
+        checks.flag("joint", joint)
+        now = self._catch_up()
+        beliefs: Beliefs = now.state.beliefs
+        points = self._read_some(x, params, context, index)
+        if points is None and joint:
+            check_count(int(self.actions.size))
+            points = self.actions.domain.block(0, self.actions.size)
+        if points is None:
+            return self._make_posterior(*beliefs.posterior())
+        if joint:
+            check_count(points.shape[-2])
+        found = self._make_posterior(*told(beliefs.units(), *beliefs.anywhere(points)))
+        if not joint:
+            return found
+        mean, covariance = beliefs.jointly(points)
+        mean, costs = self.objective.functions(mean), found.costs
+        reward = replace(found.reward, joint=self._joint(mean, covariance, True))
+        if costs is not None:
+            costs = replace(costs, joint=self._joint(mean, covariance, False))
+        return Posterior(reward, costs)
+
+    def _joint(self, mean: Tensor, covariance: Tensor, reward: bool) -> Joint:
+        """Return how points vary together, of the reward or of the costs.
+
+        The means ``(T, F, n)`` and covariances ``(T, F, n, n)`` are of all functions.
+        """
+        some = slice(0, 1) if reward else slice(1, None)
+        latent = [f in self._outcomes for f in range(mean.shape[1])][some]
+        name = f"posterior {'reward' if reward else 'costs'} {self._now.t}"
+        streams, batched = Streams(self.seed, self.trials, name), bool(self.batch_shape)
+        of = mean[:, some], covariance[:, some], tuple(latent)
+        return Joint(*of, streams, batched, single=reward)
+
+    def _read_some(
+        self, x: ArrayLike | None, params: Any, context: Any, index: ArrayLike | None
+    ) -> Tensor | None:
+        """Return the points ``(*trials, n, d)`` that a user asks for; ``None``: all."""
+        actions, batch = self.actions, self.batch_shape
+        if index is not None and (x is not None or params is not None):
+            raise CBanditError("posterior takes one of x=, params= and index=")
         params = [params] if isinstance(params, Mapping) else params
-        x = read_points(self.actions, x, params)
-        if context is not None and x is not None:
-            raise CBanditError("posterior takes context=, or points that hold it")
-        if x is None and not self.actions.continuous:
-            shown = self._read_context(context)
-            if shown is not None:
-                moments = beliefs.anywhere(shown.space.candidates(shown.values))
-                return self._make_posterior(*told(beliefs.units(), *moments))
+        x = read_points(actions, x, params)
         if x is not None:
+            if context is not None:
+                raise CBanditError("posterior takes context=, or points that hold it")
             points = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
-            points = checks.rows("x", points, self.batch_shape, (self.actions.dim,))
-            return self._make_posterior(
-                *told(beliefs.units(), *beliefs.anywhere(points))
-            )
-        if self.actions.continuous:
+            return checks.rows("x", points, batch, (actions.dim,))
+        if actions.continuous:
             raise CBanditError(
                 "posterior needs points on a Box: posterior(x) with x of shape (n, d)"
             )
-        return self._make_posterior(*beliefs.posterior())
+        shown = self._read_context(context)
+        if index is None:
+            return None if shown is None else shown.space.candidates(shown.values)
+        numbers = checks.tensor("index", index, None)
+        numbers = checks.rows("index", numbers.reshape(numbers.shape or (1,)), batch)
+        actions.points(numbers)  # raises unless they are of the set
+        points = actions.menu.at(numbers.to(self.device).long())
+        return points if shown is None else shown.whole(points)
 
     @locked
     def recommend(

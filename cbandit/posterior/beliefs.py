@@ -520,6 +520,30 @@ class Beliefs:
             draws.append(group.in_spreads(draw))
         return self._ordered(draws)
 
+    def jointly(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means ``(T, F, n)`` and covariances ``(T, F, n, n)`` at points.
+
+        They are in the user's units, latent for functions with a link. The points ``x``
+        are ``(n, d)`` or ``(T, n, d)``.
+        """
+        mean, units = self.anywhere(x)[0].double(), self.units()
+        parts = []
+        for group in self.groups:
+            between = group.engine.between(x.double()).unsqueeze(1)
+            level = group.learned_noise()
+            if level is not None:
+                between = between * level[..., None, None]
+            parts.append(between.expand(-1, len(group.functions), -1, -1))
+        covariance = self._ordered(parts)
+        covariance = torch.add(covariance, covariance.mT).mul_(0.5)
+        if units is None:
+            return mean, covariance
+        linked = torch.tensor([link is not None for link in units.links])
+        size = torch.where(linked.to(units.size.device), 1.0, units.size)
+        center = units.center.unsqueeze(-1)
+        size = size.unsqueeze(-1)
+        return center + size * mean, covariance * size.square().unsqueeze(-1)
+
     def incumbents(self, count: int) -> Tensor:
         """Return the actions tried last, ``(T, k, d)``."""
         longest = max(self.groups, key=lambda group: len(group.log))

@@ -20,11 +20,12 @@ from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.abilities import SAFE_REFUSES, Abilities
-from cbandit.policies.base import Marginal, Policy, Posterior
+from cbandit.policies.base import Policy
 from cbandit.policies.checks import belief_list, read_points
 from cbandit.policies.choices import News, Outcome
 from cbandit.policies.inbox import check_ranges
 from cbandit.policies.keywords import PolicyKeywords
+from cbandit.policies.posterior import Marginal, Posterior
 from cbandit.policies.safe.action import Safe, SafeAction
 from cbandit.policies.safe.bounds import WidthFactors
 from cbandit.policies.safe.estimate import Block, SafeEstimate, check_has_safe

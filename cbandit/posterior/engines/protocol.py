@@ -465,12 +465,15 @@ class Engine:
         The draw is exact, by a root of the posterior covariance of these points.
         """
         x = x.double()
-        between, _, _ = self.history.covariances(x)(x)
-        root = pivoted_root(between)
+        root = pivoted_root(self.between(x))
         normals = streams.normal(functions, x.shape[-2])
         normals = devices.put(normals, x.device).reshape(-1, functions, x.shape[-2])
         # roots of different ranks use the same last columns, so batches do not matter
         return normals[..., -root.shape[-1] :] @ root.mT
+
+    def between(self, x: Tensor) -> Tensor:
+        """Return posterior covariances ``(T, n, n)`` of points, ``(*trials, n, d)``."""
+        return self.history.covariances(x)(x)[0]
 
     def path(self, streams: Streams) -> Path:
         """Draw from the posterior less its mean, as a function of points."""

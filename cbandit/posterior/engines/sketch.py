@@ -238,6 +238,10 @@ class Sketched(Engine):
             return prior.new_zeros(trials, self.functions, x.shape[-2]), prior
         return sketch.at(covariance.cross(sketch.points, x), prior)
 
+    def between(self, x: Tensor) -> Tensor:
+        """Return posterior covariances ``(T, n, n)`` of points, ``(*trials, n, d)``."""
+        return self._between(x, x)
+
     def covariances(self, to: Tensor) -> Between:
         """Return a function from numbers to posterior covariances with ``to``."""
         there = self.points_of(to).double()
