@@ -124,7 +124,7 @@ SIGNATURES = {
     "Policy.save": "path",
     "load": "path, trust=()",
     "CKB.observe": "*, index=None, x=None, reward=None, cost=None, params=None",
-    "CKB.posterior": "x=None, params=None, context=None",
+    "CKB.posterior": "x=None, params=None, context=None, index=None, joint=False",
     "CKB.recommend": "confidence=0.95, context=None",
     "CKB.refit": "",
     "LCLUCB.observe": "*, index=None, x=None, reward=None, cost=None, params=None",
