@@ -204,7 +204,9 @@ class General:
             total = total - prior.log_prob(closure(module)).sum()
         prior = self._learning.noise_prior
         if self._learning.noise and prior is not None:
-            share = self._log_noise.exp() / self._scale
+            share = self._log_noise.exp()
+            if self._learning.noise_as_share:
+                share = share / self._scale
             total = total - prior.log_prob(share).sum()
         return total
 

@@ -29,6 +29,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from places import TESTS
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
@@ -39,7 +40,7 @@ import cbandit_kernels
 
 HERE, THERE = torch.device("cpu"), torch.device("cuda", 0)
 # folders of what is looked at: the library, its kernels, the tests
-OURS = [Path(f).parent for f in (cbandit.__file__, cbandit_kernels.__file__, __file__)]
+OURS = [Path(f).parent for f in (cbandit.__file__, cbandit_kernels.__file__)] + [TESTS]
 PASSING = ("pretend.py", "cbandit/_core/devices.py")  # whoever calls these is meant
 # results whose size, or whose being right, the host must know
 READ = {"_local_scalar_dense", "allclose", "bincount", "equal", "linalg_lstsq"}
