@@ -162,7 +162,7 @@ def test_a_passed_horizon_is_the_policys_error():
 
 
 def test_the_loop_itself_is_thin():
-    """Far under a bound that no noise of a busy machine reaches: no hidden work."""
+    """No hidden work: processor time of a round, far under its bound on any machine."""
     problem = Timeless(table(size=100))
     problem.evaluate = table(size=100).evaluate
     inner = 0.0
@@ -170,9 +170,9 @@ def test_the_loop_itself_is_thin():
     def timed(function):
         def call(*args, **named):
             nonlocal inner
-            begun = time.perf_counter()
+            begun = time.process_time()
             out = function(*args, **named)
-            inner += time.perf_counter() - begun
+            inner += time.process_time() - begun
             return out
 
         return call
@@ -183,9 +183,9 @@ def test_the_loop_itself_is_thin():
         policy.ask, policy.tell = timed(policy.ask), timed(policy.tell)
         observe = problem.observe
         problem.observe = timed(observe)
-        begun = time.perf_counter()
+        begun = time.process_time()
         simulate(policy, problem, 1000)
-        best = min(best, time.perf_counter() - begun - inner)
+        best = min(best, time.process_time() - begun - inner)
         problem.observe = observe
     assert best / 1000 < 200e-6
 
