@@ -20,7 +20,8 @@ from cbandit._core.log import warn
 from cbandit.actions.names import Names
 from cbandit.errors import CBanditError
 
-VECTORS = ("lower", "upper", "center")  # one point each; other tensors hold rows
+# tensors whose rows nobody chooses from: one point each, and rows that choices hold too
+NOT_CHOSEN_FROM = ("lower", "upper", "center", "playable")
 
 
 class Actions:
@@ -235,7 +236,7 @@ def _moved(
         return moved(values, device)
     out = moved(values, device, dtype)
     rounded = torch.finfo(out.dtype).eps > torch.finfo(values.dtype).eps
-    if not rounded or name in VECTORS:
+    if not rounded or name in NOT_CHOSEN_FROM:
         return out
     flat = [x.unsqueeze(-1) if x.dim() == 1 else x for x in (values, out)]
     before, after = (x.reshape(-1, *x.shape[-2:]) for x in flat)
